@@ -15,8 +15,8 @@ import pytest
 
 from command_line import Command
 from regard import cli
-from regard.cli.options.number_types import Number, WholeNumber, WholeNumbers
-from regard.cli.options.recipe_options import RecipeCommand
+from regard.cli.recipe_options import RecipeCommand
+from regard.cli.shared_options import Number, WholeNumber, WholeNumbers
 from regard.decode.length_penalty import parse_length_penalty
 from regard.lab.compare.contenders import parse_budget
 from regard.system.errors import RegardError, SettingError

@@ -52,7 +52,7 @@ from regard.look import (
     translate,
 )
 from regard.look.forward import forward
-from regard.look.head_ablation import loss
+from regard.look.head_importance import loss
 from regard.look.head_roles import word_positions
 from regard.look.model_inputs import ModelInputs
 from regard.models import Model, Translator

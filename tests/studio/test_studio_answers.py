@@ -30,9 +30,9 @@ from regard.look.forward import forward
 from regard.models import DualEncoderModel, LanguageModel, Model, Translator
 from regard.models.memory_network import MemoryNetworkModel
 from regard.studio import answers
-from regard.studio.layer_formulas import layer_formulas
+from regard.studio.layers import layer_formulas
 from regard.studio.model_store import DEMO, FolderOpener, ModelStore
-from regard.studio.run_status import run_status
+from regard.studio.runs import run_status
 from regard.studio.server import is_loopback
 from regard.system.errors import LongInputWarning, SettingError, UnknownWordsWarning
 

@@ -6,8 +6,7 @@ import json
 from pathlib import Path
 from typing import Any
 
-from regard.studio.metrics_tail import POINTS, follow
-from regard.studio.run_status import run_status
+from regard.studio.runs import POINTS, follow, run_status
 
 
 def line(step: int, **more: Any) -> str:

@@ -15,7 +15,7 @@ from typing import Any
 
 import click
 
-from regard.cli.output_files import check_folder_exists, check_not_input
+from regard.cli.texts_and_files import check_folder_exists, check_not_input
 from regard.system.errors import SettingError
 
 SECONDS_BETWEEN_LINES = 15.0  # of progress, where standard error is no terminal

@@ -12,7 +12,7 @@ from typing import Any
 
 import click
 
-from regard.cli.options.number_types import WholeNumber, WholeNumbers
+from regard.cli.shared_options import WholeNumber, WholeNumbers
 
 EXAMPLES = """\b
 Examples:

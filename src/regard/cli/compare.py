@@ -9,13 +9,13 @@ from typing import Any
 import click
 
 from regard.cli.completion import MODEL_FOLDER, RECIPE
-from regard.cli.options.number_types import PARAMETERS, SEEDS
-from regard.cli.options.recipe_options import (
+from regard.cli.recipe_options import (
     RecipeCommand,
     data_options,
     recipe_changes,
     recipe_option,
 )
+from regard.cli.shared_options import PARAMETERS, SEEDS
 from regard.training.recipe import loading, schema
 from regard.training.recipe.objectives import DATA_KEYS
 

@@ -9,7 +9,7 @@ from typing import Any, Literal
 import click
 from click.shell_completion import CompletionItem
 
-from regard.cli.options.unread_flags import as_written
+from regard.cli.shared_options import as_written
 from regard.system.errors import SettingError
 
 # NAME and SIZEs of `regard show`. The families' own list comes with torch, which would make a

@@ -8,8 +8,7 @@ import sys
 import click
 
 from regard.cli.completion import MODEL_FOLDER
-from regard.cli.options.model_options import download_option, local_folder
-from regard.cli.options.unread_flags import refuse_flags
+from regard.cli.shared_options import download_option, local_folder, refuse_flags
 from regard.cli.verify import format_finding
 from regard.system.errors import SettingError
 

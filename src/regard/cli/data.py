@@ -10,7 +10,7 @@ from typing import Any
 
 import click
 
-from regard.cli.options.number_types import COUNT, SEED, WholeNumber
+from regard.cli.shared_options import COUNT, SEED, WholeNumber
 from regard.data.generated.algorithmic_tasks import TASKS
 from regard.data.generated.generated_task import SPLITS, GeneratedTask
 

@@ -9,9 +9,8 @@ from pathlib import Path
 import click
 
 from regard.cli.completion import FILE, MODEL_FOLDER, RECIPE
-from regard.cli.options.number_types import Number
-from regard.cli.options.unread_flags import refuse_flags, refuse_other_flags
-from regard.cli.output_files import PAGE, check_page
+from regard.cli.shared_options import Number, refuse_flags, refuse_other_flags
+from regard.cli.texts_and_files import PAGE, check_page
 
 EXAMPLES = """\b
 Examples:

@@ -10,15 +10,14 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from regard.cli.completion import FILE, MODEL_FOLDER
-from regard.cli.options.decoding_options import (
+from regard.cli.decoding_options import (
     DECODING_FLAGS,
     decoding_options,
     decoding_strategy,
     length_limit,
 )
-from regard.cli.options.model_options import download_option
-from regard.cli.options.unread_flags import check_flags_are_read
-from regard.cli.output_files import check_new_file
+from regard.cli.shared_options import check_flags_are_read, download_option
+from regard.cli.texts_and_files import check_new_file
 from regard.system.errors import SettingError
 
 if TYPE_CHECKING:

@@ -8,8 +8,8 @@ from typing import Any
 import click
 
 from regard.cli.completion import FILE, MODEL_FOLDER
-from regard.cli.options.model_options import DOWNLOAD_HELP, local_folder
-from regard.cli.options.recipe_options import RecipeCommand, recipe_changes, recipe_option
+from regard.cli.recipe_options import RecipeCommand, recipe_changes, recipe_option
+from regard.cli.shared_options import DOWNLOAD_HELP, local_folder
 from regard.cli.train import exit_on_interruption, print_result, resume_run
 from regard.system.errors import SettingError
 from regard.training.recipe import schema

@@ -17,10 +17,9 @@ from regard.cli.batch_work import (
     output_option,
 )
 from regard.cli.completion import FILE, MODEL_FOLDER
-from regard.cli.options.decoding_options import generation_strategy, sampling_options
-from regard.cli.options.model_options import device_option, download_option
-from regard.cli.options.number_types import COUNT
-from regard.cli.options.text_arguments import check_is_text, piped
+from regard.cli.decoding_options import generation_strategy, sampling_options
+from regard.cli.shared_options import COUNT, device_option, download_option
+from regard.cli.texts_and_files import check_is_text, piped
 from regard.system.errors import DataError, SettingError
 
 DEFAULT_NEW_TOKENS = 200

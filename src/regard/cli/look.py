@@ -13,17 +13,14 @@ import click
 
 from regard import look
 from regard.cli.completion import FILE, MODEL_FOLDER, TEXT_OR_FILE, Suggested
-from regard.cli.options.decoding_options import (
+from regard.cli.decoding_options import (
     DECODING_FLAGS,
     decoding_strategy,
     length_limit,
     one_output_options,
 )
-from regard.cli.options.model_options import download_option
-from regard.cli.options.number_types import INDEX
-from regard.cli.options.text_arguments import check_is_text, is_file, with_space
-from regard.cli.options.unread_flags import check_flags_are_read, given_flags
-from regard.cli.output_files import PAGE, PICTURE, check_page
+from regard.cli.shared_options import INDEX, check_flags_are_read, download_option, given_flags
+from regard.cli.texts_and_files import PAGE, PICTURE, check_is_text, check_page, is_file, with_space
 from regard.look.views import VIEWS, reads_paths, require_view, spells_frames
 from regard.system.errors import SettingError, did_you_mean
 

@@ -8,8 +8,14 @@ from typing import Any
 import click
 
 from regard.cli.completion import Suggested, preset_names, recipe_names
-from regard.cli.options.number_types import COUNT, FLOPS, Number, WholeNumber
-from regard.cli.options.unread_flags import refuse_flags, refuse_other_flags
+from regard.cli.shared_options import (
+    COUNT,
+    FLOPS,
+    Number,
+    WholeNumber,
+    refuse_flags,
+    refuse_other_flags,
+)
 from regard.system.errors import SettingError
 from regard.system.memory import amount
 

@@ -19,9 +19,8 @@ from regard.cli.batch_work import (
     output_option,
 )
 from regard.cli.completion import FILE, MODEL_FOLDER, TEXT_OR_FILE
-from regard.cli.options.model_options import device_option, download_option
-from regard.cli.options.number_types import COUNT
-from regard.cli.options.text_arguments import (
+from regard.cli.shared_options import COUNT, device_option, download_option
+from regard.cli.texts_and_files import (
     check_is_text,
     check_not_blank,
     is_file,

@@ -10,9 +10,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from regard.cli.completion import FILE, MODEL_FOLDER
-from regard.cli.options.model_options import download_option, local_folder
-from regard.cli.options.number_types import COUNT
-from regard.cli.options.unread_flags import refuse_flags
+from regard.cli.shared_options import COUNT, download_option, local_folder, refuse_flags
 from regard.system import disk
 from regard.system.errors import ModelError, SettingError
 

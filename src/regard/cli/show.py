@@ -7,8 +7,7 @@ import json
 import click
 
 from regard.cli.completion import PRESET_OR_FOLDER
-from regard.cli.options.model_options import download_option, local_folder
-from regard.cli.options.unread_flags import refuse_flags
+from regard.cli.shared_options import download_option, local_folder, refuse_flags
 
 EXAMPLES = """\b
 Examples:

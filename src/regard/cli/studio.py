@@ -8,7 +8,7 @@ from pathlib import Path
 import click
 
 from regard.cli.completion import MODEL_FOLDER
-from regard.cli.options.number_types import WholeNumber
+from regard.cli.shared_options import WholeNumber
 
 EXAMPLES = """\b
 Examples:

@@ -10,9 +10,8 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from regard.cli.completion import FILE, MODEL_FOLDER
-from regard.cli.options.number_types import SEEDS
-from regard.cli.options.unread_flags import refuse_other_flags
-from regard.cli.output_files import PAGE, check_page
+from regard.cli.shared_options import SEEDS, refuse_other_flags
+from regard.cli.texts_and_files import PAGE, check_page
 from regard.lab.study import listing
 from regard.system.errors import SettingError
 

@@ -11,15 +11,14 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from regard.cli.completion import MODEL_FOLDER, RECIPE
-from regard.cli.options.model_options import local_folder
-from regard.cli.options.number_types import WholeNumber
-from regard.cli.options.recipe_options import (
+from regard.cli.recipe_options import (
     RecipeCommand,
     command_arguments,
     data_options,
     recipe_changes,
     recipe_option,
 )
+from regard.cli.shared_options import WholeNumber, local_folder
 from regard.system.errors import SettingError, TrainingInterrupted
 from regard.training import run_folder as run_folders
 from regard.training.recipe import loading, schema

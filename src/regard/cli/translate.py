@@ -20,9 +20,9 @@ from regard.cli.batch_work import (
     output_option,
 )
 from regard.cli.completion import FILE, MODEL_FOLDER
-from regard.cli.options.decoding_options import decoding_options, decoding_strategy, length_limit
-from regard.cli.options.model_options import download_option
-from regard.cli.options.text_arguments import check_is_text, piped
+from regard.cli.decoding_options import decoding_options, decoding_strategy, length_limit
+from regard.cli.shared_options import download_option
+from regard.cli.texts_and_files import check_is_text, piped
 from regard.system.errors import SettingError
 
 if TYPE_CHECKING:

@@ -9,14 +9,13 @@ from typing import Any
 import click
 
 from regard.cli.completion import MODEL_FOLDER, RECIPE
-from regard.cli.options.number_types import COUNT, FLOPS, MINUTES
-from regard.cli.options.recipe_options import (
+from regard.cli.recipe_options import (
     RecipeCommand,
     data_options,
     recipe_changes,
     recipe_option,
 )
-from regard.cli.options.unread_flags import refuse_other_flags
+from regard.cli.shared_options import COUNT, FLOPS, MINUTES, refuse_other_flags
 from regard.cli.train import FINETUNE_KEYS, exit_on_interruption
 from regard.training.recipe import loading, schema
 

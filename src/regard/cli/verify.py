@@ -9,8 +9,7 @@ from typing import TYPE_CHECKING
 import click
 
 from regard.cli.completion import MODEL_FOLDER
-from regard.cli.options.model_options import download_option, local_folder
-from regard.cli.options.number_types import SEED
+from regard.cli.shared_options import SEED, download_option, local_folder
 
 if TYPE_CHECKING:
     from regard.lab.verify.invariants import Finding

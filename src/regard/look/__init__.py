@@ -16,17 +16,13 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from regard.look.activation_patching import Patching, patched, patching
-    from regard.look.attention_alignment import Alignment, alignment
-    from regard.look.attention_entropy import Entropy, entropy
-    from regard.look.attention_map import AttentionMap
-    from regard.look.attention_rollout import Rollout, rollout
-    from regard.look.beam_tree import BeamTree, beam
+    from regard.look.alignment import Alignment, CTCAlignment, alignment, ctc_alignment
+    from regard.look.attention_summaries import Entropy, Rollout, entropy, rollout
     from regard.look.circuits import Choices, Circuit, chosen_right, circuit, stored_circuit
-    from regard.look.decoding_steps import Steps, steps
+    from regard.look.decoding_steps import BeamTree, Steps, beam, steps
     from regard.look.generation import translate, written
     from regard.look.gradient_attribution import Attribution, attribution
-    from regard.look.head_ablation import Ablation, ablation, right
-    from regard.look.head_importance import Importance, importance
+    from regard.look.head_importance import Ablation, Importance, ablation, importance, right
     from regard.look.head_roles import Roles, roles
     from regard.look.inspectable import Inspectable, MediaInput
     from regard.look.kv_cache_growth import KVCacheGrowth, cache
@@ -34,9 +30,8 @@ if TYPE_CHECKING:
     from regard.look.model_inputs import batch
     from regard.look.position_encodings import PositionEncodings, positions
     from regard.look.probe_names import heads, probes
-    from regard.look.recording import Look, look
+    from regard.look.recording import AttentionMap, Look, look
     from regard.look.result import AnalysisResult
-    from regard.look.speech_alignment import CTCAlignment, ctc_alignment
     from regard.look.views import fitting_views
 
 __all__ = [
@@ -92,30 +87,26 @@ __all__ = [
 # Analyses are imported when they are first used (PEP 562): a model that only translates needs
 # none of them, and they take a fifth of the time that its modules take to import.
 _NAMES_BY_MODULE = {
-    "activation_patching": ("Patching", "patched", "patching"),
-    "attention_alignment": ("Alignment", "alignment"),
-    "attention_entropy": ("Entropy", "entropy"),
-    "attention_rollout": ("Rollout", "rollout"),
-    "beam_tree": ("BeamTree", "beam"),
-    "circuits": ("Choices", "Circuit", "chosen_right", "circuit", "stored_circuit"),
-    "speech_alignment": ("CTCAlignment", "ctc_alignment"),
-    "decoding_steps": ("Steps", "steps"),
-    "views": ("fitting_views",),
-    "generation": ("translate", "written"),
-    "gradient_attribution": ("Attribution", "attribution"),
-    "head_ablation": ("Ablation", "ablation", "right"),
-    "head_importance": ("Importance", "importance"),
-    "head_roles": ("Roles", "roles"),
-    "inspectable": ("Inspectable", "MediaInput"),
-    "kv_cache_growth": ("KVCacheGrowth", "cache"),
-    "logit_lens": ("Lens", "lens"),
-    "model_inputs": ("batch",),
-    "position_encodings": ("PositionEncodings", "positions"),
-    "probe_names": ("heads", "probes"),
-    "recording": ("AttentionMap", "Look", "look"),
-    "result": ("AnalysisResult",),
+    "activation_patching": "Patching patched patching",
+    "alignment": "Alignment CTCAlignment alignment ctc_alignment",
+    "attention_summaries": "Entropy Rollout entropy rollout",
+    "circuits": "Choices Circuit chosen_right circuit stored_circuit",
+    "decoding_steps": "BeamTree Steps beam steps",
+    "generation": "translate written",
+    "gradient_attribution": "Attribution attribution",
+    "head_importance": "Ablation Importance ablation importance right",
+    "head_roles": "Roles roles",
+    "inspectable": "Inspectable MediaInput",
+    "kv_cache_growth": "KVCacheGrowth cache",
+    "logit_lens": "Lens lens",
+    "model_inputs": "batch",
+    "position_encodings": "PositionEncodings positions",
+    "probe_names": "heads probes",
+    "recording": "AttentionMap Look look",
+    "result": "AnalysisResult",
+    "views": "fitting_views",
 }
-_MODULE_OF = {name: module for module, names in _NAMES_BY_MODULE.items() for name in names}
+_MODULE_OF = {name: module for module, names in _NAMES_BY_MODULE.items() for name in names.split()}
 
 
 if not TYPE_CHECKING:

@@ -11,15 +11,16 @@ from torch import Tensor
 
 from regard.core.probe import PARTS, Edit, Probe
 from regard.look import drawing
-from regard.look.arguments import (
-    require_name,
-    require_positions,
-)
 from regard.look.drawing import terminal
 from regard.look.forward import evaluation_mode, forward
 from regard.look.inspectable import Inspectable, token_ids
 from regard.look.model_inputs import ModelInputs, prepare_inputs
-from regard.look.probe_names import probes, residual_probes
+from regard.look.probe_names import (
+    probes,
+    require_name,
+    require_positions,
+    residual_probes,
+)
 from regard.look.recording import array
 from regard.look.result import AnalysisResult, Array
 from regard.look.views import require_view

@@ -14,7 +14,7 @@ import torch
 from regard.look import drawing
 from regard.look.drawing import terminal
 from regard.look.forward import apply_head, evaluation_mode, hidden_states
-from regard.look.head_ablation import ablation_probe, right
+from regard.look.head_importance import ablation_probe, right
 from regard.look.inspectable import Inspectable
 from regard.look.model_inputs import LabelledBatch
 from regard.look.probe_names import Head, heads

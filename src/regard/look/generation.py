@@ -12,13 +12,13 @@ from regard.decode.batch_decoding import DecodingSettings, decode
 from regard.decode.beam_memory import require_memory
 from regard.decode.events import StepCallback
 from regard.decode.strategy import BeamSearch, Hypothesis, Strategy, choose_strategy
-from regard.look.input_reading import read_input
 from regard.look.inspectable import (
     Input,
     Inspectable,
     MediaInput,
     Prepared,
     decoder_start,
+    read_input,
     special_tokens_for,
     token_ids,
 )

@@ -11,13 +11,12 @@ from torch import Tensor
 
 from regard.core.probe import Edit, Probe
 from regard.look import drawing
-from regard.look.arguments import require_positions
 from regard.look.backdrop import Backdrop, GraphBackdrop, SeriesBackdrop, SoundBackdrop
 from regard.look.drawing import terminal
 from regard.look.forward import evaluation_mode, forward
 from regard.look.inspectable import Input, Inspectable
 from regard.look.model_inputs import ModelInputs, prepare_inputs
-from regard.look.probe_names import Head, switched_off
+from regard.look.probe_names import Head, require_positions, switched_off
 from regard.look.recording import array
 from regard.look.result import PICTURE_ONLY, AnalysisResult, Array
 from regard.look.views import require_view

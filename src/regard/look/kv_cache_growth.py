@@ -15,13 +15,13 @@ from regard.look import drawing
 from regard.look.drawing import terminal
 from regard.look.forward import evaluation_mode
 from regard.look.generation import positions_left
-from regard.look.input_reading import read_input
 from regard.look.inspectable import (
     Input,
     Inspectable,
     MediaInput,
     Prepared,
     decoder_start,
+    read_input,
     special_tokens_for,
     token_ids,
 )

@@ -11,11 +11,10 @@ from torch import Tensor
 from regard.core.finite_outputs import require_finite
 from regard.core.stack import Stack
 from regard.look import drawing
-from regard.look.arguments import require_positions
 from regard.look.drawing import terminal
 from regard.look.forward import evaluation_mode
 from regard.look.inspectable import Inspectable
-from regard.look.probe_names import residual_probes
+from regard.look.probe_names import require_positions, residual_probes
 from regard.look.recording import Look, array
 from regard.look.result import AnalysisResult, Array
 from regard.look.views import require_view

@@ -12,10 +12,8 @@ from regard.core.context import Context
 from regard.core.frontends.patch_embedding import Patches
 from regard.core.probe import Probe
 from regard.data.padding import pad_rows
-from regard.look.arguments import require_texts
 from regard.look.backdrop import Backdrop
 from regard.look.generation import translate
-from regard.look.input_reading import read_input
 from regard.look.inspectable import (
     Input,
     Inspectable,
@@ -23,10 +21,11 @@ from regard.look.inspectable import (
     Prepared,
     decoder_start,
     empty_input,
+    read_input,
     special_tokens_for,
     token_ids,
 )
-from regard.look.probe_names import Head, switched_off
+from regard.look.probe_names import Head, require_texts, switched_off
 from regard.system.errors import DataError, SettingError
 from regard.wirings.core_model import CoreModel
 

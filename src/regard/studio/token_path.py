@@ -24,7 +24,7 @@ from regard.core.stack import Stack
 from regard.look import Look
 from regard.look.recording import array
 from regard.look.result import to_json
-from regard.studio.layer_guesses import layer_guesses
+from regard.studio.layers import layer_guesses
 from regard.wirings.baselines import additive_attention as baseline_attention
 
 NUMBERS = 24  # of a vector that are shown

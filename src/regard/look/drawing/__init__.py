@@ -23,9 +23,11 @@ from regard.look.drawing.figures import (
     curves,
     number,
 )
-from regard.look.drawing.html_page import DARK, LIGHT, STYLE, figure, page, write_page
 from regard.look.drawing.marks import (
+    DARK,
+    LIGHT,
     ROW,
+    STYLE,
     WIDTH,
     Circle,
     Line,
@@ -37,12 +39,16 @@ from regard.look.drawing.marks import (
     Text,
     below,
     element,
+    figure,
+    image,
     moved,
+    page,
     shown,
     svg,
     text_width,
     tiles,
     title_marks,
+    write_page,
 )
 from regard.look.drawing.palette import (
     EVEN_SHADE,
@@ -57,7 +63,6 @@ from regard.look.drawing.palette import (
     is_clear,
     over,
 )
-from regard.look.drawing.png_encoding import image
 from regard.look.drawing.png_files import write_png
 
 __all__ = [

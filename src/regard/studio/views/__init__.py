@@ -10,36 +10,37 @@ from typing import Any, get_type_hints
 
 from regard.studio.model_store import ModelStore
 from regard.studio.requests import ViewRequest
-from regard.studio.views.attention_weights import (
+from regard.studio.views.analyses import (
     alignment,
     attention,
+    attribution,
+    beam,
+    cache,
+    circuit,
     entropy,
     grid,
+    lens,
     overlay,
+    patching,
+    positions,
+    roles,
     rollout,
+    steps,
 )
-from regard.studio.views.decoding import beam, cache, steps
+from regard.studio.views.inputs import Answer, Packed
 from regard.studio.views.models import (
     answer,
     folders,
     look,
+    metrics,
     model,
     next_tokens,
     open_folder,
     picture,
     recording,
+    run,
     shelf,
 )
-from regard.studio.views.other_analyses import (
-    attribution,
-    circuit,
-    lens,
-    patching,
-    positions,
-    roles,
-)
-from regard.studio.views.packed import Answer, Packed
-from regard.studio.views.runs import metrics, run
 from regard.studio.views.tensors import anatomy, path, scores, tensor
 
 __all__ = ["VIEWS", "Answer", "Packed"]

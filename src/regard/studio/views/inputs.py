@@ -1,16 +1,41 @@
-"""The model and the input that a request names, and the recording of its forward pass."""
+"""The model and input that a request names, the recording of its pass, and the form of answers."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
 
 from regard import look as analyses
 from regard.look.inspectable import MediaInput, empty_input
 from regard.look.probe_names import attentions
+from regard.look.result import AnalysisResult, Array
 from regard.look.views import reads_paths
 from regard.studio import answers
 from regard.studio.model_store import ModelStore, OpenModel, not_allowed
 from regard.studio.requests import InputRequest
+
+
+@dataclass(frozen=True)
+class Packed:
+    """A JSON header, and with it one array of float32 numbers or of bytes.
+
+    Attention weights have their shades beside them, from 0 to 1: the page draws what `regard.look`
+    draws.
+    """
+
+    header: dict[str, Any]
+    values: Array
+    shades: Array | None = None
+
+
+Answer = dict[str, Any] | Packed
+
+
+def with_note(result: AnalysisResult) -> dict[str, Any]:
+    """A result of `regard.look` as JSON, with what is to be said about it."""
+    return {**result.to_dict(), "note": result.note}
+
 
 WEIGHTS = ("*.weights",)
 EVERYTHING = ("*",)

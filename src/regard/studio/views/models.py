@@ -1,4 +1,4 @@
-"""Views of models: which there are, what one is, what it answers, and what it reads."""
+"""Views of models and runs: which there are, what one is, what it answers, and what it reads."""
 
 from __future__ import annotations
 
@@ -20,22 +20,24 @@ from regard.look.model_inputs import ModelInputs
 from regard.look.probe_names import Head, attentions, switched_off
 from regard.models import Model
 from regard.studio import answers
-from regard.studio.layer_formulas import layer_formulas, linear_formula
+from regard.studio.layers import layer_formulas, linear_formula
 from regard.studio.model_store import ModelStore, OpenModel, not_allowed
 from regard.studio.requests import (
     AnswerRequest,
     FileRequest,
     FoldersRequest,
     InputRequest,
+    MetricsRequest,
     ModelRequest,
     NextRequest,
     OpenRequest,
+    RunRequest,
     ViewRequest,
 )
+from regard.studio.runs import follow, run_status
 from regard.studio.sample_inputs import EXAMPLE
 from regard.studio.token_path import norm_placement
-from regard.studio.views.inputs import open_input, record
-from regard.studio.views.packed import Answer, Packed
+from regard.studio.views.inputs import Answer, Packed, open_input, record
 from regard.system.errors import SettingError
 from regard.wirings.core_model import CoreModel
 
@@ -267,3 +269,12 @@ def _patches(core: CoreModel) -> Patches | None:
     """The front end of a model that reads images as patches."""
     front_ends = core.front_ends().values()
     return next((part for part in front_ends if isinstance(part, Patches)), None)
+
+
+def run(store: ModelStore, request: RunRequest) -> Answer:
+    """The settings and the status of a run."""
+    return run_status(store.run(request.run).parent)
+
+
+def metrics(store: ModelStore, request: MetricsRequest) -> Answer:
+    return follow(store.run(request.run), request.offset)

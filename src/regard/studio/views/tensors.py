@@ -15,8 +15,7 @@ from regard.studio.requests import (
     TensorRequest,
 )
 from regard.studio.token_path import attention_scores, token_path
-from regard.studio.views.inputs import EVERYTHING, record
-from regard.studio.views.packed import Answer
+from regard.studio.views.inputs import EVERYTHING, Answer, record
 
 CORNER = 64  # rows and columns of a tensor in one answer
 

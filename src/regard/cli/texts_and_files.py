@@ -1,12 +1,14 @@
-"""Texts as arguments of commands: what is blank, or a path, is no text."""
+"""Texts and files that arguments name: what is a path is no text, and no input is written to."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import os
+from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from pathlib import Path
 from shlex import quote
 
+from regard.system import disk
 from regard.system.errors import DataError, SettingError
 
 # What the names of files end in.
@@ -81,3 +83,44 @@ def _looks_like_path(text: str) -> bool:
         return True
     # 24/7, and/or, <b>bold</b> and dates are texts, unless there is such a folder.
     return "/" in text and is_folder(Path(text).parent)
+
+
+PAGE = (".html", ".htm")
+PICTURE = (".png",)
+
+
+def check_page(
+    flag: str, path: str | None, suffixes: tuple[str, ...], inputs: Iterable[str] = ()
+) -> None:
+    """Refuses a page or picture that would replace an input, or a file that is none."""
+    if path is None:
+        return
+    check_not_input(flag, path, inputs)
+    file = Path(path)
+    if file.exists() and (file.is_dir() or file.suffix.lower() not in suffixes):
+        disk.require_absent(file, f"choose another {flag}, such as {file.stem}{suffixes[0]}")
+    check_folder_exists(flag, file)
+
+
+def check_new_file(flag: str, path: str | None, inputs: Iterable[str] = ()) -> None:
+    """Refuses to write to what exists."""
+    if path is None:
+        return
+    check_not_input(flag, path, inputs)
+    disk.require_absent(Path(path), f"remove it, or choose another {flag}")
+    check_folder_exists(flag, path)
+
+
+def check_not_input(flag: str, path: str, inputs: Iterable[str]) -> None:
+    """Refuses an output that is one of the inputs, by whatever name."""
+    for name in inputs:
+        # Missing inputs are reported by who reads them.
+        if os.path.exists(path) and os.path.exists(name) and os.path.samefile(path, name):
+            raise SettingError(f"{flag} {path} is also an input", f"choose another {flag}")
+
+
+def check_folder_exists(flag: str, file: str | Path) -> None:
+    """Refuses an output in a folder that is not there."""
+    folder = Path(file).parent
+    if not folder.is_dir():
+        raise SettingError(f"there is no folder {folder}", f"create it, or choose another {flag}")

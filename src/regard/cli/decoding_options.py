@@ -1,7 +1,4 @@
-"""Decoding options that several verbs share, and the strategy that their values stand for.
-
-Nothing heavy is imported at the top, so that `--help` does not wait for torch.
-"""
+"""Decoding options that several commands share, and the strategy that their values stand for."""
 
 from __future__ import annotations
 
@@ -10,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from regard.cli.options.number_types import COUNT, INDEX, SEED, SHARE, Number
+from regard.cli.shared_options import COUNT, INDEX, SEED, SHARE, Number
 from regard.system.errors import SettingError
 
 if TYPE_CHECKING:

@@ -1,4 +1,4 @@
-"""Options generated from the recipe schema, for the verbs that train: train, compare, finetune."""
+"""Options generated from the recipe schema, for the commands that train."""
 
 from __future__ import annotations
 

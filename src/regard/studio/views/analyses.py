@@ -1,4 +1,4 @@
-"""Views of attention: weights, maps of all heads, alignments, entropy and rollout."""
+"""Views of analyses: attention, decoding, and the others."""
 
 from __future__ import annotations
 
@@ -11,19 +11,42 @@ import torch
 from torch.nn import functional
 
 from regard import look as analyses
+from regard.decode.batch_decoding import DecodingSettings
+from regard.decode.length_penalty import GNMTPenalty
+from regard.decode.strategy import (
+    BeamSearch,
+    Greedy,
+    Limit,
+    Sampling,
+    Strategy,
+)
 from regard.look import drawing
 from regard.look.recording import array, even_weights, weights_in_chunks
 from regard.look.result import to_json
+from regard.studio import answers
 from regard.studio.model_store import ModelStore
 from regard.studio.requests import (
     AlignmentRequest,
     AttentionRequest,
+    BeamRequest,
     GridRequest,
     InputRequest,
+    ModelRequest,
+    PatchingRequest,
+    PositionsRequest,
     StackRequest,
+    StepsRequest,
 )
-from regard.studio.views.inputs import record
-from regard.studio.views.packed import Answer, Packed, with_note
+from regard.studio.views.inputs import (
+    EVERYTHING,
+    WEIGHTS,
+    Answer,
+    Packed,
+    open_input,
+    record,
+    with_note,
+)
+from regard.studio.views.tensors import CORNER
 from regard.system.errors import SettingError
 
 MAX_WEIGHTS = 5 << 19  # in one answer: 1,500 positions of sound, each with each
@@ -159,3 +182,88 @@ def rollout(store: ModelStore, request: StackRequest) -> Answer:
         "columns": list(result.tokens),
     }
     return Packed(header, result.weights, result.shades())
+
+
+def steps(store: ModelStore, request: StepsRequest) -> Answer:
+    opened, text = open_input(store, request)
+    strategy: Strategy = Greedy()
+    if request.sample:
+        strategy = Sampling(request.temperature, request.top_k, request.top_p, seed=request.seed)
+    settings = DecodingSettings(strategy, Limit.fixed(request.most))
+    with opened.lock:
+        result = analyses.steps(opened.model, text, settings, top=request.top, off=request.off)
+    return result.to_dict()
+
+
+def beam(store: ModelStore, request: BeamRequest) -> Answer:
+    opened, text = open_input(store, request)
+    strategy = BeamSearch(request.width, GNMTPenalty(request.alpha))
+    settings = DecodingSettings(strategy, Limit.fixed(request.most))
+    with opened.lock:
+        return with_note(analyses.beam(opened.model, text, settings, off=request.off))
+
+
+def cache(store: ModelStore, request: InputRequest) -> Answer:
+    """The KV cache after each of the first tokens."""
+    opened, text = open_input(store, request)
+    with opened.lock:
+        return with_note(analyses.cache(opened.model, text, length=32))
+
+
+def lens(store: ModelStore, request: InputRequest) -> Answer:
+    """The logit lens of the first positions: each is a softmax over the vocabulary a layer."""
+    opened, run = record(store, request, EVERYTHING)
+    length = run.tensor(f"{run.stack()}.embedded").shape[1]
+    with opened.lock:
+        return with_note(analyses.lens(run, top=3, positions=range(min(CORNER, length))))
+
+
+def attribution(store: ModelStore, request: InputRequest) -> Answer:
+    """The attribution of the first predictions."""
+    opened, text = open_input(store, request)
+    _, run = record(store, request)
+    positions = answers.output_positions(opened.model, run)[:CORNER] or None
+    with opened.lock:
+        result = analyses.attribution(
+            opened.model, text, target=request.target, off=request.off, positions=positions
+        )
+    return with_note(result)
+
+
+def roles(store: ModelStore, request: StackRequest) -> Answer:
+    """The roles of heads on sentences of the built-in language, whose parse is known."""
+    opened = store.model(request.model)
+    with opened.lock:
+        return with_note(analyses.roles(opened.model, stack=request.stack))
+
+
+def patching(store: ModelStore, request: PatchingRequest) -> Answer:
+    """Activation patching; `target` in the answer names the positions of the output."""
+    opened = store.model(request.model)
+    # Where other models read their input from a file, a text would be its path on this machine.
+    if not opened.model.accepts_text:
+        raise SettingError("patching compares two texts", "choose a model that reads text")
+    with opened.lock:
+        result = analyses.patching(
+            opened.model, request.text, request.other, at=request.at, stack=request.stack
+        )
+        target = opened.look(request.text, None, (), WEIGHTS).target
+    return {**with_note(result), "target": list(target)}
+
+
+def positions(store: ModelStore, request: PositionsRequest) -> Answer:
+    """The position encodings; `what` is null where there are none to draw."""
+    opened = store.model(request.model)
+    try:
+        result = analyses.positions(opened.model, request.length, stack=request.stack)
+    except SettingError as refusal:  # the stack has no positions of its own
+        problem = refusal.problem
+        return {"what": None, "note": f"{problem[0].upper()}{problem[1:]}."}
+    return with_note(result)
+
+
+def circuit(store: ModelStore, request: ModelRequest) -> Answer:
+    """The circuit that resolves "it", if the model's folder comes with one."""
+    store.model(request.model)  # refuses names that are not listed
+    stored = analyses.stored_circuit(store.models()[request.model])
+    return {"circuit": None if stored is None else stored.to_dict()}

@@ -1,0 +1,151 @@
+"""Options of several commands: types of numbers, the device, flags that nothing reads."""
+
+from __future__ import annotations
+
+import math
+import sys
+from collections.abc import Collection, Mapping
+from functools import partial
+from typing import Any
+
+import click
+from click.core import ParameterSource
+
+from regard.system.arguments import LARGEST_NUMBER, LARGEST_SEED, LARGEST_SIZE
+from regard.system.errors import SettingError
+
+_SHOWN = 40  # characters of a wrong value: it may have thousands
+
+
+class WholeNumber(click.ParamType):  # type: ignore[type-arg]  # generic since click 8.2
+    """A whole number from `least` to `most`."""
+
+    name = "integer"
+
+    def __init__(self, least: int = 1, most: int = LARGEST_SIZE) -> None:
+        self.least = least
+        self.most = most
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int:
+        try:
+            number = int(value)
+        except ValueError:
+            number = None
+        if number is None or not self.least <= number <= self.most:
+            raise _refusal(value, param, f"a whole number from {self.least:,} to {self.most:,}")
+        return number
+
+
+class WholeNumbers(click.ParamType):  # type: ignore[type-arg]  # generic since click 8.2
+    """Whole numbers with commas between them, each from 1 to `most`."""
+
+    name = "integer,…"
+
+    def __init__(self, most: int) -> None:
+        self.each = WholeNumber(1, most)
+
+    def convert(
+        self, value: Any, param: click.Parameter | None, ctx: click.Context | None
+    ) -> list[int]:
+        return [self.each.convert(part, param, ctx) for part in str(value).split(",")]
+
+
+class Number(click.ParamType):  # type: ignore[type-arg]  # generic since click 8.2
+    """A finite number from `least` to `most`."""
+
+    name = "float"
+
+    def __init__(self, least: float = 0, most: float = LARGEST_NUMBER) -> None:
+        self.least = least
+        self.most = most
+
+    def convert(
+        self, value: Any, param: click.Parameter | None, ctx: click.Context | None
+    ) -> float:
+        try:
+            number = float(value)
+        except ValueError:
+            number = math.nan
+        # Comparisons of nan are false.
+        if not self.least <= number <= self.most:
+            raise _refusal(value, param, f"a number from {self.least:g} to {self.most:g}")
+        return number
+
+
+def _refusal(value: Any, param: click.Parameter | None, expected: str) -> SettingError:
+    flag = "the value" if param is None else param.opts[0]
+    shown = str(value)
+    if len(shown) > _SHOWN:
+        shown = shown[:_SHOWN] + "…"
+    return SettingError(f"{flag} cannot be {shown!r}", f"give {expected}")
+
+
+COUNT = WholeNumber()
+INDEX = WholeNumber(0)
+PARAMETERS = WholeNumber(1, 10**18)
+SEED = WholeNumber(0, LARGEST_SEED)
+SEEDS = WholeNumber(1, 1000)  # each is a run of its own
+FLOPS = Number(1, 1e36)
+MINUTES = Number(0.01, 60 * 24 * 7)
+SHARE = Number(0, 1)
+
+
+device_option = click.option(
+    "--device", default="auto", show_default=True, help="auto, cpu, cuda or cuda:N"
+)
+DOWNLOAD_HELP = "allow MODEL to be a name on the Hub (owner/name); downloaded once and cached"
+download_option = click.option("--download", is_flag=True, help=DOWNLOAD_HELP)
+
+
+def local_folder(model: str, download: bool) -> str:
+    """The folder of MODEL; a name on the hub is fetched if `download` says so."""
+    if not download:
+        return model  # whoever opens it says what is wrong with it
+    # Imported late: torch is not needed to report wrong flags.
+    from regard.models.loading import find_folder
+
+    return str(find_folder(model, download, partial(print, file=sys.stderr)))
+
+
+def given_flags() -> list[click.Parameter]:
+    """The parameters of the current command that were typed."""
+    context = click.get_current_context()
+    return [
+        parameter
+        for parameter in context.command.params
+        if context.get_parameter_source(parameter.name or "") is ParameterSource.COMMANDLINE
+    ]
+
+
+def refuse_flags(names: Collection[str], problem: str, repair: str) -> None:
+    """Refuses the parameters of these names if they were typed: nothing would read them."""
+    typed = [as_written(flag) for flag in given_flags() if flag.name in names]
+    if typed:
+        raise SettingError(f"{', '.join(typed)}: {problem}", repair)
+
+
+def refuse_other_flags(read: Collection[str], problem: str, repair: str) -> None:
+    """Refuses all that was typed but for the parameters of these names."""
+    others = [flag.name for flag in given_flags() if flag.name is not None]
+    refuse_flags([name for name in others if name not in read], problem, repair)
+
+
+def as_written(parameter: click.Parameter) -> str:
+    """A parameter as the help writes it: --flag, or ARGUMENT."""
+    if isinstance(parameter, click.Argument):
+        return parameter.metavar or parameter.opts[0].upper()
+    return parameter.opts[0]
+
+
+def check_flags_are_read(readers: Mapping[str, Collection[str]], reader: str, kind: str) -> None:
+    """Refuses flags that were given, and that `reader` does not read.
+
+    `readers` are all that there are of this kind, with the parameters that not all of them read.
+    """
+    for flag in given_flags():
+        others = [name for name, parameters in readers.items() if flag.name in parameters]
+        if others and reader not in others:
+            raise SettingError(
+                f"{flag.opts[0]} has no effect on {kind} {reader!r}",
+                f"leave it out; it applies to: {', '.join(others)}",
+            )
