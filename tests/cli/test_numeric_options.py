@@ -1,6 +1,6 @@
 """Every numeric option of every command is checked: the tree of commands is walked.
 
-A new option is checked here without a line more: it must have a type of `cli.number_types`, or be
+A new option is checked here without a line more: it must have a type of `cli.shared_options`, or be
 a key of the recipe, whose schema has bounds.
 """
 
@@ -16,7 +16,7 @@ import pytest
 from command_line import Command
 from regard import cli
 from regard.cli.recipe_options import RecipeCommand
-from regard.cli.shared_options import Number, WholeNumber, WholeNumbers
+from regard.cli.shared_options import Number, WholeNumber
 from regard.decode.length_penalty import parse_length_penalty
 from regard.lab.compare.contenders import parse_budget
 from regard.system.errors import RegardError, SettingError
@@ -46,11 +46,7 @@ def options() -> Iterator[tuple[str, click.Command, click.Option]]:
 
 
 OPTIONS = {name: (command, option) for name, command, option in options()}
-CHECKED = {
-    name: option
-    for name, (_, option) in OPTIONS.items()
-    if isinstance(option.type, WholeNumber | WholeNumbers | Number)
-}
+CHECKED = {name: option for name, (_, option) in OPTIONS.items() if isinstance(option.type, Number)}
 RECIPE_KEYS = sorted(
     {
         str(option.name)
@@ -71,15 +67,14 @@ def test_every_numeric_option_has_a_type_with_bounds() -> None:
 @pytest.mark.parametrize("name", list(CHECKED))
 def test_an_option_takes_no_other_number(name: str) -> None:
     option = CHECKED[name]
-    wrong = NO_NUMBERS if isinstance(option.type, Number) else NO_WHOLE_NUMBERS
+    wrong = NO_WHOLE_NUMBERS if isinstance(option.type, WholeNumber) else NO_NUMBERS
     for value in wrong:
         with pytest.raises(SettingError, match=option.opts[0]) as refused:
             option.type.convert(value, option, None)
         assert len(refused.value.problem) < 100
     # What the repair says is taken.
-    kind = option.type.each if isinstance(option.type, WholeNumbers) else option.type
-    assert isinstance(kind, WholeNumber | Number)
-    for bound in (kind.least, kind.most):
+    assert isinstance(option.type, Number)
+    for bound in (option.type.least, option.type.most):
         assert option.type.convert(str(bound), option, None) in (bound, [bound])
 
 

@@ -24,7 +24,7 @@ from regard.look import (
     look,
     rollout,
 )
-from regard.look.alignment import mutual_information
+from regard.look.alignments import mutual_information
 from regard.look.drawing import terminal
 
 TEXT = "The dog sees a cat."

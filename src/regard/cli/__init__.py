@@ -19,89 +19,46 @@ from regard import __version__
 from regard.decode.worker_count import one_worker_per_thread
 from regard.system.errors import RegardError, RegardWarning, SettingError, did_you_mean
 
-# verb → (module, one line of help)
+# verb → one line of help
 VERBS = {
     # making models
-    "train": (
-        "regard.cli.train",
-        "Train a model on text, images, speech, time series or graphs: your files or a recipe.",
-    ),
-    "finetune": (
-        "regard.cli.finetune",
-        "Fine-tune a pretrained model: classification, tagging, QA, text pairs or plain text.",
-    ),
-    "compare": (
-        "regard.cli.compare",
-        "Train several models with equal data, parameters and budget: one table, one figure.",
-    ),
-    "plan": (
-        "regard.cli.plan",
-        "Estimate the cost of a training run: FLOPs, memory, time, money; what fits, which size.",
-    ),
-    "tune": (
-        "regard.cli.tune",
-        "Tune the hyperparameters that matter within a budget (successive halving); resumable.",
-    ),
+    "train": "Train a model on text, images, speech, time series or graphs: your files or a "
+    "recipe.",
+    "finetune": "Fine-tune a pretrained model: classification, tagging, QA, text pairs or plain "
+    "text.",
+    "compare": "Train several models with equal data, parameters and budget: one table, one "
+    "figure.",
+    "plan": "Estimate the cost of a training run: FLOPs, memory, time, money; what fits, "
+    "which size.",
+    "tune": "Tune the hyperparameters that matter within a budget (successive halving); resumable.",
     # using them
-    "translate": ("regard.cli.translate", "Translate standard input, line by line."),
-    "generate": (
-        "regard.cli.generate",
-        "Continue a prompt with a language model, token by token.",
-    ),
-    "predict": (
-        "regard.cli.predict",
-        "Run any model: classes, tags, answers, masked words, embeddings, transcripts, captions.",
-    ),
-    "embed": ("regard.cli.embed", "Embed texts or images, from files of any size."),
-    "classify": ("regard.cli.classify", "Classify texts or images, from files of any size."),
-    "evaluate": (
-        "regard.cli.evaluate",
-        "Evaluate any model on a dataset: BLEU, perplexity, accuracy, F1 …, with intervals.",
-    ),
+    "translate": "Translate standard input, line by line.",
+    "generate": "Continue a prompt with a language model, token by token.",
+    "predict": "Run any model: classes, tags, answers, masked words, embeddings, transcripts, "
+    "captions.",
+    "embed": "Embed texts or images, from files of any size.",
+    "classify": "Classify texts or images, from files of any size.",
+    "evaluate": "Evaluate any model on a dataset: BLEU, perplexity, accuracy, F1 …, with "
+    "intervals.",
     # looking inside
-    "look": (
-        "regard.cli.look",
-        "Look inside a model: attention, alignment, heads, layers, the beam tree; text or HTML.",
-    ),
-    "studio": (
-        "regard.cli.studio",
-        "The same in the browser: look inside, decode, follow runs, learn how it works.",
-    ),
-    "show": (
-        "regard.cli.show",
-        "Print a model's architecture on one page: layers, shapes, parameters.",
-    ),
+    "look": "Look inside a model: attention, alignment, heads, layers, the beam tree; text "
+    "or HTML.",
+    "studio": "The same in the browser: look inside, decode, follow runs, learn how it works.",
+    "show": "Print a model's architecture on one page: layers, shapes, parameters.",
     # checking, changing and passing on
-    "doctor": (
-        "regard.cli.doctor",
-        "Diagnose the installation, or a run and its data: what is wrong, why, how to fix it.",
-    ),
-    "verify": (
-        "regard.cli.verify",
-        "Check a model's invariants (caching, batching, padding, fusing, saving) and parity.",
-    ),
-    "prune": (
-        "regard.cli.prune",
-        "Remove the least important attention heads; report score and speed before and after.",
-    ),
-    "convert": (
-        "regard.cli.convert",
-        "Export a model to the Hugging Face format, CTranslate2 or ONNX.",
-    ),
+    "doctor": "Diagnose the installation, or a run and its data: what is wrong, why, how to "
+    "fix it.",
+    "verify": "Check a model's invariants (caching, batching, padding, fusing, saving) and parity.",
+    "prune": "Remove the least important attention heads; report score and speed before and after.",
+    "convert": "Export a model to the Hugging Face format, CTranslate2 or ONNX.",
     # measuring, and data to begin with
-    "study": (
-        "regard.cli.study",
-        "Test claims from the literature by experiment: figures, numbers and a verdict for each.",
-    ),
-    "bench": (
-        "regard.cli.bench",
-        "Benchmark speed and memory on this machine against other libraries.",
-    ),
-    "data": (
-        "regard.cli.data",
-        "Generate data: the built-in language, ListOps, sorting, addition and others.",
-    ),
+    "study": "Test claims from the literature by experiment: figures, numbers and a verdict "
+    "for each.",
+    "bench": "Benchmark speed and memory on this machine against other libraries.",
+    "data": "Generate data: the built-in language, ListOps, sorting, addition and others.",
 }
+
+_MODULES = {"embed": "predict", "classify": "predict"}  # others are named as their verb
 
 # Verbs that open a model, answer and end: most of their time is `import torch`.
 ANSWERING = ("translate", "generate", "predict", "embed", "classify", "evaluate", "look")
@@ -140,13 +97,14 @@ class LazyGroup(click.Group):
     def get_command(self, ctx: click.Context, name: str) -> click.Command | None:
         if name not in VERBS:
             return None
-        command: click.Command = importlib.import_module(VERBS[name][0]).command
+        module = importlib.import_module(f"regard.cli.{_MODULES.get(name, name)}")
+        command: click.Command = getattr(module, name if name in _MODULES else "command")
         return command
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         # click would import every command for its help line; the table above has them all.
         with formatter.section("Commands"):
-            formatter.write_dl([(name, text) for name, (_, text) in VERBS.items()])
+            formatter.write_dl(list(VERBS.items()))
 
     def resolve_command(
         self, ctx: click.Context, args: list[str]
@@ -169,7 +127,11 @@ def _closed_pipe_exits() -> Iterator[None]:
 @click.group(
     cls=LazyGroup,
     epilog=EXAMPLES,
-    context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110},
+    context_settings={
+        "help_option_names": ["-h", "--help"],
+        "max_content_width": 110,
+        "show_default": True,
+    },
 )
 @click.version_option(__version__, prog_name="regard")
 @click.option("--debug", is_flag=True, help="Show the full traceback on errors.")

@@ -22,12 +22,11 @@ SECONDS_BETWEEN_LINES = 15.0  # of progress, where standard error is no terminal
 
 output_option = click.option(
     "--output",
-    default=None,
     type=click.Path(dir_okay=False),
     help="write to this file; after a crash, the same command resumes where it stopped",
 )
 column_option = click.option(
-    "--text-column", default=None, help="text column of tables, or key in .jsonl  [text]"
+    "--text-column", help="text column of tables, or key in .jsonl  [text]"
 )
 INPUT_HELP = (
     "text files (.gz, .zst), .parquet, .arrow, a folder, a glob or a remote path (s3://…); "

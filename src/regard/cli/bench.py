@@ -5,15 +5,16 @@ from __future__ import annotations
 import json
 import os
 import sys
-from collections.abc import Callable, Sequence
-from dataclasses import replace
+from collections.abc import Callable
+from dataclasses import fields, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import click
 
-from regard.cli.shared_options import WholeNumber, WholeNumbers
+from regard.cli.shared_options import WholeNumber, WholeNumbers, device_option, json_option
 
+Case = TypeVar("Case")
 EXAMPLES = """\b
 Examples:
   regard bench train --model small --against transformers --against nn.Transformer
@@ -22,14 +23,13 @@ Examples:
   regard bench load --against transformers
   regard bench attention --kinds full,window,performer --lengths 2048,4096,8192 --json
 """
-_SETTINGS = {"max_content_width": 110}
 # Larger cases end by a lack of memory, or not within a day.
 SIZE = WholeNumber(1, 1_000_000)
-SIZES = WholeNumbers(1_000_000)
-BEAMS = WholeNumbers(1000)
+SIZES = WholeNumbers(1, 1_000_000)
+BEAMS = WholeNumbers(1, 1000)
 
 
-@click.group(epilog=EXAMPLES, context_settings=_SETTINGS)
+@click.group(epilog=EXAMPLES)
 def command() -> None:
     """Benchmark speed and memory on this machine against other libraries.
 
@@ -41,213 +41,155 @@ def command() -> None:
 # ------------------------------------------------------------------ options
 
 
+def _options(
+    default_model: str, models: str, against: tuple[str, ...], published: tuple[str, ...] = ()
+) -> Callable[..., Any]:
+    """Decorator: the options of a comparison of one model with other libraries.
+
+    `against` names those that can be measured, `published` those with published figures only.
+    """
+    # A peer that is not installed is an error when it is asked for, not here.
+    text = "library to compare with (must be installed); repeatable"
+    if published:
+        text += f"; published figures only, for one case and machine: {', '.join(published)}"
+    peers = click.Choice([*against, *published])
+
+    def decorate(function: Callable[..., Any]) -> Callable[..., Any]:
+        function = click.option("--against", multiple=True, type=peers, help=text)(
+            _common_options(function)
+        )
+        return click.option("--model", default=default_model, help=models)(function)
+
+    return decorate
+
+
 def _common_options(function: Callable[..., Any]) -> Callable[..., Any]:
     """Decorator: the options that all benchmarks share."""
-    # In reverse: decorators apply from the innermost outwards.
     for option in (
-        click.option(
-            "--json",
-            "as_json",
-            is_flag=True,
-            help="one JSON object per case or measurement",
-        ),
+        json_option("one JSON object per case or measurement"),
         click.option(
             "--results",
             type=click.Path(dir_okay=False),
             help="Markdown file to record the result in (bench/RESULTS.md)",
         ),
-        click.option(
-            "--rounds",
-            type=SIZE,
-            default=None,
-            help="rounds per contender after the first",
-        ),
-        click.option(
-            "--threads", type=WholeNumber(1, 4096), default=None, help="CPU threads  [all cores]"
-        ),
-        click.option(
-            "--device", default="auto", show_default=True, help="auto, cpu, cuda or cuda:N"
-        ),
+        click.option("--rounds", type=SIZE, help="rounds per contender after the first"),
+        click.option("--threads", type=WholeNumber(1, 4096), help="CPU threads  [all cores]"),
+        device_option,
     ):
         function = option(function)
     return function
 
 
-def _against_option(names: list[str], published: tuple[str, ...] = ()) -> Callable[..., Any]:
-    """The --against option: libraries to measure, and those with published figures only."""
-    # A peer that is not installed is an error when it is asked for, not here.
-    text = "library to compare with (must be installed); repeatable"
-    if published:
-        text += f"; published figures only, for one case and machine: {', '.join(published)}"
-    return click.option(
-        "--against", multiple=True, type=click.Choice([*names, *published]), help=text
-    )
+# ------------------------------------------------------------------ training and inference
 
 
-# ------------------------------------------------------------------ training
-
-
-@command.command(context_settings=_SETTINGS)
+@command.command()
 @click.option(
-    "--model", "name", default="small", show_default=True, help="tiny, small, base or gpt2"
-)
-@click.option(
-    "--lengths", type=click.Choice(["natural", "equal"]), default="natural", show_default=True,
+    "--lengths",
+    type=click.Choice(["natural", "equal"]),
+    default="natural",
     help="natural: 8 to 64 tokens as in real text; equal: --length tokens each",
-)  # fmt: skip
-@click.option(
-    "--length", type=SIZE, default=32, show_default=True, help="sequence length for --lengths equal"
 )
-@click.option(
-    "--batch-tokens",
-    type=SIZE,
-    default=2048,
-    show_default=True,
-    help="target tokens per batch",
-)
-@click.option("--batches", type=SIZE, default=4, show_default=True, help="batches per round")
-@click.option(
-    "--precision", type=click.Choice(["float32", "bf16"]), default="float32", show_default=True
-)
+@click.option("--length", type=SIZE, default=32, help="sequence length for --lengths equal")
+@click.option("--batch-tokens", type=SIZE, default=2048, help="target tokens per batch")
+@click.option("--batches", type=SIZE, default=4, help="batches per round")
+@click.option("--precision", type=click.Choice(["float32", "bf16"]), default="float32")
 @click.option("--compile", is_flag=True, help="torch.compile our blocks (GPU)")
-@_against_option(
-    ["nn.Transformer", "transformers", "x-transformers"],
+@_options(
+    "small",
+    "tiny, small, base or gpt2",
+    ("nn.Transformer", "transformers", "x-transformers"),
     published=("nanoGPT", "nn.Transformer-compiled", "transformers-compiled"),
 )
-@_common_options
-def train(name: str, against: tuple[str, ...], **flags: Any) -> None:
+def train(**flags: Any) -> None:
     """Training speed of an encoder–decoder or a language model: real target tokens per second.
 
     Other libraries are run on our batches and on batches as their own trainers make them.
     """
-    device = _prepare(flags, against)
+    device = _prepare(flags)
     from regard.lab.bench.train import TrainingCase, run
 
-    keys = ("lengths", "length", "batch_tokens", "batches", "precision", "compile")
-    settings: dict[str, Any] = {key: flags[key] for key in keys}
-    case = TrainingCase(name, **settings | _rounds(flags))
-    _print_report(run(case, list(against), device, _command_line()), flags)
+    case = _case(TrainingCase, flags)
+    _print_report(run(case, list(flags["against"]), device, _command_line()), flags)
 
 
-# ------------------------------------------------------------------ inference
-
-
-@command.command(context_settings=_SETTINGS)
+@command.command()
+@click.option("--batch", type=SIZES, default="1,32", help="batch size; several cases: 1,32")
+@click.option("--beam", type=BEAMS, default="1", help="beam size; 1 is greedy; several cases: 1,5")
 @click.option(
-    "--model", "name", default="base", show_default=True, help="tiny, small, base, gpt2 or llama-7b"
+    "--given", "prompt_length", type=SIZE, default=32, help="source or prompt length in tokens"
 )
-@click.option(
-    "--batch",
-    type=SIZES,
-    default="1,32",
-    show_default=True,
-    help="batch size; several cases: 1,32",
-)
-@click.option(
-    "--beam",
-    type=BEAMS,
-    default="1",
-    show_default=True,
-    help="beam size; 1 is greedy; several cases: 1,5",
-)
-@click.option(
-    "--given",
-    "prompt_length",
-    type=SIZE,
-    default=32,
-    show_default=True,
-    help="source or prompt length in tokens",
-)
-@click.option("--new", type=SIZE, default=64, show_default=True, help="new tokens to decode")
+@click.option("--new", type=SIZE, default=64, help="new tokens to decode")
 @click.option(
     "--memory",
     is_flag=True,
     help="also measure each contender's peak memory, in a separate process",
 )
-@_against_option(["transformers", "ctranslate2"], published=("transformers-compiled",))
-@_common_options
-def decode(
-    name: str,
-    batch: list[int],
-    beam: list[int],
-    prompt_length: int,
-    new: int,
-    memory: bool,
-    against: tuple[str, ...],
-    **flags: Any,
-) -> None:
+@_options(
+    "base",
+    "tiny, small, base, gpt2 or llama-7b",
+    ("transformers", "ctranslate2"),
+    published=("transformers-compiled",),
+)
+def decode(batch: list[int], beam: list[int], memory: bool, **flags: Any) -> None:
     """Decoding speed: new tokens per second (with a beam, of the best hypothesis)."""
-    device = _prepare(flags, against)
+    device = _prepare(flags)
     from regard.lab.bench.decode import DecodingCase, run
 
     # One report for each combination of beam width and batch size.
     for width in beam:
         for rows in batch:
-            case = DecodingCase(name, rows, width, prompt_length, new, **_rounds(flags))
-            report = run(case, list(against), device, _command_line(), memory=memory)
+            case = _case(DecodingCase, flags | {"batch": rows, "beam": width})
+            report = run(case, list(flags["against"]), device, _command_line(), memory=memory)
             _print_report(report, flags)
 
 
-@command.command(context_settings=_SETTINGS)
-@click.option("--model", "name", default="bert-base", show_default=True)
-@click.option("--batch", type=SIZE, default=8, show_default=True)
-@click.option("--length", type=SIZE, default=128, show_default=True)
-@_against_option(["transformers"])
-@_common_options
-def forward(name: str, batch: int, length: int, against: tuple[str, ...], **flags: Any) -> None:
+@command.command()
+@click.option("--batch", type=SIZE, default=8)
+@click.option("--length", type=SIZE, default=128)
+@_options("bert-base", "bert-base", ("transformers",))
+def forward(**flags: Any) -> None:
     """One encoder forward pass over a batch: tokens per second."""
-    device = _prepare(flags, against)
+    device = _prepare(flags)
     from regard.lab.bench.forward import ForwardCase, run
 
     # Rows of equal length without padding: both libraries do the same arithmetic.
-    case = ForwardCase(name, batch, length, **_rounds(flags))
-    _print_report(run(case, list(against), device, _command_line()), flags)
+    case = _case(ForwardCase, flags)
+    _print_report(run(case, list(flags["against"]), device, _command_line()), flags)
 
 
-@command.command(context_settings=_SETTINGS)
-@click.option("--model", "name", default="base", show_default=True)
-@_against_option(["transformers"])
-@_common_options
-def load(name: str, against: tuple[str, ...], **flags: Any) -> None:
+@command.command()
+@_options("base", "tiny, small, base or gpt2", ("transformers",))
+def load(**flags: Any) -> None:
     """Startup of a fresh process up to its first translation: import, load the model, translate."""
-    _prepare(flags, against)
+    _prepare(flags)
     from regard.lab.bench.load import LoadingCase, run
 
-    case = LoadingCase(name, **_rounds(flags))
-    _print_report(run(case, list(against), _command_line()), flags)
+    _print_report(run(_case(LoadingCase, flags), list(flags["against"]), _command_line()), flags)
 
 
 # ------------------------------------------------------------------ attention alone
 
 
-@command.command(context_settings=_SETTINGS)
+@command.command()
 @click.option(
     "--kinds",
-    default="",
     help="full, window, longformer, bigbird, linear, performer, linformer, reformer, sized by the "
     "other flags; or with explicit sizes, as in regard train: window:128, dilated:64:2, "
     "topk:32  [all]",
 )
-@click.option("--lengths", type=SIZES, default="2048,4096,8192,16384,32768", show_default=True)
-@click.option(
-    "--heads", type=SIZE, default=8, show_default=True, help="heads of 64 dimensions each"
-)
-@click.option(
-    "--window",
-    type=SIZE,
-    default=256,
-    show_default=True,
-    help="positions attended to on each side",
-)
+@click.option("--lengths", type=SIZES, default="2048,4096,8192,16384,32768")
+@click.option("--heads", type=SIZE, default=8, help="heads of 64 dimensions each")
+@click.option("--window", type=SIZE, default=256, help="positions attended to on each side")
 @_common_options
-def attention(kinds: str, lengths: list[int], heads: int, window: int, **flags: Any) -> None:
+def attention(kinds: str | None, lengths: list[int], **flags: Any) -> None:
     """Time and memory of each attention vs. sequence length: forward, backward, exponents."""
     device = _prepare(flags)
     from regard.lab.bench.attention import AttentionCase, choose, line, reports, run
     from regard.lab.bench.report import machine_name, write_section
 
-    names = choose([name for name in kinds.split(",") if name])
-    case = AttentionCase(names, tuple(lengths), heads, window=window, **_rounds(flags))
+    names = choose([name for name in (kinds or "").split(",") if name])
+    case = _case(AttentionCase, flags | {"kinds": names, "lengths": tuple(lengths)})
     measurements = []
     # Printed one by one: long sequences take minutes.
     for measurement in run(case, device):
@@ -261,7 +203,7 @@ def attention(kinds: str, lengths: list[int], heads: int, window: int, **flags: 
 # ------------------------------------------------------------------ shared by all
 
 
-def _prepare(flags: dict[str, Any], against: Sequence[str] = ()) -> Any:
+def _prepare(flags: dict[str, Any]) -> Any:
     """Checks the peers, looks for other load, sets the threads, and returns the device."""
     # Kineto, the profiler that counts bytes, logs to standard error unless told not to, and reads
     # its log level when torch is imported.
@@ -273,7 +215,7 @@ def _prepare(flags: dict[str, Any], against: Sequence[str] = ()) -> Any:
     from regard.models import choose_device
 
     # A process of its own would only say that it has ended.
-    require_installed(against)
+    require_installed(flags.get("against", ()))
     flags["load"] = load_note()
     if flags["load"] is not None:
         print(
@@ -287,11 +229,10 @@ def _prepare(flags: dict[str, Any], against: Sequence[str] = ()) -> Any:
     return choose_device(flags["device"])
 
 
-def _rounds(flags: dict[str, Any]) -> dict[str, int]:
-    """The number of rounds, if the flag sets one; each benchmark has a default of its own."""
-    if flags["rounds"] is None:
-        return {}
-    return {"rounds": flags["rounds"]}
+def _case(kind: Callable[..., Case], flags: dict[str, Any]) -> Case:
+    """The case of the flags; each benchmark has a default number of rounds of its own."""
+    names = [field.name for field in fields(kind)]  # type: ignore[arg-type]  # a dataclass
+    return kind(**{name: flags[name] for name in names if flags.get(name) is not None})
 
 
 def _command_line() -> str:

@@ -119,27 +119,23 @@ command = RecipeCommand(
     callback=compare,
     help=compare.__doc__,
     epilog=EXAMPLES,
-    context_settings={"max_content_width": 110},
     params=[
         click.Argument(["recipe"], type=RECIPE, required=False),
         # the comparison
         click.Option(
             ["--models"],
             default="transformer,bahdanau,rnn",
-            show_default=True,
             help="models, separated by commas",
         ),
         click.Option(
             ["--budget"],
             default="steps:1000",
-            show_default=True,
             help="steps:N, flops:N or seconds:N of training",
         ),
         click.Option(
             ["--seeds"],
             type=SEEDS,
             default=1,
-            show_default=True,
             help="number of runs per model",
         ),
         click.Option(

@@ -8,7 +8,7 @@ import sys
 import click
 
 from regard.cli.completion import MODEL_FOLDER
-from regard.cli.shared_options import download_option, local_folder, refuse_flags
+from regard.cli.shared_options import download_option, json_option, local_folder, refuse_flags
 from regard.cli.verify import format_finding
 from regard.system.errors import SettingError
 
@@ -24,18 +24,17 @@ SHARDED_FORMATS = ("huggingface", "regard")
 _UNITS = {"KB": 10**3, "MB": 10**6, "GB": 10**9}
 
 
-@click.command(epilog=EXAMPLES, context_settings={"max_content_width": 110})
+@click.command(epilog=EXAMPLES)
 @click.argument("source", type=MODEL_FOLDER, metavar="IN")
 @click.argument("out", type=MODEL_FOLDER, metavar="OUT")
-@click.option("--to", type=click.Choice(FORMATS), default="huggingface", show_default=True)
+@click.option("--to", type=click.Choice(FORMATS), default="huggingface")
 @click.option(
     "--shard-size",
     default="5GB",
-    show_default=True,
     help="maximum size of a weight file, e.g. 500MB or 2GB",
 )
 @download_option
-@click.option("--json", "as_json", is_flag=True, help="print one JSON object")
+@json_option()
 def command(source: str, out: str, to: str, shard_size: str, download: bool, as_json: bool) -> None:
     """Convert the model in folder IN to the new folder OUT, then compare the two.
 

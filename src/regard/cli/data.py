@@ -23,7 +23,6 @@ Examples:
   regard data addition --text > train.txt
 """
 LINES = WholeNumber(1, 10**12)
-_SETTINGS = {"max_content_width": 110}
 
 
 def _common_options(*splits: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
@@ -32,9 +31,9 @@ def _common_options(*splits: str) -> Callable[[Callable[..., Any]], Callable[...
     def decorate(function: Callable[..., Any]) -> Callable[..., Any]:
         # In reverse: decorators apply from the innermost outwards.
         for option in (
-            click.option("--seed", type=SEED, default=0, show_default=True),
-            click.option("--lines", type=LINES, default=1000, show_default=True),
-            click.option("--split", type=click.Choice(splits), default="train", show_default=True),
+            click.option("--seed", type=SEED, default=0),
+            click.option("--lines", type=LINES, default=1000),
+            click.option("--split", type=click.Choice(splits), default="train"),
         ):
             function = option(function)
         return function
@@ -45,12 +44,12 @@ def _common_options(*splits: str) -> Callable[[Callable[..., Any]], Callable[...
 # ------------------------------------------------------------------ one command for each generator
 
 
-@click.group(epilog=EXAMPLES, context_settings=_SETTINGS)
+@click.group(epilog=EXAMPLES)
 def command() -> None:
     """Generate data to train on or to read."""
 
 
-@command.command(context_settings=_SETTINGS)
+@command.command()
 @_common_options("train", "valid", "test")
 def stories(split: str, lines: int, seed: int) -> None:
     """Write stories like bAbI's first two tasks as TSV: story and question, tab, answer."""
@@ -60,7 +59,7 @@ def stories(split: str, lines: int, seed: int) -> None:
     write_tsv(sys.stdout, split, lines, seed=seed)
 
 
-@command.command(epilog=EXAMPLES, context_settings=_SETTINGS)
+@command.command(epilog=EXAMPLES)
 @_common_options("train", "valid", "test")
 @click.option("--pronouns", is_flag=True, help="only sentences with a pronoun to resolve")
 def builtin(split: str, lines: int, seed: int, pronouns: bool) -> None:
@@ -87,11 +86,11 @@ def _task_command(name: str, task: type[GeneratedTask]) -> click.Command:
 
     for field in reversed(dataclasses.fields(task)):
         flag = "--" + field.name.replace("_", "-")
-        write = click.option(flag, type=COUNT, default=field.default, show_default=True)(write)
+        write = click.option(flag, type=COUNT, default=field.default)(write)
     kind = {"pairs": "input, tab, target", "classify": "text, tab, label"}[task.kind]
     beyond = "The split `longer` has lengths beyond the maximum, up to twice as long."
     help_text = f"{inspect.getdoc(task)}\n\nWritten as TSV: {kind}. {beyond}"
-    return click.command(name, help=help_text, context_settings=_SETTINGS)(write)
+    return click.command(name, help=help_text)(write)
 
 
 for _name, _task in TASKS.items():

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from regard.cli.shared_options import COUNT, INDEX, SEED, SHARE, Number
+from regard.cli.shared_options import COUNT, INDEX, SEED, SHARE, Number, device_option
 from regard.system.errors import SettingError
 
 if TYPE_CHECKING:
@@ -30,50 +30,40 @@ _SAMPLING_OPTIONS = [
     click.option(
         "--temperature",
         type=Number(),
-        default=None,
         help="sampling: temperature that divides the logits  [1]",
     ),
-    click.option(
-        "--top-k", type=INDEX, default=None, help="sampling: only the K most likely tokens  [all]"
-    ),
+    click.option("--top-k", type=INDEX, help="sampling: only the K most likely tokens  [all]"),
     click.option(
         "--top-p",
         type=SHARE,
-        default=None,
         help="sampling: smallest set of tokens with this total probability  [1]",
     ),
     click.option(
         "--min-p",
         type=SHARE,
-        default=None,
         help="sampling: minimum probability relative to the most likely token  [0]",
     ),
-    click.option("--seed", type=SEED, default=None, help="sampling: random seed  [0]"),
+    click.option("--seed", type=SEED, help="sampling: random seed  [0]"),
 ]
 # Of translation, whose default is beam search.
 _SEARCH_OPTIONS = [
     click.option(
         "--beam",
         type=COUNT,
-        default=None,
         help="beam size; 1 is greedy  [the model's setting, or 4]",
     ),
     click.option(
         "--length-penalty",
         "penalty",
-        default=None,
         help="gnmt:A divides log P by ((5+n)/6)^A, power:A by n^A; n counts tokens including the "
         "end token  [the model's setting, or gnmt:0.6]",
     ),
     click.option("--sample", is_flag=True, help="sample instead of beam search"),
 ]
-_N_BEST_OPTION = click.option(
-    "--n-best", type=COUNT, default=None, help="number of translations per line  [1]"
-)
+_N_BEST_OPTION = click.option("--n-best", type=COUNT, help="number of translations per line  [1]")
 _LENGTH_OPTION = click.option(
     "--max-length",
     "limit",
-    default=None,
     help="maximum output length FACTOR,EXTRA: FACTOR × source length + EXTRA  "
     "[the model's setting, or 1,50]",
 )
@@ -83,19 +73,14 @@ _RUNTIME_OPTIONS = [
         "--batch-tokens",
         type=COUNT,
         default=4096,
-        show_default=True,
         help="batch size in positions",
     ),
     click.option(
         "--quantize",
         type=click.Choice(["int8", "bf16"]),
-        default=None,
         help="quantize the weights: faster, slightly less accurate; int8 on CPU only  [float32]",
     ),
 ]
-_DEVICE_OPTION = click.option(
-    "--device", default="auto", show_default=True, help="auto, cpu, cuda or cuda:N"
-)
 
 
 # ------------------------------------------------------------------ decorators
@@ -109,14 +94,14 @@ def decoding_options(command: Callable[..., Any]) -> Callable[..., Any]:
         *_SAMPLING_OPTIONS,
         _LENGTH_OPTION,
         *_RUNTIME_OPTIONS,
-        _DEVICE_OPTION,
+        device_option,
     ]
     return _decorate(command, options)
 
 
 def one_output_options(command: Callable[..., Any]) -> Callable[..., Any]:
     """Decorator: the options of decoding one input once: no batches, no n-best list."""
-    options = [*_SEARCH_OPTIONS, *_SAMPLING_OPTIONS, _LENGTH_OPTION, _DEVICE_OPTION]
+    options = [*_SEARCH_OPTIONS, *_SAMPLING_OPTIONS, _LENGTH_OPTION, device_option]
     return _decorate(command, options)
 
 

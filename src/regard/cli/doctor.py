@@ -9,7 +9,7 @@ from pathlib import Path
 import click
 
 from regard.cli.completion import FILE, MODEL_FOLDER, RECIPE
-from regard.cli.shared_options import Number, refuse_flags, refuse_other_flags
+from regard.cli.shared_options import Number, json_option, refuse_flags, refuse_other_flags
 from regard.cli.texts_and_files import PAGE, check_page
 
 EXAMPLES = """\b
@@ -22,9 +22,9 @@ Examples:
 """
 
 
-@click.command(epilog=EXAMPLES, context_settings={"max_content_width": 110})
+@click.command(epilog=EXAMPLES)
 @click.argument("run", type=RECIPE, required=False)
-@click.option("--json", "as_json", is_flag=True, help="print JSON (an array for the installation)")
+@json_option("print JSON (an array for the installation)")
 @click.option(
     "--data-dir",
     type=MODEL_FOLDER,
@@ -38,7 +38,6 @@ Examples:
     "--trial-seconds",
     type=Number(),
     default=60.0,
-    show_default=True,
     help="time for short trials of other settings if a run has learned little; 0 disables them",
 )
 def command(

@@ -16,7 +16,7 @@ from regard.cli.decoding_options import (
     decoding_strategy,
     length_limit,
 )
-from regard.cli.shared_options import check_flags_are_read, download_option
+from regard.cli.shared_options import check_flags_are_read, download_option, json_option
 from regard.cli.texts_and_files import check_new_file
 from regard.system.errors import SettingError
 
@@ -39,7 +39,7 @@ Examples:
 """
 
 
-@click.command(epilog=EXAMPLES, context_settings={"max_content_width": 110})
+@click.command(epilog=EXAMPLES)
 @click.argument("models", type=MODEL_FOLDER, metavar="MODEL...", nargs=-1, required=True)
 @click.option(
     "--data",
@@ -61,7 +61,7 @@ Examples:
 )
 @click.option("--output", help="write the predictions to this file")
 @download_option
-@click.option("--json", "as_json", is_flag=True, help="print one JSON object per model")
+@json_option("print one JSON object per model")
 @decoding_options
 def command(
     models: tuple[str, ...],

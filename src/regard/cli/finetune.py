@@ -76,7 +76,6 @@ def _tune_option(key: str) -> click.Option:
     return click.Option(
         [f"--{key.replace('_', '-')}", key],
         type=numbers[0] if numbers else str,
-        default=None,
         help=text.strip(),
     )
 
@@ -139,7 +138,6 @@ command = RecipeCommand(
     callback=finetune,
     help=finetune.__doc__,
     epilog=EXAMPLES,
-    context_settings={"max_content_width": 110},
     params=[
         # optional, because --resume needs no model
         click.Argument(["model"], type=MODEL_FOLDER, required=False),

@@ -18,7 +18,7 @@ from regard.cli.batch_work import (
 )
 from regard.cli.completion import FILE, MODEL_FOLDER
 from regard.cli.decoding_options import generation_strategy, sampling_options
-from regard.cli.shared_options import COUNT, device_option, download_option
+from regard.cli.shared_options import COUNT, device_option, download_option, json_option
 from regard.cli.texts_and_files import check_is_text, piped
 from regard.system.errors import DataError, SettingError
 
@@ -34,7 +34,7 @@ Examples:
 """
 
 
-@click.command(epilog=EXAMPLES, context_settings={"max_content_width": 110})
+@click.command(epilog=EXAMPLES)
 @click.argument("model", type=MODEL_FOLDER)
 @click.argument("prompt", required=False)
 @click.option(
@@ -48,7 +48,6 @@ Examples:
 @click.option(
     "--max-new-tokens",
     type=COUNT,
-    default=None,
     help="maximum number of new tokens  [the model's setting, or 200]",
 )
 # Sampling is the default here, as a language model's continuation is not one right answer.
@@ -57,7 +56,6 @@ Examples:
 @click.option(
     "--beam",
     type=COUNT,
-    default=None,
     help="beam search with this many hypotheses instead of sampling",
 )
 @click.option(
@@ -70,9 +68,7 @@ Examples:
 )
 @device_option
 @download_option
-@click.option(
-    "--json", "as_json", is_flag=True, help="print one JSON object at the end instead of streaming"
-)
+@json_option("print one JSON object at the end instead of streaming")
 def command(
     model: str,
     prompt: str | None,

@@ -19,7 +19,13 @@ from regard.cli.decoding_options import (
     length_limit,
     one_output_options,
 )
-from regard.cli.shared_options import INDEX, check_flags_are_read, download_option, given_flags
+from regard.cli.shared_options import (
+    INDEX,
+    check_flags_are_read,
+    download_option,
+    given_flags,
+    json_option,
+)
 from regard.cli.texts_and_files import PAGE, PICTURE, check_is_text, check_page, is_file, with_space
 from regard.look.views import VIEWS, reads_paths, require_view, spells_frames
 from regard.system.errors import SettingError, did_you_mean
@@ -43,42 +49,36 @@ Examples:
 """
 
 
-@click.command(epilog=f"{_VIEWS}\n\n{EXAMPLES}", context_settings={"max_content_width": 110})
+@click.command(epilog=f"{_VIEWS}\n\n{EXAMPLES}")
 @click.argument("model", type=MODEL_FOLDER)
 @click.argument("text", type=TEXT_OR_FILE, default="")
 @click.option(
     "--what",
     type=Suggested(VIEWS),
     default="attention",
-    show_default=True,
     help="view to show; see below",
 )
 @click.option(
     "--target",
-    default=None,
     help="decoder input, instead of the model's own translation",
 )
 @click.option(
     "--other",
-    default=None,
     help="for patching: the text whose run is patched with TEXT's activations",
 )
 @click.option(
     "--part",
-    default=None,
     help="part of the model to show: encoder, decoder or cross  [the first available]",
 )
 @click.option(
     "--layer",
     type=INDEX,
-    default=None,
     help="layer index, from 0  [the last; alignment: the best-aligned one]",
 )
-@click.option("--head", type=INDEX, default=None, help="head index, from 0  [all]")
+@click.option("--head", type=INDEX, help="head index, from 0  [all]")
 @click.option(
     "--position",
     type=INDEX,
-    default=None,
     help="position whose attention is drawn over an image, recording, series or graph  [the class "
     "token, the given node, or the mean over all]",
 )
@@ -87,7 +87,7 @@ Examples:
 )
 @click.option("--html", type=FILE, help="write a self-contained HTML page")
 @click.option("--png", type=FILE, help="write an image (needs Pillow)")
-@click.option("--json", "as_json", is_flag=True, help="print one JSON object with all numbers")
+@json_option("print one JSON object with all numbers")
 @download_option
 @one_output_options
 def command(

@@ -13,6 +13,7 @@ from regard.cli.shared_options import (
     FLOPS,
     Number,
     WholeNumber,
+    json_option,
     refuse_flags,
     refuse_other_flags,
 )
@@ -32,9 +33,9 @@ Examples:
 """
 
 
-@click.command(epilog=EXAMPLES, context_settings={"max_content_width": 110})
+@click.command(epilog=EXAMPLES)
 @click.argument("model", type=Suggested([*recipe_names(), *preset_names()], "file"), required=False)
-@click.option("--device", default="auto", show_default=True,
+@click.option("--device", default="auto",
               help="cpu or cuda (timed on this machine), or a known device: A100, H100, H200, "
               "B200, L4, T4, V100, RTX4090, TPUv4, TPUv5e, TPUv5p")  # fmt: skip
 @click.option("--devices", type=COUNT, default=1, help="number of devices")
@@ -43,9 +44,7 @@ Examples:
 @click.option("--tokens", type=Number(1), help="total training positions")
 @click.option("--precision", type=click.Choice(["float32", "tf32", "bf16", "fp16"]))
 @click.option("--accumulate", type=COUNT, help="micro-batches per update")
-@click.option(
-    "--gradient-checkpointing", is_flag=True, default=None, help="activation checkpointing"
-)
+@click.option("--gradient-checkpointing", is_flag=True, help="activation checkpointing")
 @click.option(
     "--vocabulary",
     type=WholeNumber(1, 5_000_000),
@@ -64,7 +63,7 @@ Examples:
 @click.option(
     "--examples", type=WholeNumber(1, 10**18), help="with --task: number of training examples"
 )
-@click.option("--json", "as_json", is_flag=True, help="print JSON (an array for --flops)")
+@json_option("print JSON (an array for --flops)")
 def command(model: str | None, as_json: bool, **options: Any) -> None:
     """Estimate the cost of a training run: parameters, FLOPs, memory, time, money; what would fit.
 

@@ -6,6 +6,7 @@ import json
 import sys
 from collections.abc import Iterator
 from dataclasses import asdict
+from functools import partial
 from shlex import quote
 from typing import TYPE_CHECKING, Any
 
@@ -19,7 +20,7 @@ from regard.cli.batch_work import (
     output_option,
 )
 from regard.cli.completion import FILE, MODEL_FOLDER, TEXT_OR_FILE
-from regard.cli.shared_options import COUNT, device_option, download_option
+from regard.cli.shared_options import COUNT, device_option, download_option, json_option
 from regard.cli.texts_and_files import (
     check_is_text,
     check_not_blank,
@@ -53,10 +54,10 @@ Examples:
 """
 
 
-@click.command(epilog=EXAMPLES, context_settings={"max_content_width": 110})
+@click.command(epilog=EXAMPLES)
 @click.argument("model", type=MODEL_FOLDER)
 @click.argument("inputs", type=TEXT_OR_FILE, nargs=-1, metavar="[TEXT | FILE | -]...")
-@click.option("--task", default=None, help="task, if the model supports several  [by its head]")
+@click.option("--task", help="task, if the model supports several  [by its head]")
 @click.option(
     "--label",
     "labels",
@@ -64,18 +65,17 @@ Examples:
     help="candidate class or caption, for zero-shot models (GPT, CLIP); repeatable",
 )
 @click.option("--context", type=TEXT_OR_FILE, help="text or file that the questions are about")
-@click.option("--top", type=COUNT, default=5, show_default=True, help="number of answers per input")
+@click.option("--top", type=COUNT, default=5, help="number of answers per input")
 @click.option(
     "--samples",
     type=COUNT,
-    default=None,
     help="forecasts: quantiles over this many sampled trajectories (probabilistic models only)",
 )
 @click.option("--truncation", is_flag=True, help="truncate texts that are too long for MODEL")
 @click.option("--input", "path", type=FILE, help=f"read texts from files: {INPUT_HELP}")
 @output_option
 @column_option
-@click.option("--json", "as_json", is_flag=True, help="one JSON object per line")
+@json_option("one JSON object per line")
 @device_option
 @download_option
 def command(model: str, inputs: tuple[str, ...], task: str | None, **flags: Any) -> None:
@@ -90,20 +90,40 @@ def command(model: str, inputs: tuple[str, ...], task: str | None, **flags: Any)
     run_task(model, inputs, task, flags)
 
 
-def task_command(task: str, help_text: str, examples: str) -> click.Command:
+def _task_command(task: str, help_text: str, examples: str) -> click.Command:
     """`regard predict --task` as a command of its own."""
-
-    def callback(model: str, inputs: tuple[str, ...], **flags: Any) -> None:
-        run_task(model, inputs, task, flags)
-
     return click.Command(
         task,
-        callback=callback,
+        callback=partial(command.callback, task=task),  # type: ignore[arg-type]  # it has one
         params=[parameter for parameter in command.params if parameter.name != "task"],
-        help=help_text,
+        help=f"""{help_text}
+
+    Same as `regard predict --task {task}`. --input and --output handle files of any size: after a
+    crash the same command resumes where it stopped.
+    """,
         epilog=examples,
-        context_settings={"max_content_width": 110},
     )
+
+
+embed = _task_command(
+    "embed",
+    "Embed texts or images: one line per input: the input, a tab, its embedding.",
+    """\b
+Examples:
+  regard embed bert/ "A text." "Another one." --json
+  regard embed bert/ --input 'shards/*.parquet' --output vectors.jsonl --json     resumable
+""",
+)
+classify = _task_command(
+    "classify",
+    "Classify texts, images or recordings: one line per input: the input, a tab, probabilities.",
+    """\b
+Examples:
+  regard classify runs/mood "A fine film." "Too long."
+  regard classify gpt2/ "Great fun." --label good --label bad
+  regard classify runs/mood --input reviews.txt.gz --output classes.jsonl --json     resumable
+""",
+)
 
 
 def run_task(model: str, inputs: tuple[str, ...], task: str | None, flags: dict[str, Any]) -> None:

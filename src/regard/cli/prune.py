@@ -10,7 +10,14 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from regard.cli.completion import FILE, MODEL_FOLDER
-from regard.cli.shared_options import COUNT, download_option, local_folder, refuse_flags
+from regard.cli.shared_options import (
+    COUNT,
+    device_option,
+    download_option,
+    json_option,
+    local_folder,
+    refuse_flags,
+)
 from regard.system import disk
 from regard.system.errors import ModelError, SettingError
 
@@ -29,7 +36,7 @@ Examples:
 WINDOW = 128  # tokens of a text that are scored together
 
 
-@click.command(epilog=EXAMPLES, context_settings={"max_content_width": 110})
+@click.command(epilog=EXAMPLES)
 @click.argument("model", type=MODEL_FOLDER)
 @click.option(
     "--heads",
@@ -53,12 +60,11 @@ WINDOW = 128  # tokens of a text that are scored together
     "--lines",
     type=COUNT,
     default=500,
-    show_default=True,
     help="maximum number of sentences or text segments to read",
 )
-@click.option("--device", default="auto", show_default=True, help="auto, cpu, cuda or cuda:N")
+@device_option
 @download_option
-@click.option("--json", "as_json", is_flag=True, help="print one JSON object")
+@json_option()
 def command(
     model: str,
     heads: str,

@@ -124,9 +124,9 @@ def recipe_option(key: str) -> click.Option:
     text = text.strip()
     if value_type is bool:
         # Both spellings, so that a flag can undo what a recipe says.
-        return click.Option([f"--{name}/--no-{name}", key], default=None, help=text)
+        return click.Option([f"--{name}/--no-{name}", key], help=text)
     click_type = _COMPLETED.get(key) or _click_type(value_type)
-    return click.Option([f"--{name}", key], type=click_type, default=None, help=text)
+    return click.Option([f"--{name}", key], type=click_type, help=text)
 
 
 def data_options() -> list[click.Option]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import sys
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
 from functools import partial
 from typing import Any
 
@@ -17,67 +17,55 @@ from regard.system.errors import SettingError
 _SHOWN = 40  # characters of a wrong value: it may have thousands
 
 
-class WholeNumber(click.ParamType):  # type: ignore[type-arg]  # generic since click 8.2
-    """A whole number from `least` to `most`."""
-
-    name = "integer"
-
-    def __init__(self, least: int = 1, most: int = LARGEST_SIZE) -> None:
-        self.least = least
-        self.most = most
-
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int:
-        try:
-            number = int(value)
-        except ValueError:
-            number = None
-        if number is None or not self.least <= number <= self.most:
-            raise _refusal(value, param, f"a whole number from {self.least:,} to {self.most:,}")
-        return number
-
-
-class WholeNumbers(click.ParamType):  # type: ignore[type-arg]  # generic since click 8.2
-    """Whole numbers with commas between them, each from 1 to `most`."""
-
-    name = "integer,…"
-
-    def __init__(self, most: int) -> None:
-        self.each = WholeNumber(1, most)
-
-    def convert(
-        self, value: Any, param: click.Parameter | None, ctx: click.Context | None
-    ) -> list[int]:
-        return [self.each.convert(part, param, ctx) for part in str(value).split(",")]
-
-
 class Number(click.ParamType):  # type: ignore[type-arg]  # generic since click 8.2
-    """A finite number from `least` to `most`."""
+    """A finite number from `least` to `most`.
+
+    click's own types take any number of digits, `nan` and `inf`; so every numeric option has one of
+    these. Keys of recipes are checked by their schema instead.
+    """
 
     name = "float"
+    parse: Callable[[Any], float] = float
+    expected = "a number from {:g} to {:g}"
 
     def __init__(self, least: float = 0, most: float = LARGEST_NUMBER) -> None:
         self.least = least
         self.most = most
 
-    def convert(
-        self, value: Any, param: click.Parameter | None, ctx: click.Context | None
-    ) -> float:
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
         try:
-            number = float(value)
+            number = self.parse(value)
         except ValueError:
             number = math.nan
         # Comparisons of nan are false.
         if not self.least <= number <= self.most:
-            raise _refusal(value, param, f"a number from {self.least:g} to {self.most:g}")
+            flag = "the value" if param is None else param.opts[0]
+            shown = str(value)
+            if len(shown) > _SHOWN:
+                shown = shown[:_SHOWN] + "…"
+            expected = self.expected.format(self.least, self.most)
+            raise SettingError(f"{flag} cannot be {shown!r}", f"give {expected}")
         return number
 
 
-def _refusal(value: Any, param: click.Parameter | None, expected: str) -> SettingError:
-    flag = "the value" if param is None else param.opts[0]
-    shown = str(value)
-    if len(shown) > _SHOWN:
-        shown = shown[:_SHOWN] + "…"
-    return SettingError(f"{flag} cannot be {shown!r}", f"give {expected}")
+class WholeNumber(Number):
+    """A whole number from `least` to `most`."""
+
+    name = "integer"
+    parse = int
+    expected = "a whole number from {:,} to {:,}"
+
+    def __init__(self, least: int = 1, most: int = LARGEST_SIZE) -> None:
+        super().__init__(least, most)
+
+
+class WholeNumbers(WholeNumber):
+    """Whole numbers with commas between them, each from 1 to `most`."""
+
+    name = "integer,…"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        return [WholeNumber.convert(self, part, param, ctx) for part in value.split(",")]
 
 
 COUNT = WholeNumber()
@@ -89,12 +77,14 @@ FLOPS = Number(1, 1e36)
 MINUTES = Number(0.01, 60 * 24 * 7)
 SHARE = Number(0, 1)
 
-
-device_option = click.option(
-    "--device", default="auto", show_default=True, help="auto, cpu, cuda or cuda:N"
-)
 DOWNLOAD_HELP = "allow MODEL to be a name on the Hub (owner/name); downloaded once and cached"
 download_option = click.option("--download", is_flag=True, help=DOWNLOAD_HELP)
+device_option = click.option("--device", default="auto", help="auto, cpu, cuda or cuda:N")
+
+
+def json_option(text: str = "print one JSON object") -> Callable[..., Any]:
+    """The decorator of --json, with its help."""
+    return click.option("--json", "as_json", is_flag=True, help=text)
 
 
 def local_folder(model: str, download: bool) -> str:
@@ -105,6 +95,9 @@ def local_folder(model: str, download: bool) -> str:
     from regard.models.loading import find_folder
 
     return str(find_folder(model, download, partial(print, file=sys.stderr)))
+
+
+# ------------------------------------------------------------------ flags that nothing reads
 
 
 def given_flags() -> list[click.Parameter]:
@@ -119,15 +112,17 @@ def given_flags() -> list[click.Parameter]:
 
 def refuse_flags(names: Collection[str], problem: str, repair: str) -> None:
     """Refuses the parameters of these names if they were typed: nothing would read them."""
-    typed = [as_written(flag) for flag in given_flags() if flag.name in names]
-    if typed:
-        raise SettingError(f"{', '.join(typed)}: {problem}", repair)
+    _refuse([flag for flag in given_flags() if flag.name in names], problem, repair)
 
 
 def refuse_other_flags(read: Collection[str], problem: str, repair: str) -> None:
     """Refuses all that was typed but for the parameters of these names."""
-    others = [flag.name for flag in given_flags() if flag.name is not None]
-    refuse_flags([name for name in others if name not in read], problem, repair)
+    _refuse([flag for flag in given_flags() if flag.name not in read], problem, repair)
+
+
+def _refuse(typed: list[click.Parameter], problem: str, repair: str) -> None:
+    if typed:
+        raise SettingError(f"{', '.join(map(as_written, typed))}: {problem}", repair)
 
 
 def as_written(parameter: click.Parameter) -> str:

@@ -7,7 +7,7 @@ import json
 import click
 
 from regard.cli.completion import PRESET_OR_FOLDER
-from regard.cli.shared_options import download_option, local_folder, refuse_flags
+from regard.cli.shared_options import download_option, json_option, local_folder, refuse_flags
 
 EXAMPLES = """\b
 Examples:
@@ -19,13 +19,13 @@ Examples:
 """
 
 
-@click.command(epilog=EXAMPLES, context_settings={"max_content_width": 110})
+@click.command(epilog=EXAMPLES)
 @click.argument("model", type=PRESET_OR_FOLDER, required=False)
 @click.option(
     "--list", "as_list", is_flag=True, help="list all presets (the default without MODEL)"
 )
 @download_option
-@click.option("--json", "as_json", is_flag=True, help="print JSON (an array for the list)")
+@json_option("print JSON (an array for the list)")
 def command(model: str | None, as_list: bool, download: bool, as_json: bool) -> None:
     """Print a model's architecture from top to bottom: layers, shapes, parameters of each part.
 

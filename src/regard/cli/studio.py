@@ -8,7 +8,7 @@ from pathlib import Path
 import click
 
 from regard.cli.completion import MODEL_FOLDER
-from regard.cli.shared_options import WholeNumber
+from regard.cli.shared_options import WholeNumber, device_option
 
 EXAMPLES = """\b
 Examples:
@@ -18,22 +18,20 @@ Examples:
 """
 
 
-@click.command(epilog=EXAMPLES, context_settings={"max_content_width": 110})
+@click.command(epilog=EXAMPLES)
 @click.argument("folders", type=MODEL_FOLDER, nargs=-1, metavar="[RUN | MODEL | FOLDER OF RUNS]...")
 @click.option(
     "--port",
     type=WholeNumber(0, 65535),
     default=8420,
-    show_default=True,
     help="port; 0 picks a free one",
 )
 @click.option(
     "--host",
     default="127.0.0.1",
-    show_default=True,
     help="address to bind; other than localhost, access needs the printed key",
 )
-@click.option("--device", default="auto", show_default=True, help="auto, cpu, cuda or cuda:N")
+@device_option
 @click.option("--download", is_flag=True, help="allow opening models from the Hub by name")
 def command(folders: tuple[str, ...], port: int, host: str, device: str, download: bool) -> None:
     """Look inside models and follow training runs in the browser.

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from regard.cli.completion import FILE, MODEL_FOLDER
-from regard.cli.shared_options import SEEDS, refuse_other_flags
+from regard.cli.shared_options import SEEDS, json_option, refuse_other_flags
 from regard.cli.texts_and_files import PAGE, check_page
 from regard.lab.study import listing
 from regard.system.errors import SettingError
@@ -30,7 +30,7 @@ Examples:
 """
 
 
-@click.command(epilog=EXAMPLES, context_settings={"max_content_width": 110})
+@click.command(epilog=EXAMPLES)
 @click.argument("name", required=False)
 @click.option("--all", "every", is_flag=True, help="run all studies and write one report")
 @click.option(
@@ -44,9 +44,7 @@ Examples:
     metavar="DIR",
     help="folder for the results  [runs/study with --all]",
 )
-@click.option(
-    "--json", "as_json", is_flag=True, help="print JSON (an array for the list and for --all)"
-)
+@json_option("print JSON (an array for the list and for --all)")
 def command(name: str | None, every: bool, **options: Any) -> None:
     """Test a claim from the literature by experiment and report whether it holds.
 

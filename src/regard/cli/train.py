@@ -173,7 +173,6 @@ command = RecipeCommand(
     callback=train,
     help=train.__doc__,
     epilog=EXAMPLES,
-    context_settings={"max_content_width": 110},
     params=[
         click.Argument(["recipe"], type=RECIPE, required=False),
         click.Option(["--out"], type=MODEL_FOLDER, help="run folder  [runs/NAME]"),

@@ -21,7 +21,7 @@ from regard.cli.batch_work import (
 )
 from regard.cli.completion import FILE, MODEL_FOLDER
 from regard.cli.decoding_options import decoding_options, decoding_strategy, length_limit
-from regard.cli.shared_options import download_option
+from regard.cli.shared_options import download_option, json_option
 from regard.cli.texts_and_files import check_is_text, piped
 from regard.system.errors import SettingError
 
@@ -40,7 +40,7 @@ Examples:
 """
 
 
-@click.command(epilog=EXAMPLES, context_settings={"max_content_width": 110})
+@click.command(epilog=EXAMPLES)
 @click.argument("model", type=MODEL_FOLDER)
 @click.argument("texts", nargs=-1, metavar="[TEXT]...")
 @click.option(
@@ -48,10 +48,9 @@ Examples:
 )
 @output_option
 @column_option
-@click.option("--json", "as_json", is_flag=True, help="one JSON object per line, with scores")
+@json_option("one JSON object per line, with scores")
 @click.option(
     "--language",
-    default=None,
     help="target language, for multilingual models: de_DE, fra",
 )
 @download_option

@@ -104,7 +104,6 @@ command = RecipeCommand(
     callback=tune,
     help=tune.__doc__,
     epilog=EXAMPLES,
-    context_settings={"max_content_width": 110},
     params=[
         click.Argument(["recipe"], type=RECIPE, required=False),
         click.Option(["--out"], type=MODEL_FOLDER, help="folder for the search  [searches/NAME]"),
@@ -115,7 +114,7 @@ command = RecipeCommand(
         click.Option(["--minutes"], type=MINUTES, help="budget in minutes of training"),
         click.Option(["--flops"], type=FLOPS, help="budget in FLOPs"),
         click.Option(["--updates"], type=COUNT, help="budget in updates, over all runs"),
-        click.Option(["--order"], default=ORDER, show_default=True, help="what to tune, in order"),
+        click.Option(["--order"], default=ORDER, help="what to tune, in order"),
         click.Option(
             ["--json", "as_json"], is_flag=True, help="print the result as one JSON object"
         ),

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import click
 
 from regard.cli.completion import MODEL_FOLDER
-from regard.cli.shared_options import SEED, download_option, local_folder
+from regard.cli.shared_options import SEED, download_option, json_option, local_folder
 
 if TYPE_CHECKING:
     from regard.lab.verify.invariants import Finding
@@ -22,24 +22,23 @@ Examples:
 """
 
 
-@click.command(epilog=EXAMPLES, context_settings={"max_content_width": 110})
+@click.command(epilog=EXAMPLES)
 @click.argument("model", type=MODEL_FOLDER)
 @click.option(
     "--against",
     type=click.Choice(["transformers"]),
     help="also compare with this library (must be installed)",
 )
-@click.option("--seed", type=SEED, default=0, show_default=True, help="seed of the random inputs")
+@click.option("--seed", type=SEED, default=0, help="seed of the random inputs")
 @click.option(
     "--precision",
     type=click.Choice(["float64", "float32"]),
     default="float64",
-    show_default=True,
     help="precision of the checks; float32 uses half the memory and is less sensitive",
 )
-@click.option("--device", default="cpu", show_default=True, help="cpu, cuda, cuda:N or auto")
+@click.option("--device", default="cpu", help="cpu, cuda, cuda:N or auto")
 @download_option
-@click.option("--json", "as_json", is_flag=True, help="print one JSON object")
+@json_option()
 def command(
     model: str,
     against: str | None,

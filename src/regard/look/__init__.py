@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from regard.look.activation_patching import Patching, patched, patching
-    from regard.look.alignment import Alignment, CTCAlignment, alignment, ctc_alignment
+    from regard.look.alignments import Alignment, CTCAlignment, alignment, ctc_alignment
     from regard.look.attention_summaries import Entropy, Rollout, entropy, rollout
     from regard.look.circuits import Choices, Circuit, chosen_right, circuit, stored_circuit
     from regard.look.decoding_steps import BeamTree, Steps, beam, steps
@@ -88,7 +88,7 @@ __all__ = [
 # none of them, and they take a fifth of the time that its modules take to import.
 _NAMES_BY_MODULE = {
     "activation_patching": "Patching patched patching",
-    "alignment": "Alignment CTCAlignment alignment ctc_alignment",
+    "alignments": "Alignment CTCAlignment alignment ctc_alignment",
     "attention_summaries": "Entropy Rollout entropy rollout",
     "circuits": "Choices Circuit chosen_right circuit stored_circuit",
     "decoding_steps": "BeamTree Steps beam steps",
