@@ -15,7 +15,7 @@ from regard.cli.recipe_options import (
     recipe_changes,
     recipe_option,
 )
-from regard.cli.shared_options import PARAMETERS, SEEDS
+from regard.cli.shared_options import PARAMETERS, SEEDS, json_option
 from regard.training.recipe import loading, schema
 from regard.training.recipe.objectives import DATA_KEYS
 
@@ -46,7 +46,20 @@ SET_BY_COMPARISON = (
 )
 
 
-def compare(
+@click.command(cls=RecipeCommand, epilog=EXAMPLES)
+@click.argument("recipe", type=RECIPE, required=False)
+@click.option("--models", default="transformer,bahdanau,rnn", help="models, separated by commas")
+@click.option("--budget", default="steps:1000", help="steps:N, flops:N or seconds:N of training")
+@click.option("--seeds", type=SEEDS, default=1, help="number of runs per model")
+@click.option(
+    "--parameters",
+    type=PARAMETERS,
+    help="approximate parameter count of every model  [that of the recipe's model]",
+)
+@click.option("--out", type=MODEL_FOLDER, help="folder for the runs  [runs/compare-NAME]")
+@data_options
+@json_option()
+def command(
     recipe: str | None,
     models: str,
     budget: str,
@@ -114,40 +127,5 @@ def compare(
         click.echo(line)
 
 
-command = RecipeCommand(
-    "compare",
-    callback=compare,
-    help=compare.__doc__,
-    epilog=EXAMPLES,
-    params=[
-        click.Argument(["recipe"], type=RECIPE, required=False),
-        # the comparison
-        click.Option(
-            ["--models"],
-            default="transformer,bahdanau,rnn",
-            help="models, separated by commas",
-        ),
-        click.Option(
-            ["--budget"],
-            default="steps:1000",
-            help="steps:N, flops:N or seconds:N of training",
-        ),
-        click.Option(
-            ["--seeds"],
-            type=SEEDS,
-            default=1,
-            help="number of runs per model",
-        ),
-        click.Option(
-            ["--parameters"],
-            type=PARAMETERS,
-            help="approximate parameter count of every model  [that of the recipe's model]",
-        ),
-        # input and output
-        click.Option(["--out"], type=MODEL_FOLDER, help="folder for the runs  [runs/compare-NAME]"),
-        *data_options(),
-        click.Option(["--json", "as_json"], is_flag=True, help="print one JSON object"),
-        # every other recipe key, as for `regard train`
-        *(recipe_option(key) for key in schema.KEYS if key not in SET_BY_COMPARISON),
-    ],
-)
+# every other recipe key, as for `regard train`
+command.params += [recipe_option(key) for key in schema.KEYS if key not in SET_BY_COMPARISON]

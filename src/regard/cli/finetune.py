@@ -8,8 +8,8 @@ from typing import Any
 import click
 
 from regard.cli.completion import FILE, MODEL_FOLDER
-from regard.cli.recipe_options import RecipeCommand, recipe_changes, recipe_option
-from regard.cli.shared_options import DOWNLOAD_HELP, local_folder
+from regard.cli.recipe_options import RecipeCommand, recipe_changes, recipe_option, resume_option
+from regard.cli.shared_options import download_option, json_option, local_folder
 from regard.cli.train import exit_on_interruption, print_result, resume_run
 from regard.system.errors import SettingError
 from regard.training.recipe import schema
@@ -93,7 +93,26 @@ def _shared_option(key: str) -> click.Option:
 # ------------------------------------------------------------------ the command
 
 
-def finetune(
+@click.command(cls=RecipeCommand, epilog=EXAMPLES)
+# optional, because --resume needs no model
+@click.argument("model", type=MODEL_FOLDER, required=False)
+@click.option(
+    "--task",
+    type=click.Choice([*OBJECTIVES, *TASKS]),
+    metavar="TASK",
+    help="the task: classify, tag, answer, translate, summarize, lm, images, …",
+)
+@click.option("--data", type=FILE, metavar="FILE", multiple=True, help="training data (may be .gz)")
+@click.option(
+    "--prefix",
+    multiple=True,
+    help="prefix for the source texts of a --data file; give one per --data",
+)
+@click.option("--out", type=MODEL_FOLDER, help="run folder  [runs/TASK]")
+@resume_option
+@json_option("print the result as one JSON object")
+@download_option
+def command(
     model: str | None,
     task: str | None,
     data: tuple[str, ...],
@@ -133,39 +152,7 @@ def finetune(
     print_result(result, as_json)
 
 
-command = RecipeCommand(
-    "finetune",
-    callback=finetune,
-    help=finetune.__doc__,
-    epilog=EXAMPLES,
-    params=[
-        # optional, because --resume needs no model
-        click.Argument(["model"], type=MODEL_FOLDER, required=False),
-        click.Option(
-            ["--task"],
-            type=click.Choice([*OBJECTIVES, *TASKS]),
-            metavar="TASK",
-            help="the task: classify, tag, answer, translate, summarize, lm, images, …",
-        ),
-        click.Option(
-            ["--data"],
-            type=FILE,
-            metavar="FILE",
-            multiple=True,
-            help="training data (may be .gz)",
-        ),
-        click.Option(
-            ["--prefix"],
-            multiple=True,
-            help="prefix for the source texts of a --data file; give one per --data",
-        ),
-        click.Option(["--out"], type=MODEL_FOLDER, help="run folder  [runs/TASK]"),
-        click.Option(["--resume"], type=MODEL_FOLDER, metavar="DIR", help="resume the run in DIR"),
-        click.Option(
-            ["--json", "as_json"], is_flag=True, help="print the result as one JSON object"
-        ),
-        click.Option(["--download"], is_flag=True, help=DOWNLOAD_HELP),
-        *(_tune_option(key) for key in TuneSettings.model_fields if key not in _SET_BY_COMMAND),
-        *(_shared_option(key) for key in _SHARED_KEYS),
-    ],
-)
+command.params += [
+    *(_tune_option(key) for key in TuneSettings.model_fields if key not in _SET_BY_COMMAND),
+    *(_shared_option(key) for key in _SHARED_KEYS),
+]

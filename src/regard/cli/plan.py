@@ -44,7 +44,9 @@ Examples:
 @click.option("--tokens", type=Number(1), help="total training positions")
 @click.option("--precision", type=click.Choice(["float32", "tf32", "bf16", "fp16"]))
 @click.option("--accumulate", type=COUNT, help="micro-batches per update")
-@click.option("--gradient-checkpointing", is_flag=True, help="activation checkpointing")
+@click.option(
+    "--gradient-checkpointing", is_flag=True, default=None, help="activation checkpointing"
+)
 @click.option(
     "--vocabulary",
     type=WholeNumber(1, 5_000_000),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 from typing import Any
 
 import click
@@ -124,27 +125,30 @@ def recipe_option(key: str) -> click.Option:
     text = text.strip()
     if value_type is bool:
         # Both spellings, so that a flag can undo what a recipe says.
-        return click.Option([f"--{name}/--no-{name}", key], help=text)
+        return click.Option([f"--{name}/--no-{name}", key], default=None, help=text)
     click_type = _COMPLETED.get(key) or _click_type(value_type)
     return click.Option([f"--{name}", key], type=click_type, help=text)
 
 
-def data_options() -> list[click.Option]:
-    """Training data of whatever kind the objective learns from, and where recipes find theirs."""
-    return [
-        click.Option(
-            ["--data"],
-            type=FILE,
-            metavar="FILE",
-            help="training data for the objective; or name its kind: --pairs, --text, --images, …",
-        ),
-        click.Option(
-            ["--data-dir"],
-            type=MODEL_FOLDER,
-            metavar="DIR",
-            help="folder with the recipe's data files  [$REGARD_DATA]",
-        ),
-    ]
+def data_options(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Decorator: training data of whatever kind, and where recipes find theirs."""
+    function = click.option(
+        "--data-dir",
+        type=MODEL_FOLDER,
+        metavar="DIR",
+        help="folder with the recipe's data files  [$REGARD_DATA]",
+    )(function)
+    return click.option(
+        "--data",
+        type=FILE,
+        metavar="FILE",
+        help="training data for the objective; or name its kind: --pairs, --text, --images, …",
+    )(function)
+
+
+resume_option = click.option(
+    "--resume", type=MODEL_FOLDER, metavar="DIR", help="resume what was begun in DIR"
+)
 
 
 # What a shell completes; other settings are numbers, choices or free text.

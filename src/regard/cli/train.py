@@ -17,8 +17,9 @@ from regard.cli.recipe_options import (
     data_options,
     recipe_changes,
     recipe_option,
+    resume_option,
 )
-from regard.cli.shared_options import WholeNumber, local_folder
+from regard.cli.shared_options import WholeNumber, json_option, local_folder
 from regard.system.errors import SettingError, TrainingInterrupted
 from regard.training import run_folder as run_folders
 from regard.training.recipe import loading, schema
@@ -51,7 +52,20 @@ _DECIMALS = {"exact_match": 1, "loss": 4, "perplexity": 3, "mse": 4, "mae": 4, "
 # ------------------------------------------------------------------ the command
 
 
-def train(
+@click.command(cls=RecipeCommand, epilog=EXAMPLES)
+@click.argument("recipe", type=RECIPE, required=False)
+@click.option("--out", type=MODEL_FOLDER, help="run folder  [runs/NAME]")
+@resume_option
+@click.option(
+    "--processes",
+    type=WholeNumber(1, 4096),
+    metavar="N",
+    help="train in N processes on this machine (torchrun)",
+)
+@data_options
+@json_option("print the result as one JSON object")
+@click.option("--download", is_flag=True, help="allow --base to be a model name on the Hub")
+def command(
     recipe: str | None,
     out: str | None,
     resume: str | None,
@@ -168,29 +182,5 @@ def _format_metric(name: str, value: float) -> str:
     return f"{_METRIC_NAMES.get(name, name)} {value:.{decimals}f}"
 
 
-command = RecipeCommand(
-    "train",
-    callback=train,
-    help=train.__doc__,
-    epilog=EXAMPLES,
-    params=[
-        click.Argument(["recipe"], type=RECIPE, required=False),
-        click.Option(["--out"], type=MODEL_FOLDER, help="run folder  [runs/NAME]"),
-        click.Option(["--resume"], type=MODEL_FOLDER, metavar="DIR", help="resume the run in DIR"),
-        click.Option(
-            ["--processes"],
-            type=WholeNumber(1, 4096),
-            metavar="N",
-            help="train in N processes on this machine (torchrun)",
-        ),
-        *data_options(),
-        click.Option(
-            ["--json", "as_json"], is_flag=True, help="print the result as one JSON object"
-        ),
-        click.Option(
-            ["--download"], is_flag=True, help="allow --base to be a model name on the Hub"
-        ),
-        # every recipe key is a flag, but for those that `regard finetune` sets by its own options
-        *(recipe_option(key) for key in schema.KEYS if key not in FINETUNE_KEYS),
-    ],
-)
+# every recipe key is a flag, but for those that `regard finetune` sets by its own options
+command.params += [recipe_option(key) for key in schema.KEYS if key not in FINETUNE_KEYS]

@@ -14,8 +14,9 @@ from regard.cli.recipe_options import (
     data_options,
     recipe_changes,
     recipe_option,
+    resume_option,
 )
-from regard.cli.shared_options import COUNT, FLOPS, MINUTES, refuse_other_flags
+from regard.cli.shared_options import COUNT, FLOPS, MINUTES, json_option, refuse_other_flags
 from regard.cli.train import FINETUNE_KEYS, exit_on_interruption
 from regard.training.recipe import loading, schema
 
@@ -30,7 +31,17 @@ Examples:
 """
 
 
-def tune(
+@click.command(cls=RecipeCommand, epilog=EXAMPLES)
+@click.argument("recipe", type=RECIPE, required=False)
+@click.option("--out", type=MODEL_FOLDER, help="folder for the search  [searches/NAME]")
+@resume_option
+@data_options
+@click.option("--minutes", type=MINUTES, help="budget in minutes of training")
+@click.option("--flops", type=FLOPS, help="budget in FLOPs")
+@click.option("--updates", type=COUNT, help="budget in updates, over all runs")
+@click.option("--order", default=ORDER, help="what to tune, in order")
+@json_option("print the result as one JSON object")
+def command(
     recipe: str | None,
     out: str | None,
     resume: str | None,
@@ -99,26 +110,5 @@ def _print(result: Any, as_json: bool) -> None:
     click.echo(f"best\t{result.recipe}")
 
 
-command = RecipeCommand(
-    "tune",
-    callback=tune,
-    help=tune.__doc__,
-    epilog=EXAMPLES,
-    params=[
-        click.Argument(["recipe"], type=RECIPE, required=False),
-        click.Option(["--out"], type=MODEL_FOLDER, help="folder for the search  [searches/NAME]"),
-        click.Option(
-            ["--resume"], type=MODEL_FOLDER, metavar="DIR", help="resume the search in DIR"
-        ),
-        *data_options(),
-        click.Option(["--minutes"], type=MINUTES, help="budget in minutes of training"),
-        click.Option(["--flops"], type=FLOPS, help="budget in FLOPs"),
-        click.Option(["--updates"], type=COUNT, help="budget in updates, over all runs"),
-        click.Option(["--order"], default=ORDER, help="what to tune, in order"),
-        click.Option(
-            ["--json", "as_json"], is_flag=True, help="print the result as one JSON object"
-        ),
-        # Every other recipe key, as for `regard train`.
-        *(recipe_option(key) for key in schema.KEYS if key not in FINETUNE_KEYS),
-    ],
-)
+# Every other recipe key, as for `regard train`.
+command.params += [recipe_option(key) for key in schema.KEYS if key not in FINETUNE_KEYS]
