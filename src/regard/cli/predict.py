@@ -87,46 +87,10 @@ def command(model: str, inputs: tuple[str, ...], task: str | None, **flags: Any)
     table, a graph folder as one line per node or graph. --input and --output handle files of any
     size: after a crash the same command resumes where it stopped.
     """
-    run_task(model, inputs, task, flags)
+    run_task(model, inputs, task, **flags)
 
 
-def _task_command(task: str, help_text: str, examples: str) -> click.Command:
-    """`regard predict --task` as a command of its own."""
-    return click.Command(
-        task,
-        callback=partial(command.callback, task=task),  # type: ignore[arg-type]  # it has one
-        params=[parameter for parameter in command.params if parameter.name != "task"],
-        help=f"""{help_text}
-
-    Same as `regard predict --task {task}`. --input and --output handle files of any size: after a
-    crash the same command resumes where it stopped.
-    """,
-        epilog=examples,
-    )
-
-
-embed = _task_command(
-    "embed",
-    "Embed texts or images: one line per input: the input, a tab, its embedding.",
-    """\b
-Examples:
-  regard embed bert/ "A text." "Another one." --json
-  regard embed bert/ --input 'shards/*.parquet' --output vectors.jsonl --json     resumable
-""",
-)
-classify = _task_command(
-    "classify",
-    "Classify texts, images or recordings: one line per input: the input, a tab, probabilities.",
-    """\b
-Examples:
-  regard classify runs/mood "A fine film." "Too long."
-  regard classify gpt2/ "Great fun." --label good --label bad
-  regard classify runs/mood --input reviews.txt.gz --output classes.jsonl --json     resumable
-""",
-)
-
-
-def run_task(model: str, inputs: tuple[str, ...], task: str | None, flags: dict[str, Any]) -> None:
+def run_task(model: str, inputs: tuple[str, ...], task: str | None, **flags: Any) -> None:
     """The predictions of a task, or of the model's own, for texts and for files."""
     # Imported late: help must not wait for torch.
     from regard.evaluation.prediction import PredictionOptions, chosen_task, predict, reads_files
@@ -185,6 +149,42 @@ def run_task(model: str, inputs: tuple[str, ...], task: str | None, flags: dict[
     else:
         names = inputs or ("-",)
         work.run(_inputs(loaded, model, names, task, flags["text_column"]), None, {})
+
+
+def _task_command(task: str, help_text: str, examples: str) -> click.Command:
+    """`regard predict --task` as a command of its own."""
+    return click.Command(
+        task,
+        callback=partial(run_task, task=task),
+        params=[parameter for parameter in command.params if parameter.name != "task"],
+        help=f"""{help_text}
+
+    Same as `regard predict --task {task}`. --input and --output handle files of any size: after a
+    crash the same command resumes where it stopped.
+    """,
+        epilog=examples,
+    )
+
+
+embed = _task_command(
+    "embed",
+    "Embed texts or images: one line per input: the input, a tab, its embedding.",
+    """\b
+Examples:
+  regard embed bert/ "A text." "Another one." --json
+  regard embed bert/ --input 'shards/*.parquet' --output vectors.jsonl --json     resumable
+""",
+)
+classify = _task_command(
+    "classify",
+    "Classify texts, images or recordings: one line per input: the input, a tab, probabilities.",
+    """\b
+Examples:
+  regard classify runs/mood "A fine film." "Too long."
+  regard classify gpt2/ "Great fun." --label good --label bad
+  regard classify runs/mood --input reviews.txt.gz --output classes.jsonl --json     resumable
+""",
+)
 
 
 def _line(prediction: Prediction, as_json: bool, several: bool) -> str:
