@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import os
 import random
 import signal
 import warnings
@@ -41,6 +42,53 @@ with warnings.catch_warnings():
 def pytest_runtest_setup(item: pytest.Item) -> None:
     if item.get_closest_marker("gpu") and not torch.cuda.is_available():
         pytest.skip("needs a CUDA device")
+
+
+# --- what the suite costs ---
+
+# Of the fast suite, processes that tests start included; lower it when you can.
+CPU_SECONDS = 1_500
+FAST = "not slow and not gpu and not thorough"  # as in addopts of pyproject.toml
+
+
+def cpu_seconds() -> float:
+    times = os.times()
+    return times.user + times.system + times.children_user + times.children_system
+
+
+class CpuTime:
+    """The CPU time of all tests, summed over the processes of pytest-xdist. A fast suite that needs
+    more than CPU_SECONDS fails."""
+
+    def __init__(self) -> None:
+        self.began = 0.0
+        self.total = 0.0
+
+    def pytest_runtest_logstart(self) -> None:
+        self.began = cpu_seconds()
+
+    @pytest.hookimpl(wrapper=True)
+    def pytest_runtest_teardown(self, item: pytest.Item) -> Generator[None, None, None]:
+        yield
+        item.user_properties.append(("cpu", cpu_seconds() - self.began))
+
+    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        if report.when == "teardown":
+            self.total += dict(report.user_properties).get("cpu", 0.0)  # type: ignore[operator]
+
+    def pytest_sessionfinish(self, session: pytest.Session) -> None:
+        if session.config.option.markexpr == FAST and self.total > CPU_SECONDS:
+            session.exitstatus = pytest.ExitCode.TESTS_FAILED
+
+    def pytest_terminal_summary(self, terminalreporter: pytest.TerminalReporter) -> None:
+        text = f"CPU time of the tests: {self.total:,.0f} s"
+        if terminalreporter.config.option.markexpr == FAST:
+            text += f" of {CPU_SECONDS:,} s"
+        terminalreporter.line(text, red=self.total > CPU_SECONDS)
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    config.pluginmanager.register(CpuTime())
 
 
 # --- randomness ---
