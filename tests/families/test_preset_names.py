@@ -175,7 +175,7 @@ OTHER_FAMILIES = {
     "transformer": "marian",
     "xlm-roberta": "roberta",
 } | dict.fromkeys(
-    ["mixtral", "palm", "transformer-xl", "universal", "memory", "rnn-lm", "rnn_relu-lm", "gru-lm", "lstm-lm",
+    ["palm", "transformer-xl", "universal", "memory", "rnn-lm", "rnn_relu-lm", "gru-lm", "lstm-lm",
      "dlinear", "nlinear", "graph", "graphormer", *recurrent.FAMILIES],
     "regard",
 )  # fmt: skip

@@ -252,7 +252,7 @@ def test_our_own_format_has_no_counterpart(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     "name", ["graph", "graphormer", "memory", "dlinear", "universal", "mixtral"]
 )
-def test_models_of_our_own_format_hold(name: str, tmp_path: Path) -> None:
+def test_models_of_other_kinds_hold(name: str, tmp_path: Path) -> None:
     description = preset(f"{name}:tiny", 61, 64)
     torch.manual_seed(0)
     ids = folders.SpecialTokenIds(0, 1, 2)

@@ -237,8 +237,8 @@ def _input_position(
             return None
         case spec.Sinusoidal(order, base):
             return positional_encoding.Sinusoidal(width, order, base)
-        case spec.LearnedPosition(length, offset):
-            return positional_encoding.LearnedPosition(width, length, offset)
+        case spec.LearnedPosition(length, offset, padding):
+            return positional_encoding.LearnedPosition(width, length, offset, padding)
         case spec.FixedPosition(length):
             return positional_encoding.FixedPosition.sinusoidal(width, length)
         case spec.AxialPosition(shape, widths):

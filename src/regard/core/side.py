@@ -18,6 +18,9 @@ class FrontEnd(nn.Module):
     """Abstract: maps the inputs of a model to [B, T, D]: embeddings of tokens, patches of images,
     frames of sound."""
 
+    # Whether it makes other vectors of an input beside padding: of a window of a series, say.
+    meets_padding: ClassVar[bool] = True
+
     def output_padding_mask(self, padding_mask: Tensor | None) -> Tensor | None:
         """The padding mask of the T positions, from that of the inputs: the same."""
         return padding_mask

@@ -58,6 +58,7 @@ PLACES = {
     "gpt_neox": "decoders.gpt_neox",
     "llama": "decoders.llama:LLAMA",
     "mistral": "decoders.mistral:MISTRAL",
+    "mixtral": "decoders.mixtral:MIXTRAL",
     "qwen2": "decoders.qwen2:QWEN2",
     "gemma": "decoders.gemma:GEMMA",
     # Text encoders.
@@ -100,6 +101,7 @@ SEQUENCE_CLASSIFIERS = {
     "gpt_neox": "GPTNeoX",
     "llama": "Llama",
     "mistral": "Mistral",
+    "mixtral": "Mixtral",
     "qwen2": "Qwen2",
     "gemma": "Gemma",
 }

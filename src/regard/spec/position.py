@@ -34,6 +34,9 @@ class LearnedPosition(Part):
 
     length: Size = 512  # the longest sequence
     offset: Count = 0  # unused rows at the table's start: 2 in BART and RoBERTa
+    # The padding token, where positions count all tokens but these (RoBERTa): theirs is the last of
+    # the unused rows.
+    padding: Count | None = None
 
     @property
     def max_length(self) -> int:

@@ -92,7 +92,8 @@ class Encoder(CoreModel):
         samples) that are no padding; `more` is what the front end takes besides, as segments."""
         context = (context or Context()).scope("encoder")
         context = dataclasses.replace(context, inputs={"inputs": inputs, **more})
-        x = self.input(inputs, padding_mask, context, **more)  # [B, T, D]
+        mask = padding_mask if self.input.meets_padding else None
+        x = self.input(inputs, mask, context, **more)  # [B, T, D]
         hidden = self.stack(x, self.input.output_padding_mask(padding_mask), context)
         return hidden, dict(context.losses or {})
 

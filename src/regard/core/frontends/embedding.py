@@ -12,7 +12,11 @@ from regard.core.context import Context
 from regard.core.dropout import Dropout
 from regard.core.linear import Linear, normal
 from regard.core.norm import Norm
-from regard.core.positions.positional_encoding import InputPosition, Sinusoidal
+from regard.core.positions.positional_encoding import (
+    InputPosition,
+    LearnedPosition,
+    Sinusoidal,
+)
 from regard.core.side import FrontEnd
 
 
@@ -31,6 +35,8 @@ class Table(nn.Module):
 class Embedding(FrontEnd):
     """Looks tokens up, scales, adds positions and segments (token types), normalises, drops,
     widens; each if the spec has it. Positions may also be concatenated instead of added."""
+
+    meets_padding = False  # encoders count positions from the start of a row, whatever stands there
 
     def __init__(
         self,
@@ -102,6 +108,8 @@ class Embedding(FrontEnd):
         if context.documents is not None:
             rows = position.available_rows(length)
             return functional.embedding(context.documents.positions, rows)
+        if isinstance(position, LearnedPosition) and position.counts_tokens and not context.state:
+            return position.of_tokens(tokens)
         # Inside a CUDA graph only the device knows the position: gathered, never sliced.
         if isinstance(start, Tensor):
             rows = position.available_rows(end)

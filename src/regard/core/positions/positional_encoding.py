@@ -6,6 +6,7 @@ import math
 
 import torch
 from torch import Tensor, nn
+from torch.nn import functional
 
 from regard.core.linear import normal
 from regard.system.errors import DataError
@@ -105,13 +106,21 @@ class Sinusoidal2D(nn.Module):
 class LearnedPosition(nn.Module):
     """Learned positional embeddings; the first `offset` rows belong to no position."""
 
-    def __init__(self, d_model: int, length: int, offset: int = 0) -> None:
+    def __init__(
+        self, d_model: int, length: int, offset: int = 0, padding: int | None = None
+    ) -> None:
         super().__init__()
         self.table = nn.Parameter(normal(length + offset, d_model))
         self.offset = offset  # RoBERTa counts from the id of padding + 1, BART and OPT from 2
+        self.padding = padding
 
     def extra_repr(self) -> str:
         return f"positions={self.length}, d_model={self.table.shape[1]}"
+
+    @property
+    def counts_tokens(self) -> bool:
+        """Whether positions count all tokens but padding, instead of what stands before."""
+        return self.padding is not None
 
     @property
     def length(self) -> int:
@@ -130,6 +139,14 @@ class LearnedPosition(nn.Module):
     def available_rows(self, length: int) -> Tensor:
         """The rows there are, for positions that only the device knows."""
         return self.table[self.offset :]
+
+    def of_tokens(self, tokens: Tensor) -> Tensor:
+        """The vectors [B, T, D] of whole rows [B, T], in which padding tokens do not count."""
+        assert self.padding is not None
+        counts = tokens.ne(self.padding)
+        self.rows(tokens.shape[1])  # refuses too long a row
+        ids = counts.cumsum(dim=1) * counts + self.offset - 1
+        return functional.embedding(ids, self.table)
 
 
 class FixedPosition(nn.Module):

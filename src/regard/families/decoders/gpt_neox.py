@@ -13,7 +13,7 @@ import torch
 
 from regard import spec
 from regard.families.block_config import DropoutKeys, block_from_config, stack_config
-from regard.families.config_schema import NOT_ENCODER_DECODER, ConfigSchema
+from regard.families.config_schema import IGNORED_KEYS, NOT_ENCODER_DECODER, ConfigSchema
 from regard.families.decoders.rope_config import inv_freq_rule, parse_rope, rope_config
 from regard.families.preset_settings import (
     BASE_LAYERS,
@@ -56,13 +56,11 @@ _SCHEMA = ConfigSchema(
         "rope_scaling": {},  # transformers 4
         "rope_parameters": {},  # transformers 5
     },
-    fixed={
-        **NOT_ENCODER_DECODER,
-        # Keys of GPT-NeoX-20B's config that transformers never read.
-        "attention_probs_dropout_prob": 0,
-        "hidden_dropout_prob": 0,
-    },
+    fixed=NOT_ENCODER_DECODER,
     synonyms={"partial_rotary_factor": "rotary_pct", "rope_theta": "rotary_emb_base"},
+    # Keys that transformers never read, though configs have them: GPT-NeoX-20B's, and its tests'.
+    ignored=IGNORED_KEYS
+    | {"attention_probs_dropout_prob", "hidden_dropout_prob", "type_vocab_size"},
 )
 
 

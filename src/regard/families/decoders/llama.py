@@ -1,11 +1,11 @@
 """LLaMA in transformers: pre-norm with RMS norms, RoPE, grouped-query attention, SwiGLU.
 
-Mistral, Qwen2 and Gemma are the same model with other constants: each is a `LlamaFamily`.
+Mistral, Mixtral, Qwen2 and Gemma are the same model with other constants: each is a `LlamaFamily`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
@@ -51,6 +51,7 @@ class LlamaFamily:
     architecture: str
     defaults: dict[str, Any]
     fixed: dict[str, Any] = field(default_factory=dict)  # keys with one value only
+    synonyms: Mapping[str, str] = field(default_factory=dict)
     ignored: frozenset[str] = frozenset()
     activations: Mapping[str, spec.Activation] = field(default_factory=lambda: ACTIVATIONS)
     attention_bias: str = ""  # the projections that have one, unless config.json says all
@@ -64,7 +65,7 @@ class LlamaFamily:
         # `pretraining_tp` splits a matrix product into parts, which changes its rounding only.
         ignored = IGNORED_KEYS | self.ignored | {"pretraining_tp"}
         defaults = {**_DEFAULTS, **self.defaults}
-        return ConfigSchema(defaults, {**NOT_ENCODER_DECODER, **self.fixed}, {}, ignored)
+        return ConfigSchema(defaults, {**NOT_ENCODER_DECODER, **self.fixed}, self.synonyms, ignored)
 
     # -------------------------------------------------------------- spec → config.json
 
@@ -96,11 +97,21 @@ class LlamaFamily:
             "sliding_window": pattern.window if isinstance(pattern, spec.CausalMask) else None,
             "attention_bias": attention.bias == "qkvo",
             "mlp_bias": block.feedforward.bias,
+            **self._experts_config(block.feedforward),
         }
         for key, value in optional.items():
             if key in self.defaults:
                 config[key] = value
         return config
+
+    def _experts_config(self, part: spec.PositionWise) -> dict[str, Any]:
+        if not isinstance(part, spec.MixtureOfExperts):
+            return {"num_local_experts": 0}
+        return {
+            "num_local_experts": part.count,
+            "num_experts_per_tok": part.top,
+            "router_aux_loss_coef": part.balance,
+        }
 
     # -------------------------------------------------------------- config.json → spec
 
@@ -114,14 +125,9 @@ class LlamaFamily:
                 )
         # Gemma's norms multiply by 1 + weight.
         norm = spec.RMSNorm(values["rms_norm_eps"], self.norm_offset)
-        feedforward = spec.GatedFeedForward(
-            values["intermediate_size"],
-            parse_activation(values["hidden_act"], self.activations),
-            bias=values.get("mlp_bias", False),
-        )
         block = spec.Block(
             self._attention(values),
-            feedforward,
+            self._feedforward(values),
             residual=spec.PreNorm(),
             norm=norm,
             dropout=0.0,
@@ -151,6 +157,21 @@ class LlamaFamily:
         mixer = spec.SoftmaxAttention(values["attention_dropout"])
         return spec.Attention(heads, d_head, d_head, groups=groups, bias=bias, mixer=mixer)
 
+    def _feedforward(self, values: Mapping[str, Any]) -> spec.PositionWise:
+        feedforward = spec.GatedFeedForward(
+            values["intermediate_size"],
+            parse_activation(values["hidden_act"], self.activations),
+            bias=values.get("mlp_bias", False),
+        )
+        if "num_local_experts" not in values:
+            return feedforward
+        return spec.MixtureOfExperts(
+            values["num_local_experts"],
+            feedforward,
+            values["num_experts_per_tok"],
+            balance=values["router_aux_loss_coef"],
+        )
+
     # -------------------------------------------------------------- tensors
 
     def tensor_table(self, model: spec.Decoder, positions: int) -> list[Rule]:
@@ -169,21 +190,37 @@ class LlamaFamily:
         key_rows = block.attention.key_heads * d_head
         rows = (block.attention.heads * d_head, key_rows, key_rows)
         qkv = [f"{hf}.self_attn.{letter}_proj" for letter in "qkv"]
-        # The gate and the value of the gated feed-forward are one fused module here.
-        gate_up = [f"{hf}.mlp.gate_proj", f"{hf}.mlp.up_proj"]
-        d_ff = block.feedforward.d_ff
-        mlp_bias = block.feedforward.bias
         return [
             *fused_module_rules(f"{name}.attention.project.qkv", qkv, rows, "q" in bias),
             *module_rules(f"{name}.attention.output", f"{hf}.self_attn.o_proj", "o" in bias),
             *module_rules(f"{name}.residual.each.0.norm", f"{hf}.input_layernorm", bias=False),
-            *fused_module_rules(f"{name}.feedforward.inner", gate_up, (d_ff, d_ff), mlp_bias),
-            *module_rules(f"{name}.feedforward.outer", f"{hf}.mlp.down_proj", mlp_bias),
+            *_feedforward_rules(block.feedforward, f"{name}.feedforward", hf),
             *module_rules(
                 f"{name}.residual.each.1.norm", f"{hf}.post_attention_layernorm", bias=False
             ),
             inv_freq_rule(model, f"{hf}.self_attn.rotary_emb.inv_freq"),
         ]
+
+
+def _feedforward_rules(part: spec.PositionWise, name: str, hf: str) -> list[Rule]:
+    if not isinstance(part, spec.MixtureOfExperts):
+        modules = [f"{hf}.mlp.{module}_proj" for module in ("gate", "up", "down")]
+        return _gated_rules(part, name, modules)
+    hf = f"{hf}.block_sparse_moe"
+    rules: list[Rule] = [*module_rules(f"{name}.router", f"{hf}.gate", bias=False)]
+    for i in range(part.count):
+        modules = [f"{hf}.experts.{i}.{module}" for module in ("w1", "w3", "w2")]
+        rules += _gated_rules(part.inner, f"{name}.experts.{i}", modules)
+    return rules
+
+
+def _gated_rules(part: spec.PositionWise, name: str, modules: Sequence[str]) -> list[Rule]:
+    """The gate and the value, which are one fused module here, and the layer after them."""
+    *gate_up, down = modules
+    return [
+        *fused_module_rules(f"{name}.inner", gate_up, (part.d_ff, part.d_ff), part.bias),
+        *module_rules(f"{name}.outer", down, part.bias),
+    ]
 
 
 LLAMA = LlamaFamily("llama", "LlamaForCausalLM", {"attention_bias": False, "mlp_bias": False})

@@ -1,17 +1,36 @@
-"""Mixtral (Jiang et al. 2024): presets, in our own format.
-
-LLaMA with a sparse mixture of experts in each layer, of which a token asks two.
-"""
+"""Mixtral (Jiang et al. 2024) in transformers: Mistral with a sparse mixture of experts in each
+layer, of which a token asks two."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import replace
 from typing import Any
 
-from regard import spec
+from regard.families.config_schema import SizeOrNull
 from regard.families.decoders import llama
+from regard.families.decoders.llama import LlamaFamily
 from regard.families.preset_settings import ConfigPresets, Size
+
+MIXTRAL = LlamaFamily(
+    model_type="mixtral",
+    architecture="MixtralForCausalLM",
+    defaults={
+        "intermediate_size": 14336,
+        "num_key_value_heads": SizeOrNull(8),
+        "rms_norm_eps": 1e-5,
+        "max_position_embeddings": 131_072,
+        "rope_theta": 1e6,
+        "sliding_window": None,
+        "num_local_experts": 8,
+        "num_experts_per_tok": 2,
+        "router_aux_loss_coef": 0.001,
+    },
+    fixed={"router_jitter_noise": 0.0},
+    synonyms={"num_experts": "num_local_experts"},
+    ignored=frozenset({"output_router_logits"}),
+)
+
+# ------------------------------------------------------------------ presets
 
 SIZES = {
     "tiny": Size({"layers": 2, "d_model": 128, "heads": 4, "groups": 2, "d_ff": 256, "experts": 4}),
@@ -26,20 +45,14 @@ SIZES = {
 DEFAULTS: dict[str, Any] = {**llama.PRESET_DEFAULTS, "experts": 8, "top": 2, "base": 1e6}
 
 
-def _to_spec(config: Mapping[str, Any]) -> spec.Decoder:
-    """The model of a LLaMA config, with `experts` in place of each feed-forward network."""
-    own = ("experts", "top")
-    model = llama.LLAMA.to_spec({key: value for key, value in config.items() if key not in own})
-    block = model.stack.block
-    assert isinstance(block.feedforward, spec.GatedFeedForward)
-    mixture = spec.MixtureOfExperts(config["experts"], block.feedforward, config["top"])
-    return replace(model, stack=replace(model.stack, block=replace(block, feedforward=mixture)))
-
-
 def _config(settings: Mapping[str, Any]) -> dict[str, Any]:
-    config = llama.preset_config(settings)
-    return {**config, "experts": settings["experts"], "top": settings["top"]}
+    return {
+        **llama.preset_config(settings),
+        "num_local_experts": settings["experts"],
+        "num_experts_per_tok": settings["top"],
+        "router_aux_loss_coef": 0.01,  # of Switch Transformer (Fedus et al. 2022)
+    }
 
 
-preset = ConfigPresets("mixtral", SIZES, DEFAULTS, _config, _to_spec)
+preset = ConfigPresets("mixtral", SIZES, DEFAULTS, _config, MIXTRAL.to_spec)
 PRESETS = {"mixtral": preset.family("decoder", 32_000, 32_768, "8x7b")}

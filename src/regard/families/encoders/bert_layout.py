@@ -306,7 +306,7 @@ class BertFamily:
                 f"max_position_embeddings {rows}",
                 "correct pad_token_id or max_position_embeddings",
             )
-        return spec.LearnedPosition(rows - offset, offset)
+        return spec.LearnedPosition(rows - offset, offset, offset - 1 if offset else None)
 
     def _pool(self, task: spec.HeadTask | None, values: Mapping[str, Any]) -> spec.Pool | None:
         dense = self.classifier_dense

@@ -187,6 +187,9 @@ def normalized(config: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def relative_position(values: Mapping[str, Any], model: spec.Encoder) -> spec.Disentangled | None:
+    # Nothing else about relative positions is read where there are none.
+    if not values["relative_attention"]:
+        return None
     terms = values["pos_att_type"]
     norm_name = values["norm_rel_ebd"]
     unknown_terms = any(term not in ("c2p", "p2c") for term in terms)
@@ -195,15 +198,11 @@ def relative_position(values: Mapping[str, Any], model: spec.Encoder) -> spec.Di
             f"config.json: pos_att_type {terms} or norm_rel_ebd {norm_name!r} is not supported",
             "known: pos_att_type c2p, p2c; norm_rel_ebd layer_norm, none",
         )
-    relative = values["relative_attention"]
-    if bool(terms) != relative or (relative and not values["share_att_key"]):
+    if not terms or not values["share_att_key"]:
         raise ModelError(
-            "config.json: relative_attention, pos_att_type and share_att_key "
-            "are supported only together",
+            "config.json: relative_attention is supported with pos_att_type and share_att_key only",
             "set all of them, or none; a model without share_att_key cannot be opened",
         )
-    if not terms:
-        return None
     both_or_one: Any = "both" if len({*terms}) == 2 else terms[0]
     distance = values["max_relative_positions"] or learned_positions(model).length
     block = model.stack.block

@@ -88,6 +88,9 @@ def to_config(model: spec.Encoder, positions: int) -> dict[str, Any]:
             "pos_att_type": ["c2p", "p2c"] if position.terms == "both" else [position.terms],
             "max_relative_positions": position.distance,
         }
+    attention = model.stack.block.attention
+    if attention.scale is not None:
+        config["pos_att_type"] = ["none"] * (round(attention.scale**-2 / attention.d_k) - 1)
     if model.pool:
         config["pooler_hidden_act"] = activation_name(model.pool.activation)
         config["pooler_dropout"] = model.pool.dropout
@@ -105,6 +108,10 @@ def to_spec(config: Mapping[str, Any], stored: Collection[str] = ()) -> spec.Enc
     if position is not None:
         position = replace(position, projections="own")
     attention = replace(model.stack.block.attention, bias="qvo")
+    if position is None and values["pos_att_type"]:
+        # Terms that have no distances to read still count in the scale.
+        scale = (attention.d_k * (1 + len(values["pos_att_type"]))) ** -0.5
+        attention = replace(attention, scale=scale)
     block = replace(model.stack.block, attention=attention)
     tokens = model.tokens
     if not values["position_biased_input"]:

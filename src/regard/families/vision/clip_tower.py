@@ -13,7 +13,7 @@ import torch
 
 from regard import spec
 from regard.families.block_config import DropoutKeys, block_from_config, stack_config
-from regard.families.config_schema import ConfigSchema
+from regard.families.config_schema import IGNORED_KEYS, ConfigSchema
 from regard.families.encoders.encoder_tensor_names import LayerNames
 from regard.families.tensor_table import Constant, Rename, Rule, module_rules, per_layer
 from regard.system.errors import ModelError
@@ -27,7 +27,6 @@ _DEFAULTS: dict[str, Any] = {
     "initializer_factor": 1.0,  # of fresh weights only
 }
 _FIXED: dict[str, Any] = {
-    "dropout": 0.0,
     "is_encoder_decoder": False,
     "is_decoder": False,
     "add_cross_attention": False,
@@ -67,6 +66,11 @@ class ClipTower:
     position_count: Callable[[spec.Encoder], int]
     # The rules of its input and of its pooling, by our prefix and theirs.
     input_rules: Callable[[spec.Encoder, str, str], list[Rule]]
+
+    @property
+    def _schema(self) -> ConfigSchema:
+        # transformers has no dropout of hidden states, whatever the config says.
+        return ConfigSchema({**_DEFAULTS, **self.defaults}, _FIXED, {}, IGNORED_KEYS | {"dropout"})
 
     @property
     def SPEC_TYPES(self) -> tuple[type, type]:
@@ -110,7 +114,7 @@ class ClipTower:
 
     def tower_spec(self, config: Mapping[str, Any], projected: int | None) -> spec.Encoder:
         """The tower of a config, with a projection to that width or none."""
-        values = ConfigSchema({**_DEFAULTS, **self.defaults}, _FIXED, {}).parse(config)
+        values = self._schema.parse(config)
         block = block_from_config(values, spec.PreNorm(), _DROPOUT)
         return self.encoder(values, block, projected)
 

@@ -1,0 +1,37 @@
+"""What `regard.load` opens of transformers' own classes, with the configurations of its tests."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import openness
+import pytest
+
+from seeds import SEEDS
+
+# One class of each layout; the slow test has all of them.
+FAST = [
+    ("bert", "BertForPreTraining"),
+    ("clip", "CLIPModel"),
+    ("deberta", "DebertaForTokenClassification"),
+    ("gpt_neox", "GPTNeoXForCausalLM"),
+    ("mixtral", "MixtralForCausalLM"),
+    ("roberta", "RobertaForMaskedLM"),
+    ("vit", "ViTForImageClassification"),
+]
+# Under masks that hide the first token DeBERTa attends to all positions evenly, the hidden ones
+# included; here the first token attends to what the mask shows.
+DIFFERS = {"DebertaForSequenceClassification", "DebertaV2ForSequenceClassification"}
+
+
+@pytest.mark.parametrize(("family", "name"), FAST)
+def test_a_class_of_each_layout_is_equal(family: str, name: str, tmp_path: Path) -> None:
+    assert openness.verdict(family, name, 0, tmp_path) == "equal"
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("seed", SEEDS)
+@pytest.mark.parametrize(("family", "name"), list(openness.cases()))
+def test_no_class_is_wrong(family: str, name: str, seed: int, tmp_path: Path) -> None:
+    verdict = openness.verdict(family, name, seed, tmp_path)
+    assert verdict == "equal" or verdict.startswith("refused") or name in DIFFERS
