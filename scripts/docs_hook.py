@@ -237,10 +237,11 @@ def insert_studies(folder: str) -> str:
     The folder has the numbers; verdicts, figures and tables follow from them as the code is today.
     """
     from regard.lab.study import listing, report
-    from regard.lab.study.result import StudyResult
     from regard.look import drawing
 
-    results = [StudyResult.read(ROOT / folder / f"{name}.json") for name in listing.in_order()]
+    results = [
+        report.StudyResult.read(ROOT / folder / f"{name}.json") for name in listing.in_order()
+    ]
     minutes = sum(result.seconds for result in results) / 60
     rows = ["| claim | verdict | seconds |", "|---|---|---|"]
     for result in results:

@@ -16,14 +16,12 @@ import pytest
 import torch
 from click.testing import CliRunner
 from torch import Tensor, nn
-from torch.nn.attention import SDPBackend, sdpa_kernel
-from torch.utils.flop_counter import FlopCounterMode
 
 from regard import spec
 from regard.builder.parameter_count import parameter_count
 from regard.cli.plan import command
 from regard.families import presets
-from regard.lab.compare.cost import _NoModules
+from regard.lab.measure.instruments import count_flops
 from regard.lab.plan import measurement, planner, report
 from regard.lab.plan.accelerators import ACCELERATORS, roofline_seconds
 from regard.lab.plan.compute_optimal import REFITTED, compute_optimal
@@ -129,12 +127,8 @@ def test_the_trace_counts_what_a_real_step_computes(name: str) -> None:
     subject = small(name)
     traced = trace(subject)
     core = modules(subject.description, subject.generator, real=True).train()
-    counter = FlopCounterMode(display=False)
-    counter.mod_tracker = _NoModules()  # type: ignore[assignment]
-    no_onednn = torch.backends.mkldnn.flags(enabled=False)
-    with sdpa_kernel(SDPBackend.MATH), no_onednn, counter:
-        subject.workload.loss(core, subject.workload.create(CPU)).backward()
-    counted = counter.get_total_flops()
+    batch = subject.workload.create(CPU)
+    counted = count_flops(lambda: subject.workload.loss(core, batch).backward())
     assert traced.parameters == sum(p.numel() for p in core.parameters())
     # Fused attention computes its scores once more in backward.
     assert counted <= traced.flops <= 1.1 * counted

@@ -36,6 +36,7 @@ LEVELS = (
     ("training",),
     # The laboratories.
     ("lab",),
+    ("lab.measure",),
     ("lab.compare", "lab.verify"),
     ("lab.show",),
     ("lab.plan",),

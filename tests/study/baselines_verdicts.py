@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from regard.lab.study.baselines import algorithms, fixed_context, gradient_distance, universal
+from regard.lab.study.baselines import algorithms, fixed_context, gradient_distance
 from regard.lab.study.study import Numbers, Outcome
 
 Case = tuple[Numbers, Outcome]
@@ -52,7 +52,7 @@ def complexity(exponent: float = 2.0, factor: float = 1.0) -> Numbers:
 def longer(**gaps: float) -> Numbers:
     """How much more often the LSTM is right on longer inputs."""
     exact = {}
-    for task in algorithms.TASKS:
+    for task in algorithms.Algorithms.tasks:
         lstm = {"test": [90.0], "longer": [40.0 + gaps[task]]}
         exact[task] = {"LSTM": lstm, "Transformer": {"test": [90.0], "longer": [40.0]}}
     return {"exact": exact}
@@ -61,9 +61,11 @@ def longer(**gaps: float) -> Numbers:
 def depths(parity: tuple[float, float], brackets: tuple[float, float]) -> Numbers:
     """The Universal Transformer's accuracy on seen and longer inputs; one layer is at chance."""
     accuracy = {}
-    for task, (test, beyond) in zip(universal.TASKS, (parity, brackets), strict=True):
+    for task, (test, beyond) in zip(
+        algorithms.UniversalDepth.tasks, (parity, brackets), strict=True
+    ):
         chance = {"test": [50.0], "longer": [50.0]}
-        accuracy[task] = dict.fromkeys(universal.MODELS, chance)
+        accuracy[task] = dict.fromkeys(algorithms.UniversalDepth.models, chance)
         accuracy[task] |= {"Universal": {"test": [test], "longer": [beyond]}}
     return {"accuracy": accuracy}
 

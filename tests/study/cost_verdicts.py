@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from regard.lab.study.cost import data_hunger, efficient_attention, transfer
-from regard.lab.study.cost.power_law import Law
+from regard.lab.study.cost.scaling_law import Law
 from regard.lab.study.study import Numbers, Outcome
 
 Case = tuple[Numbers, Outcome]

@@ -12,7 +12,7 @@ import pytest
 
 import regard.lab.study
 from regard.lab.study import listing
-from regard.lab.study.result import StudyResult
+from regard.lab.study.report import StudyResult
 from regard.lab.study.runner import fingerprint, stored
 from regard.lab.study.study import Outcome
 from regard.look import drawing

@@ -5,11 +5,18 @@ from __future__ import annotations
 import pytest
 import torch
 
+from regard.lab.measure.instruments import peak_bytes
 from regard.lab.study import layer_measurements, training_run
-from regard.lab.study.cost.power_law import Law, Point, bootstrap, fit, interval
-from regard.lab.study.cost.scaling_law import larger_width, size
+from regard.lab.study.cost.scaling_law import (
+    Law,
+    Point,
+    bootstrap,
+    fit,
+    interval,
+    larger_width,
+    size,
+)
 from regard.lab.study.cost.transfer import rank_correlation
-from regard.lab.study.peak_memory import peak_bytes
 from regard.lab.study.training.label_smoothing import calibration_error
 
 

@@ -16,7 +16,7 @@ from click.testing import CliRunner
 from regard.cli.study import command
 from regard.lab.study import listing, report
 from regard.lab.study.figure import mean_text
-from regard.lab.study.result import StudyResult
+from regard.lab.study.report import StudyResult
 from regard.lab.study.study import Study
 from regard.look import drawing
 from regard.look.drawing import Axis, BarChart, Bars, Chart, Figure, HeatMap, Series
@@ -108,7 +108,7 @@ def test_text_is_escaped() -> None:
 
 
 def test_a_page_is_self_contained() -> None:
-    page = report.page([result("scaling").section(), result("permutation").section()])
+    page = report.page([result("scaling"), result("permutation")])
     links = re.findall(r'href="#([^"]+)"', page)
     assert links == ["scaling", "permutation"]
     assert all(f'id="{name}"' in page for name in links)

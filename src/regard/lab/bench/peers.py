@@ -42,8 +42,7 @@ def nn_transformer(model: kinds.EncoderDecoder, device: torch.device) -> tuple[n
 
     def embed(tokens: Tensor) -> Tensor:
         scaled = embedding(tokens) * math.sqrt(d_model)
-        out: Tensor = dropout(scaled + positions[: tokens.shape[1]])
-        return out
+        return dropout(scaled + positions[: tokens.shape[1]])
 
     def forward(batch: Tensors) -> Tensor:
         source = batch["source"]
@@ -86,8 +85,7 @@ def marian(
             decoder_input_ids=batch["target"],
             use_cache=False,  # a training step needs no KV cache
         )
-        logits: Tensor = out.logits
-        return logits
+        return out.logits
 
     return peer, forward
 
@@ -123,8 +121,7 @@ def x_transformers(model: kinds.EncoderDecoder, device: torch.device) -> tuple[n
     def forward(batch: Tensors) -> Tensor:
         mask = batch.get("padding_mask")  # True for tokens, as ours
         memory = peer.encoder(batch["source"], mask=mask, return_embeddings=True)
-        logits: Tensor = peer.decoder.net(batch["target"], context=memory, context_mask=mask)
-        return logits
+        return peer.decoder.net(batch["target"], context=memory, context_mask=mask)
 
     return peer, forward
 

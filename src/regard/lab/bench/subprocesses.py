@@ -108,8 +108,7 @@ def time_first_output(folder: Path, name: str, text: str, new: int) -> dict[str,
 
 def read_request() -> dict[str, Any]:
     """The request, in the process that was started with it."""
-    request: dict[str, Any] = json.loads(os.environ[REQUEST])
-    return request
+    return json.loads(os.environ[REQUEST])
 
 
 def _environment(request: dict[str, Any]) -> dict[str, str]:

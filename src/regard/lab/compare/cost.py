@@ -1,25 +1,20 @@
 """The cost of one optimizer step: FLOPs, seconds, bytes, and how they grow with the length.
 
-FLOPs are counted while the model runs without fused attention and oneDNN, so that every matrix
-product is seen; what is computed is the same. Bytes are those of weights, gradients and the two
-moments of Adam, and of the activations that backward needs.
+Bytes are those of weights, gradients and the two moments of Adam, and of the activations that
+backward needs.
 """
 
 from __future__ import annotations
 
-import math
 import statistics
-import time
-import warnings
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from itertools import islice
 
 import torch
 from torch import Tensor
-from torch.nn.attention import SDPBackend, sdpa_kernel
-from torch.utils.flop_counter import FlopCounterMode
 
+from regard.lab.measure.instruments import count_flops, fastest, growth_exponent, seconds
 from regard.training.objectives.objective import CarriesState, Objective
 
 BATCHES = 6  # the first ones, over which costs are averaged
@@ -52,8 +47,9 @@ def step_cost(objective: Objective, longest: int | None, accumulate: int = 1) ->
     # The first batches of epoch 0, as training sees them.
     batches = [batch.to(device).tensors for _, batch in islice(objective.batches(0, 0), BATCHES)]
     model.train()
-    flops = statistics.mean(count_flops(objective, batch) for batch in batches) * accumulate
-    seconds = statistics.median(_seconds(objective, batch) for batch in batches) * accumulate
+    steps = [_forward_and_backward(objective, batch) for batch in batches]
+    flops = statistics.mean(map(count_flops, steps)) * accumulate
+    time = statistics.median(map(seconds, steps)) * accumulate
     weights = sum(p.numel() * p.element_size() for p in model.parameters())
     activations = max(activation_bytes(objective, batch) for batch in batches)
     memory = 4 * weights + activations  # weights, gradients, both moments of Adam
@@ -62,7 +58,7 @@ def step_cost(objective: Objective, longest: int | None, accumulate: int = 1) ->
     if longest is not None:
         growth, time_growth = _growth(objective, batches[0], max(8, min(LONGEST, longest)))
     model.zero_grad(set_to_none=True)  # backward has left gradients
-    return Cost(flops, seconds, memory, growth, time_growth)
+    return Cost(flops, time, memory, growth, time_growth)
 
 
 # --- growth with the length -----------------------------------------------------------------------
@@ -73,11 +69,17 @@ def _growth(objective: Objective, batch: Mapping[str, Tensor], longest: int) -> 
     # What is carried from batch to batch has as many rows as a batch.
     rows = None if isinstance(objective, CarriesState) else 1
     lengths = [longest // 8, longest // 4, longest // 2, longest]
-    inputs = [with_length(batch, length, rows) for length in lengths]
-    flops = [count_flops(objective, one) for one in inputs]
+    steps = [_forward_and_backward(objective, with_length(batch, n, rows)) for n in lengths]
+    flops = list(map(count_flops, steps))
     # The faster of two runs: the first of a length also allocates memory.
-    seconds = [min(_seconds(objective, one) for _ in range(2)) for one in inputs]
-    return growth_exponent(lengths, flops), growth_exponent(lengths, seconds)
+    times = [fastest(step, 2) for step in steps]
+    return growth_exponent(lengths, flops), growth_exponent(lengths, times)
+
+
+def _forward_and_backward(
+    objective: Objective, batch: Mapping[str, Tensor]
+) -> Callable[[], object]:
+    return lambda: objective.loss(batch)[0].backward()
 
 
 def with_length(
@@ -96,56 +98,6 @@ def with_length(
             tensor = tensor[:, positions]
         tensors[name] = tensor
     return tensors
-
-
-def growth_exponent(lengths: list[int], values: list[float]) -> float:
-    """The exponent b of values ~ lengths^b: the least-squares slope of the logarithms."""
-    x = [math.log(length) for length in lengths]
-    y = [math.log(value) for value in values]
-    mean_x = statistics.mean(x)
-    mean_y = statistics.mean(y)
-    covariance = sum((a - mean_x) * (b - mean_y) for a, b in zip(x, y, strict=True))
-    return covariance / sum((a - mean_x) ** 2 for a in x)
-
-
-# --- measurements ---------------------------------------------------------------------------------
-
-
-def count_flops(objective: Objective, batch: Mapping[str, Tensor]) -> float:
-    """The floating-point operations of forward and backward."""
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # PyTorch warns of a setting that is put back as it was
-        no_onednn = torch.backends.mkldnn.flags(enabled=False)
-        counter = FlopCounterMode(display=False)
-        # Only the total is asked for. The tracker of modules fails in reversible blocks, whose
-        # inputs have no gradient function while they run.
-        counter.mod_tracker = _NoModules()  # type: ignore[assignment]
-        with sdpa_kernel(SDPBackend.MATH), no_onednn, counter:
-            loss, _ = objective.loss(batch)
-            loss.backward()
-    return float(counter.get_total_flops())
-
-
-class _NoModules:
-    """Stands in for the tracker that says which module an operation belongs to."""
-
-    parents = frozenset({"Global"})
-
-    def __enter__(self) -> None:
-        pass
-
-    def __exit__(self, *error: object) -> None:
-        pass
-
-
-def _seconds(objective: Objective, batch: Mapping[str, Tensor]) -> float:
-    """The time of forward and backward."""
-    start = time.perf_counter()
-    loss, _ = objective.loss(batch)
-    loss.backward()
-    if next(objective.model.parameters()).is_cuda:
-        torch.cuda.synchronize()  # kernels run after their launch
-    return time.perf_counter() - start
 
 
 def activation_bytes(objective: Objective, batch: Mapping[str, Tensor]) -> int:

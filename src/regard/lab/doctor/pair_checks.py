@@ -228,14 +228,12 @@ def _association(source: Array, target: Array) -> Array:
     together = source.T @ target
     # [W, W], if the words of both sides were independent
     expected = np.outer(source.sum(axis=0), target.sum(axis=0)) / max(1, len(source))
-    information: Array = np.log((together + 0.5) / (expected + 0.5))
-    return information
+    return np.log((together + 0.5) / (expected + 0.5))
 
 
 def _mean_score(scores: Array, candidates: Array) -> Array:
     """[N]: the mean over the words of each candidate."""
-    mean: Array = (scores * candidates).sum(axis=1) / np.maximum(1, candidates.sum(axis=1))
-    return mean
+    return (scores * candidates).sum(axis=1) / np.maximum(1, candidates.sum(axis=1))
 
 
 def _slip(source: Array, target: Array, wins: dict[int, Array]) -> tuple[int, int] | None:

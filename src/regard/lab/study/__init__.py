@@ -16,12 +16,12 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from regard.lab.study.result import StudyResult
+    from regard.lab.study.report import StudyResult
     from regard.lab.study.runner import run, run_all
 
 __all__ = ["StudyResult", "run", "run_all"]
 
-_PLACES = {"StudyResult": "result", "run": "runner", "run_all": "runner"}
+_PLACES = {"StudyResult": "report", "run": "runner", "run_all": "runner"}
 
 if not TYPE_CHECKING:
     # As in `regard`: listing the studies does not wait for torch.

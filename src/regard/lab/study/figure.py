@@ -1,11 +1,16 @@
-"""Tables as data, and the numbers of several seeds as texts; figures are those of `drawing`."""
+"""Figures and tables as data, and the numbers of several seeds in them."""
 
 from __future__ import annotations
 
 import math
 import statistics
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
+
+from regard.look.drawing import Bars, Series
+
+Runs = Sequence[Mapping[str, Any]]  # the measurements of each seed
 
 
 @dataclass(frozen=True)
@@ -20,9 +25,19 @@ class Table:
 # ------------------------------------------------------------------ numbers of several seeds
 
 
+def column(runs: Runs, key: str) -> list[Any]:
+    """One measurement of each seed."""
+    return [run[key] for run in runs]
+
+
 def mean(values: Sequence[float]) -> float:
     """The mean over the seeds."""
     return statistics.fmean(values)
+
+
+def means(runs: Iterable[Sequence[float]]) -> list[float]:
+    """The mean over the seeds at each place of a curve."""
+    return [mean(values) for values in zip(*runs, strict=True)]
 
 
 def deviation(values: Sequence[float]) -> float:
@@ -37,8 +52,7 @@ def mean_text(values: Sequence[float], number_format: str = "") -> str:
     """
     centre = mean(values)
     spread = deviation(values)
-    if not number_format:
-        number_format = _digits(centre, spread)
+    number_format = number_format or _digits(centre, spread)
     text = format(centre, number_format)
     if len(values) > 1:
         text += f" ± {format(spread, number_format)}"
@@ -57,3 +71,26 @@ def _digits(centre: float, spread: float) -> str:
     if spread:
         decimals = min(decimals, 1 - math.floor(math.log10(spread)))
     return f",.{max(0, decimals)}f"
+
+
+def exceeds(values: Sequence[float], base: Sequence[float]) -> bool:
+    """Whether the mean is higher by more than the standard deviations of both."""
+    return mean(values) - mean(base) > deviation(values) + deviation(base)
+
+
+# ------------------------------------------------------------------ parts of figures and tables
+
+
+def bars(runs: Mapping[str, Runs], key: str, name: str = "") -> Bars:
+    """A bar for each model: one measurement of all its seeds."""
+    return Bars(name, [column(each, key) for each in runs.values()])
+
+
+def line(name: str, x: Sequence[float], runs: Runs, key: str) -> Series:
+    """A curve that each seed has measured."""
+    return Series.over_seeds(name, x, column(runs, key))
+
+
+def cells(runs: Runs, keys: Iterable[str], number_format: str = "") -> list[str]:
+    """Cells of a table: the means of several measurements, with deviations."""
+    return [mean_text(column(runs, key), number_format) for key in keys]

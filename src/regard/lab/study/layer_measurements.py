@@ -6,20 +6,17 @@ other, and the path of the gradient between the first and the last position.
 
 from __future__ import annotations
 
-import time
-import warnings
 from collections.abc import Callable
 from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.nn.attention import SDPBackend, sdpa_kernel
-from torch.utils.flop_counter import FlopCounterMode
 
 from regard import spec
 from regard.core.context import Context, LayerContext
 from regard.core.convolution import DilatedConvolution
-from regard.lab.study import training_run
+from regard.lab.measure.instruments import count_flops, fastest
+from regard.lab.study.training_run import build_seeded
 
 KERNEL = 3  # k of convolutions
 WINDOW = 8  # r of restricted self-attention: so many positions on each side
@@ -41,27 +38,16 @@ def layer(name: str, width: int, *, seed: int = 0, dilation: int = 1) -> Layer:
     pattern = spec.WindowMask(WINDOW) if name == "restricted" else spec.FullMask()
     block = spec.Block(spec.Attention(1, width, width), spec.FeedForward(1), dropout=0.0)
     description = spec.Encoder(width, spec.Tokens(4, None), spec.Stack(1, block, pattern))
-    stack: Any = training_run.build_seeded(description, seed).stack
+    stack: Any = build_seeded(description, seed).stack
 
     def attend(x: Tensor) -> Tensor:
         inputs = stack.layer_inputs(x, None, Context())
-        out: Tensor = stack.block(0).attention(x, inputs.mask, None, LayerContext())
-        return out
+        return stack.block(0).attention(x, inputs.mask, None, LayerContext())
 
     return attend
 
 
 # ------------------------------------------------------------------ operations and time
-
-
-def _fused_attention_flops(q: Any, k: Any, v: Any, *options: Any, **more: Any) -> int:
-    """Two products for each pair of a query and a key that share a block."""
-    rows, heads, queries, width = q
-    return int(2 * rows * heads * queries * k[2] * (width + v[3]))
-
-
-# Blocks of restricted attention are computed by a kernel that the counter does not know.
-FUSED_FLOPS = {torch.ops.aten._scaled_dot_product_flash_attention_for_cpu: _fused_attention_flops}
 
 
 @torch.no_grad()
@@ -73,12 +59,7 @@ def flops(name: str, length: int, width: int) -> float:
     """
     one = layer(name, width)
     x = torch.randn(1, length, width)
-    counter = FlopCounterMode(display=False, custom_mapping=FUSED_FLOPS)
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # PyTorch warns of a setting that is put back as it was
-        with sdpa_kernel(SDPBackend.MATH), torch.backends.mkldnn.flags(enabled=False), counter:
-            one(x)
-    total = float(counter.get_total_flops())
+    total = count_flops(lambda: one(x))
     if name in ("self-attention", "restricted"):
         total -= 4 * 2 * length * width**2
     return total
@@ -89,12 +70,7 @@ def seconds(name: str, length: int, width: int, repeats: int = 3) -> float:
     """The time of one forward pass: the fastest of several."""
     one = layer(name, width)
     x = torch.randn(1, length, width)
-    times = []
-    for _ in range(repeats):
-        start = time.perf_counter()
-        one(x)
-        times.append(time.perf_counter() - start)
-    return min(times)
+    return fastest(lambda: one(x), repeats)
 
 
 # ------------------------------------------------------------------ sequential operations

@@ -24,130 +24,109 @@ TOPICS = {
 class Listing(NamedTuple):
     """A line of the list: where the study stands, and its title."""
 
-    topic: str  # a key of TOPICS
     title: str
     class_path: str  # below regard.study
+
+    @property
+    def topic(self) -> str:
+        """A key of TOPICS: the folder."""
+        return self.class_path.partition(".")[0]
 
 
 STUDIES: dict[str, Listing] = {
     # attention
-    "scaling": Listing(
-        "attention", "Scaling scores by 1/√d_k", "attention.score_scaling.ScoreScaling"
-    ),
+    "scaling": Listing("Scaling scores by 1/√d_k", "attention.score_scaling.ScoreScaling"),
     "permutation": Listing(
-        "attention", "Permutation equivariance and positions", "attention.permutation.Permutation"
+        "Permutation equivariance and positions", "attention.permutation.Permutation"
     ),
-    "lookup": Listing(
-        "attention", "Soft look-up and its hard limit", "attention.soft_lookup.SoftLookup"
-    ),
+    "lookup": Listing("Soft look-up and its hard limit", "attention.soft_lookup.SoftLookup"),
     "tied_projections": Listing(
-        "attention",
         "One, two or three matrices for Q, K and V",
         "attention.tied_projections.TiedProjections",
     ),
-    "heads": Listing("attention", "One head or many; pruning them", "attention.heads.Heads"),
+    "heads": Listing("One head or many; pruning them", "attention.heads.Heads"),
     "score_function": Listing(
-        "attention", "Additive and dot-product scores", "attention.score_function.ScoreFunction"
+        "Additive and dot-product scores", "attention.score_function.ScoreFunction"
     ),
-    "explanation": Listing(
-        "attention", "Attention is not explanation", "attention.explanation.Explanation"
-    ),
+    "explanation": Listing("Attention is not explanation", "attention.explanation.Explanation"),
     # positions
     "sinusoids": Listing(
-        "positions", "Sinusoids: unique, bounded, shifts linear", "positions.sinusoids.Sinusoids"
+        "Sinusoids: unique, bounded, shifts linear", "positions.sinusoids.Sinusoids"
     ),
     "wavelengths": Listing(
-        "positions", "Sinusoids: slow dimensions, distance", "positions.wavelengths.Wavelengths"
+        "Sinusoids: slow dimensions, distance", "positions.sinusoids.Wavelengths"
     ),
     "learned_positions": Listing(
-        "positions",
         "Learned and sinusoidal positions",
         "positions.learned_positions.LearnedPositions",
     ),
-    "extrapolation": Listing(
-        "positions", "Beyond the training length", "positions.extrapolation.Extrapolation"
-    ),
+    "extrapolation": Listing("Beyond the training length", "positions.extrapolation.Extrapolation"),
     # block
-    "pointwise": Listing("block", "Feed-forward as 1×1 convolutions", "block.pointwise.Pointwise"),
+    "pointwise": Listing("Feed-forward as 1×1 convolutions", "block.pointwise.Pointwise"),
     "receptive_field": Listing(
-        "block", "Receptive fields of layers", "block.receptive_field.ReceptiveField"
+        "Receptive fields of layers", "block.receptive_field.ReceptiveField"
     ),
-    "residuals": Listing("block", "Residual connections over depth", "block.residuals.Residuals"),
-    "norms": Listing("block", "LayerNorm, RMSNorm, BatchNorm", "block.norms.Norms"),
+    "residuals": Listing("Residual connections over depth", "block.residuals.Residuals"),
+    "norms": Listing("LayerNorm, RMSNorm, BatchNorm", "block.norms.Norms"),
     "norm_placement": Listing(
-        "block", "Post-norm, pre-norm and warm-up", "block.norm_placement.NormPlacement"
+        "Post-norm, pre-norm and warm-up", "block.norm_placement.NormPlacement"
     ),
     # training
-    "warmup": Listing("training", "Warm-up on and off", "training.warmup.Warmup"),
+    "warmup": Listing("Warm-up on and off", "training.warmup.Warmup"),
     "label_smoothing": Listing(
-        "training",
         "Label smoothing: perplexity, BLEU, calibration",
         "training.label_smoothing.LabelSmoothing",
     ),
     "teacher_forcing": Listing(
-        "training", "Teacher forcing and exposure", "training.teacher_forcing.TeacherForcing"
+        "Teacher forcing and exposure", "training.teacher_forcing.TeacherForcing"
     ),
     "training_memory": Listing(
-        "training",
         "Mixed precision, accumulation, checkpointing",
         "training.training_memory.TrainingMemory",
     ),
-    "depth": Listing("training", "Depth before width", "training.depth.Depth"),
+    "depth": Listing("Depth before width", "training.depth.Depth"),
     # baselines
     "gradient_distance": Listing(
-        "baselines", "Gradients over distance", "baselines.gradient_distance.GradientDistance"
+        "Gradients over distance", "baselines.gradient_distance.GradientDistance"
     ),
     "fixed_context": Listing(
-        "baselines", "The fixed context as a bottleneck", "baselines.fixed_context.FixedContext"
+        "The fixed context as a bottleneck", "baselines.fixed_context.FixedContext"
     ),
     "path_length": Listing(
-        "baselines", "Path lengths, sequential operations", "baselines.path_length.PathLength"
+        "Path lengths, sequential operations", "baselines.layer_costs.PathLength"
     ),
-    "complexity": Listing(
-        "baselines", "Complexity over n and d", "baselines.complexity.Complexity"
-    ),
+    "complexity": Listing("Complexity over n and d", "baselines.layer_costs.Complexity"),
     "algorithms": Listing(
-        "baselines", "Copying and parity, longer than seen", "baselines.algorithms.Algorithms"
+        "Copying and parity, longer than seen", "baselines.algorithms.Algorithms"
     ),
     "universal": Listing(
-        "baselines",
         "Universal Transformers: parity, brackets",
-        "baselines.universal.UniversalDepth",
+        "baselines.algorithms.UniversalDepth",
     ),
     # cost
     "attention_memory": Listing(
-        "cost", "Memory of attention, fused or not", "cost.attention_memory.AttentionMemory"
+        "Memory of attention, fused or not", "cost.attention_memory.AttentionMemory"
     ),
-    "kv_cache": Listing("cost", "The KV cache: cost of a token", "cost.kv_cache.KVCache"),
+    "kv_cache": Listing("The KV cache: cost of a token", "cost.kv_cache.KVCache"),
     "efficient_attention": Listing(
-        "cost",
         "Efficient attention: quality and cost",
         "cost.efficient_attention.EfficientAttention",
     ),
-    "scaling_law": Listing(
-        "cost", "A scaling law and its prediction", "cost.scaling_law.ScalingLaw"
-    ),
-    "data_hunger": Listing("cost", "Data hunger and saturation", "cost.data_hunger.DataHunger"),
-    "transfer": Listing("cost", "Do modifications transfer?", "cost.transfer.Transfer"),
-    "decoder_only": Listing(
-        "cost", "Decoder-only or encoder–decoder", "cost.decoder_only.DecoderOnly"
-    ),
+    "scaling_law": Listing("A scaling law and its prediction", "cost.scaling_law.ScalingLaw"),
+    "data_hunger": Listing("Data hunger and saturation", "cost.data_hunger.DataHunger"),
+    "transfer": Listing("Do modifications transfer?", "cost.transfer.Transfer"),
+    "decoder_only": Listing("Decoder-only or encoder–decoder", "cost.decoder_only.DecoderOnly"),
     # inside
-    "induction": Listing(
-        "inside", "Circuits: induction heads, composition", "inside.induction.Induction"
-    ),
+    "induction": Listing("Circuits: induction heads, composition", "inside.induction.Induction"),
     "feedforward_units": Listing(
-        "inside",
         "Feed-forward units as keys and values",
         "inside.feedforward_units.FeedForwardUnits",
     ),
-    "head_roles": Listing("inside", "Head roles on parsed text", "inside.head_roles.HeadRoles"),
-    "ambiguity": Listing(
-        "inside", "Ambiguity: bank, with the telescope", "inside.ambiguity.Ambiguity"
-    ),
+    "head_roles": Listing("Head roles on parsed text", "inside.head_roles.HeadRoles"),
+    "ambiguity": Listing("Ambiguity: bank, with the telescope", "inside.ambiguity.Ambiguity"),
     # tables
-    "layer_types": Listing("tables", "Table 1: layer types", "tables.layer_types.LayerTypes"),
-    "ablation": Listing("tables", "Table 3: variations of the model", "tables.ablation.Ablation"),
+    "layer_types": Listing("Table 1: layer types", "tables.layer_types.LayerTypes"),
+    "ablation": Listing("Table 3: variations of the model", "tables.ablation.Ablation"),
 }
 
 

@@ -1,36 +1,26 @@
-"""Reports of studies: self-contained HTML in light and dark, and text for a terminal."""
+"""The result of a study, and its reports: self-contained HTML, and text for a terminal."""
 
 from __future__ import annotations
 
+import json
 import re
 import textwrap
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from html import escape
 from itertools import groupby
+from pathlib import Path
+from typing import Any
 
+from regard.lab.study import listing
 from regard.lab.study.figure import Table
-from regard.lab.study.study import Outcome, Verdict
+from regard.lab.study.study import Effort, Numbers, Outcome, Study, Verdict
 from regard.look import drawing
 from regard.look.drawing import Figure, terminal
-
-
-@dataclass(frozen=True)
-class Section:
-    """What a report has of one study."""
-
-    name: str  # of the study, and its anchor on a page
-    title: str
-    topic: str  # the heading it stands under
-    claim: str
-    source: str  # paper and section
-    measurement: str  # what is measured, and on what
-    rule: str  # how the verdict follows
-    settings: str  # how it was made
-    verdict: Verdict
-    figures: Sequence[Figure]
-    tables: Sequence[Table]
-
+from regard.look.result import to_json
+from regard.system import disk
+from regard.system.errors import DataError
 
 LONG_CELL = 36  # letters of a cell that is a sentence
 MOST_LETTERS = 66  # of a row of a table that fits beside a figure
@@ -94,26 +84,128 @@ main .topic { font-size: 1.45rem; margin: 2.2rem 0 .8rem; }
 _CLASSES = {Outcome.HOLDS: "holds", Outcome.LIMITED: "limits", Outcome.FAILS: "fails"}
 
 
+# ------------------------------------------------------------------ the result of a study
+
+
+@dataclass(frozen=True)
+class StudyResult:
+    """Numbers of a study with verdict, figures and tables; shown as a page in notebooks."""
+
+    study: Study
+    effort: Effort
+    numbers: Numbers  # as `measure` returned them
+    seconds: float  # of measuring
+    fingerprint: str  # of code and settings
+
+    @property
+    def name(self) -> str:
+        return self.study.name
+
+    @property
+    def title(self) -> str:
+        return listing.STUDIES[self.name].title
+
+    @property
+    def topic(self) -> str:
+        """The heading that it stands under."""
+        return listing.TOPICS[listing.STUDIES[self.name].topic]
+
+    # A page asks for it several times.
+    @cached_property
+    def verdict(self) -> Verdict:
+        return self.study.verdict(self.numbers)
+
+    @property
+    def figures(self) -> list[Figure]:
+        return self.study.figures(self.numbers)
+
+    @property
+    def tables(self) -> list[Table]:
+        return self.study.tables(self.numbers)
+
+    @property
+    def settings(self) -> str:
+        """How it was made, in a few words."""
+        # Quick results must not be taken for full ones.
+        seeds = len(self.effort.seeds)
+        runs = "1 seed" if seeds == 1 else f"{seeds} seeds"
+        return f"{'quick' if self.effort.quick else 'full'}, {runs}, {self.seconds:.0f} s"
+
+    # --- for people ---
+
+    def html(self) -> str:
+        """An HTML fragment, for a page that has `report.STYLE`."""
+        return section(self)
+
+    def _repr_html_(self) -> str:
+        return f'<div class="regard"><style>{STYLE}</style>{section(self)}</div>'
+
+    def to_html(self, path: str | Path) -> None:
+        """Writes a self-contained HTML page."""
+        disk.write_file(Path(path), page([self]))
+
+    def __str__(self) -> str:
+        return "\n".join(lines(self))
+
+    # --- for programs ---
+
+    def to_dict(self) -> dict[str, Any]:
+        """All of it as JSON values."""
+        return {
+            "study": self.name,
+            "title": self.title,
+            "topic": self.topic,
+            **{key: getattr(self.study, key) for key in ("claim", "source", "measurement", "rule")},
+            "outcome": self.verdict.outcome.value,
+            "reason": self.verdict.reason,
+            "quick": self.effort.quick,
+            "seeds": list(self.effort.seeds),
+            "seconds": round(self.seconds, 3),
+            "fingerprint": self.fingerprint,
+            "numbers": to_json(self.numbers),
+        }
+
+    def save(self, folder: Path) -> None:
+        """Writes NAME.json, atomically."""
+        disk.write_json(folder / f"{self.name}.json", self.to_dict())
+
+    @classmethod
+    def read(cls, file: Path) -> StudyResult:
+        """A result that `save` has written."""
+        try:
+            values = json.loads(file.read_text(encoding="utf-8"))
+            return cls(
+                # Verdict, figures and tables follow from the numbers, as the code is today.
+                listing.load(values["study"]),
+                Effort(values["quick"], tuple(values["seeds"])),
+                values["numbers"],
+                values["seconds"],
+                values["fingerprint"],
+            )
+        except (KeyError, TypeError, json.JSONDecodeError):
+            raise DataError(f"{file} is no result of a study", "delete it") from None
+
+
 # ------------------------------------------------------------------ HTML
 
 
-def section(study: Section) -> str:
+def section(result: StudyResult) -> str:
     """A study as an HTML fragment without a style of its own; see `STYLE`."""
     # The verdict stands before the figures: a reader looks for it first.
-    verdict = study.verdict
+    verdict = result.verdict
     parts = [
-        f'<article class="study" id="{escape(study.name)}"><h3>{escape(study.title)}</h3>',
-        f'<p class="claim">{escape(study.claim)}</p>',
-        f'<p class="faint">{escape(study.source)}</p>',
+        f'<article class="study" id="{escape(result.name)}"><h3>{escape(result.title)}</h3>',
+        f'<p class="claim">{escape(result.study.claim)}</p>',
+        f'<p class="faint">{escape(result.study.source)}</p>',
         f'<p class="verdict {_CLASSES[verdict.outcome]}"><b>{escape(verdict.outcome)}</b> '
         f"{_prose(verdict.reason)}</p>",
         '<div class="charts">',
-        *(_figure(figure) for figure in study.figures),
-        *(_table(table) for table in study.tables),
+        *(_figure(figure) for figure in result.figures),
+        *(_table(table) for table in result.tables),
         "</div>",
-        f"<details><summary>How it was measured ({escape(study.settings)})</summary>"
-        f"<p>{escape(study.measurement)}</p><p>Rule: {escape(study.rule)}</p>"
-        f"<p><code>regard study {escape(study.name)}</code></p></details></article>",
+        f"<details><summary>How it was measured ({escape(result.settings)})</summary>"
+        f"<p>{escape(result.study.measurement)}</p><p>Rule: {escape(result.study.rule)}</p>"
+        f"<p><code>regard study {escape(result.name)}</code></p></details></article>",
     ]
     return "\n".join(parts)
 
@@ -164,39 +256,34 @@ def _power(match: re.Match[str]) -> str:
     return power if mantissa == "1" else f"{mantissa}·{power}"
 
 
-def standalone(study: Section) -> str:
-    """A study with its style, as a notebook shows it."""
-    return f'<div class="regard"><style>{STYLE}</style>{section(study)}</div>'
-
-
-def page(studies: Sequence[Section]) -> str:
+def page(results: Sequence[StudyResult]) -> str:
     """A self-contained page: contents with the verdicts, then the studies by topic."""
     # A page of one study has its title and no contents.
     title = "Claims of the literature, measured"
-    if len(studies) == 1:
-        title = studies[0].title
+    if len(results) == 1:
+        title = results[0].title
     # Studies come in the order of their topics.
-    topics = [(topic, list(group)) for topic, group in groupby(studies, lambda one: one.topic)]
+    topics = [(topic, list(group)) for topic, group in groupby(results, lambda one: one.topic)]
     parts = [
         f'<main><div class="top"><h1>{escape(title)}</h1>',
         # Light and dark change places without a script.
         '<label><input type="checkbox" id="theme"> other colours</label></div>',
     ]
-    if len(studies) > 1:
-        parts += [_summary(studies), _contents(topics)]
+    if len(results) > 1:
+        parts += [_summary(results), _contents(topics)]
     for topic, group in topics:
         parts.append(f'<h2 class="topic">{escape(topic)}</h2>')
-        parts += [section(study) for study in group]
+        parts += [section(result) for result in group]
     body = "\n".join([*parts, "</main>"])
     return drawing.page(title, body, _STUDY_STYLE + _PAGE_STYLE)
 
 
-def _summary(studies: Sequence[Section]) -> str:
+def _summary(results: Sequence[StudyResult]) -> str:
     # How many claims hold, at a glance.
-    outcomes = [study.verdict.outcome for study in studies]
+    outcomes = [result.verdict.outcome for result in results]
     counts = [f"{outcomes.count(outcome)} {_PLURAL[outcome]}" for outcome in Outcome]
     return (
-        f'<p class="faint">{len(studies)} studies: {", ".join(counts)}. Every verdict follows from '
+        f'<p class="faint">{len(results)} studies: {", ".join(counts)}. Every verdict follows from '
         "the numbers by a rule, which stands under each study.</p>"
     )
 
@@ -208,14 +295,14 @@ _PLURAL = {
 }
 
 
-def _contents(topics: Sequence[tuple[str, Sequence[Section]]]) -> str:
+def _contents(topics: Sequence[tuple[str, Sequence[StudyResult]]]) -> str:
     parts = ['<nav class="contents">']
-    for topic, studies in topics:
+    for topic, results in topics:
         parts.append(f"<section><h2>{escape(topic)}</h2><ul>")
-        for study in studies:
-            outcome = study.verdict.outcome
+        for result in results:
+            outcome = result.verdict.outcome
             parts.append(
-                f'<li><a href="#{escape(study.name)}">{escape(study.title)}</a>'
+                f'<li><a href="#{escape(result.name)}">{escape(result.title)}</a>'
                 f'<span class="mark {_CLASSES[outcome]}">{escape(outcome)}</span></li>'
             )
         parts.append("</ul></section>")
@@ -225,15 +312,15 @@ def _contents(topics: Sequence[tuple[str, Sequence[Section]]]) -> str:
 # ------------------------------------------------------------------ text
 
 
-def lines(study: Section, width: int = 100) -> list[str]:
+def lines(result: StudyResult, width: int = 100) -> list[str]:
     """A study for a terminal: claim, tables, verdict."""
-    text = [study.title, "", *textwrap.wrap(f"Claim: {study.claim}", width)]
-    text += textwrap.wrap(f"Source: {study.source}", width)
-    text += textwrap.wrap(f"Measured: {study.measurement}", width)
-    for table in study.tables:
+    text = [result.title, "", *textwrap.wrap(f"Claim: {result.study.claim}", width)]
+    text += textwrap.wrap(f"Source: {result.study.source}", width)
+    text += textwrap.wrap(f"Measured: {result.study.measurement}", width)
+    for table in result.tables:
         rows = [list(table.columns), *(list(row) for row in table.rows)]
         text += ["", table.title, *terminal.table(rows, width=MOST_COLUMNS)]
-    text += ["", *textwrap.wrap(f"Rule: {study.rule}", width)]
-    verdict = study.verdict
+    text += ["", *textwrap.wrap(f"Rule: {result.study.rule}", width)]
+    verdict = result.verdict
     text += textwrap.wrap(f"Verdict: {verdict.outcome}. {verdict.reason}", width)
-    return [*text, f"({study.settings})"]
+    return [*text, f"({result.settings})"]

@@ -15,7 +15,7 @@ import torch
 
 from regard import __version__
 from regard.lab.study import listing, report
-from regard.lab.study.result import StudyResult
+from regard.lab.study.report import StudyResult
 from regard.lab.study.study import Effort, Progress, Study
 from regard.system import disk
 from regard.system.errors import DataError, SettingError
@@ -58,15 +58,15 @@ def run_all(
     """
     folder.mkdir(parents=True, exist_ok=True)
     # Of earlier results too: the report has all of them.
-    sections: list[report.Section] = []
+    results: list[StudyResult] = []
     for name in names or listing.in_order():
         study = listing.load(name)
         result = stored(folder, study, _effort(study, quick, seeds))
         if result is None:
             result = run(name, quick=quick, seeds=seeds, progress=_named(progress, name))
             result.save(folder)
-        sections.append(result.section())
-        disk.write_file(folder / "report.html", report.page(sections))
+        results.append(result)
+        disk.write_file(folder / "report.html", report.page(results))
         yield result
 
 

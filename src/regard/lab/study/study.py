@@ -3,19 +3,20 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
+from itertools import product
 from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 
-from regard.lab.study.figure import Table
-
 if TYPE_CHECKING:  # the list of studies is read without NumPy
+    from regard.lab.study.figure import Table
     from regard.look.drawing import Figure
 
 # Plain JSON values: measurements of each seed, from which everything that is shown follows.
 Numbers = dict[str, Any]
 Item = TypeVar("Item")
+Key = TypeVar("Key")
 
 
 class Outcome(StrEnum):
@@ -34,16 +35,11 @@ class Verdict:
     reason: str
 
 
-@dataclass(frozen=True)
-class Effort:
-    """How much a study computes: `quick` for some ten seconds, else a minute or two."""
-
-    quick: bool
-    seeds: tuple[int, ...]  # one measurement each
-
-    def choose(self, quick: Item, full: Item) -> Item:
-        """The first setting for a quick study, the second for a full one."""
-        return quick if self.quick else full
+def judge(all_of_it: bool, a_part: bool, reason: str) -> Verdict:
+    """The verdict where a claim fails without `a_part`, and is limited without `all_of_it`."""
+    if not a_part:
+        return Verdict(Outcome.FAILS, reason)
+    return Verdict(Outcome.HOLDS if all_of_it else Outcome.LIMITED, reason)
 
 
 class Progress:
@@ -62,6 +58,32 @@ class Progress:
             self(index / len(items), describe(item))
             yield item
         self(1.0)
+
+
+@dataclass(frozen=True)
+class Effort:
+    """How much a study computes: `quick` for some ten seconds, else a minute or two."""
+
+    quick: bool
+    seeds: tuple[int, ...]  # one measurement each
+
+    def choose(self, quick: Item, full: Item) -> Item:
+        """The first setting for a quick study, the second for a full one."""
+        return quick if self.quick else full
+
+    def each_seed(self, progress: Progress, measure: Callable[[int], Item]) -> list[Item]:
+        """What is measured with each seed."""
+        return [measure(seed) for seed in progress.over(self.seeds, "seed {}".format)]
+
+    def each(
+        self, progress: Progress, models: Iterable[Key], measure: Callable[[Key, int], Item]
+    ) -> dict[Key, list[Item]]:
+        """What is measured of each model with each seed."""
+        results: dict[Key, list[Item]] = {model: [] for model in models}
+        jobs = list(product(self.seeds, results))
+        for seed, model in progress.over(jobs, lambda job: f"{job[1]}, seed {job[0]}"):
+            results[model].append(measure(model, seed))
+        return results
 
 
 class Study(ABC):

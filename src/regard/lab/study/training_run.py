@@ -22,8 +22,9 @@ from regard import spec
 from regard.builder import build
 from regard.data.generated import builtin
 from regard.data.generated.generated_task import SEPARATOR, GeneratedTask
+from regard.evaluation.metrics.bleu import Bleu
 from regard.families.presets import preset
-from regard.lab.study.study import Progress
+from regard.lab.study.study import Effort, Progress
 from regard.training.engine.lr_schedule import ConstantRate, Schedule
 from regard.wirings.core_model import CoreModel
 
@@ -60,8 +61,7 @@ def language_model(vocabulary: int, length: int, **changes: Any) -> spec.Model:
     off = {"dropout": 0.0, "attention_dropout": 0.0}
     model: Any = preset("gpt2", vocabulary, length, **(sizes | off | changes))
     # Embeddings are multiplied by √d_model (Section 3.4), or sinusoids would drown them.
-    scaled: spec.Model = replace(model, tokens=replace(model.tokens, scale=True))
-    return scaled
+    return replace(model, tokens=replace(model.tokens, scale=True))
 
 
 def translator(vocabulary: int, length: int, **changes: Any) -> spec.Model:
@@ -70,14 +70,20 @@ def translator(vocabulary: int, length: int, **changes: Any) -> spec.Model:
     return preset("transformer", vocabulary, length, **(sizes | {"dropout": 0.0} | changes))
 
 
+def with_block(model: Any, **changes: Any) -> Any:
+    """The model with these changes in the block of each of its stacks."""
+    stacks = {name: stack for name, stack in vars(model).items() if isinstance(stack, spec.Stack)}
+    changed = {n: replace(s, block=replace(s.block, **changes)) for n, s in stacks.items()}
+    return replace(model, **changed)
+
+
 def logits(model: Any, batch: Batch) -> Tensor:
     """Logits at each position: [B, T, V]."""
     if batch.source is None:
         hidden, _ = model(batch.tokens)
     else:
         hidden, _ = model(batch.source, batch.tokens, batch.source != PADDING)
-    output: Tensor = model.head(hidden)
-    return output
+    return model.head(hidden)
 
 
 # ------------------------------------------------------------------ the loop
@@ -115,6 +121,15 @@ def train(
         if on_step is not None:
             on_step(step, losses[-1])
     return losses
+
+
+def trained(
+    model: spec.Model, seed: int, batches: Iterator[Batch], steps: int, **options: Any
+) -> Any:
+    """The model after training with the weights of a seed, in evaluation mode."""
+    module = build_seeded(model, seed)
+    train(module, batches, steps, **options)
+    return module.eval()
 
 
 def mean_loss(output: Tensor, targets: Tensor, smoothing: float = 0.0) -> Tensor:
@@ -161,6 +176,42 @@ def evaluate(model: nn.Module, batches: Sequence[Batch]) -> Score:
     )
 
 
+# ------------------------------------------------------------------ greedy decoding
+
+
+@torch.no_grad()
+def translate(model: Any, source: Tensor, limit: int) -> list[list[int]]:
+    """The greedy translations of an encoder–decoder, without start and end: ids for each row.
+
+    `source` [B, S] is padded on the right.
+    """
+    model.eval()
+    memory = model.encode(source, source != PADDING)
+    state = model.start(memory, width=1, capacity=limit + 1)
+    # [B, 1], the decoder's first input
+    tokens = torch.full((len(source), 1), START)
+    columns = []
+    # Rows that have ended go on; what follows the end is cut off below.
+    for _ in range(limit):
+        tokens = model.step(tokens, state)[:, -1:].argmax(-1)  # [B, 1]
+        columns.append(tokens)
+    rows = torch.cat(columns, dim=1).tolist()
+    return [row[: [*row, END].index(END)] for row in rows]
+
+
+def as_text(words: Vocabulary, row: Sequence[int]) -> str:
+    """Words with spaces between them; special tokens are left out."""
+    return " ".join(words.words[token - RESERVED] for token in row if token >= RESERVED)
+
+
+def bleu(model: Any, batch: Batch, words: Vocabulary, limit: int = 40) -> float:
+    """BLEU of greedy translations of a batch, whose words are tokens already."""
+    assert batch.source is not None
+    hypotheses = [as_text(words, row) for row in translate(model, batch.source, limit)]
+    references = [as_text(words, row.tolist()) for row in batch.targets]
+    return Bleu("none").compute(hypotheses, references)
+
+
 # ------------------------------------------------------------------ several models
 
 
@@ -173,17 +224,32 @@ def compare(
     stream: Callable[[int], Iterator[Batch]],
     test: Sequence[Batch],
     steps: int,
-    seeds: Sequence[int],
+    effort: Effort,
     progress: Progress,
 ) -> Runs:
     """Trains each variant with each seed on `stream(seed)` and scores it on the test batches."""
-    jobs = [(name, seed) for seed in seeds for name in variants]
-    runs: Runs = {name: [] for name in variants}
-    for name, seed in progress.over(jobs, lambda job: f"{job[0]}, seed {job[1]}"):
-        model = build_seeded(variants[name], seed)
-        train(model, stream(seed), steps)
-        runs[name].append(evaluate(model, test)._asdict())
-    return runs
+
+    def measure(name: str, seed: int) -> dict[str, float]:
+        return evaluate(trained(variants[name], seed, stream(seed), steps), test)._asdict()
+
+    return effort.each(progress, variants, measure)
+
+
+def compare_on_english(variants: Variants, steps: int, effort: Effort, progress: Progress) -> Runs:
+    """The same with language models of the built-in English."""
+    return compare(
+        variants,
+        lambda seed: builtin_text("train", 5000, seed),
+        english_test(effort),
+        steps,
+        effort,
+        progress,
+    )
+
+
+def english_test(effort: Effort) -> list[Batch]:
+    """Held-out English sentences, the same for all models."""
+    return list(islice(builtin_text("test", 500, 0, rows=64), effort.choose(2, 6)))
 
 
 # ------------------------------------------------------------------ data
@@ -207,6 +273,9 @@ class Vocabulary:
 
     def encode(self, words: Sequence[str]) -> list[int]:
         return [self.ids[word] for word in words]
+
+
+Pairs = Sequence[tuple[list[str], list[str]]]
 
 
 class TaskBatches:
@@ -243,10 +312,10 @@ def words_of(sentence: str) -> list[str]:
 
 
 @cache
-def builtin_sentences(split: str, count: int) -> tuple[tuple[list[str], list[str]], ...]:
+def builtin_sentences(split: str, count: int) -> Pairs:
     """English and German words of so many sentences of the built-in language."""
     sentences = islice(builtin.sentences(split), count)
-    return tuple((words_of(one.source), words_of(one.target)) for one in sentences)
+    return [(words_of(one.source), words_of(one.target)) for one in sentences]
 
 
 @cache
@@ -271,7 +340,7 @@ def builtin_pairs(split: str, count: int, seed: int, rows: int = 16) -> Iterator
 
 
 def pair_batches(
-    pairs: Sequence[tuple[list[str], list[str]]], vocabulary: Vocabulary, seed: int, rows: int = 16
+    pairs: Pairs, vocabulary: Vocabulary, seed: int, rows: int = 16
 ) -> Iterator[Batch]:
     """Endless batches of pairs of sentences, in an order of the seed."""
     for chosen in _shuffled(pairs, seed, rows):
@@ -282,9 +351,7 @@ def pair_batches(
         yield Batch(tokens, targets, pad(source))
 
 
-def _shuffled(
-    pairs: Sequence[tuple[list[str], list[str]]], seed: int, rows: int
-) -> Iterator[list[tuple[list[str], list[str]]]]:
+def _shuffled(pairs: Pairs, seed: int, rows: int) -> Iterator[Pairs]:
     rng = random.Random(seed)
     while True:
         # Without replacement inside a batch.

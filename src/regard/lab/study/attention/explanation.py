@@ -11,19 +11,18 @@ from torch import Tensor
 from regard.core.context import Context
 from regard.core.probe import AttentionCall, Probe
 from regard.data.generated.algorithmic_tasks import LETTERS, Copying
-from regard.lab.study.figure import Table, mean, mean_text
-from regard.lab.study.study import Effort, Numbers, Outcome, Progress, Study, Verdict
+from regard.lab.study.figure import Table, bars, cells, column, mean
+from regard.lab.study.study import Effort, Numbers, Progress, Study, Verdict, judge
 from regard.lab.study.training_run import (
     NO_TARGET,
     PADDING,
     TaskBatches,
-    build_seeded,
     builtin_text,
     builtin_vocabulary,
     language_model,
-    train,
+    trained,
 )
-from regard.look.drawing import Axis, BarChart, Bars, Figure
+from regard.look.drawing import Axis, BarChart, Figure
 
 LAYERS = 2  # of the small language model
 WEAK = 0.5  # rank correlation; 1 is the same order
@@ -54,61 +53,52 @@ class Explanation(Study):
     def measure(self, effort: Effort, progress: Progress) -> Numbers:
         steps = effort.choose(200, 800)
         rows = effort.choose(12, 40)
-        runs: dict[str, list[dict[str, float]]] = {"copying": [], "English": []}
-        jobs = [(task, seed) for task in runs for seed in effort.seeds]
-        for task, seed in progress.over(jobs, lambda job: f"{job[0]}, seed {job[1]}"):
-            runs[task].append(_experiment(task, seed, steps, rows))
+        runs = effort.each(
+            progress,
+            ("copying", "English"),
+            lambda task, seed: _experiment(task, seed, steps, rows),
+        )
         return {"runs": runs, "steps": steps}
 
     def verdict(self, numbers: Numbers) -> Verdict:
         true_for = []
         parts = []
         for task, runs in numbers["runs"].items():
-            correlation = mean([run["correlation"] for run in runs])
-            shuffled = mean([run["shuffled"] for run in runs])
+            correlation = mean(column(runs, "correlation"))
+            shuffled = mean(column(runs, "shuffled"))
             if correlation < WEAK or shuffled < SMALL:
                 true_for.append(task)
             parts.append(
                 f"{task}: rank correlation {correlation:.2f}, shuffled weights move the median "
                 f"prediction by {shuffled:.2f}"
             )
-        # By the number of tasks on which the claim is true.
-        outcomes = (Outcome.FAILS, Outcome.LIMITED, Outcome.HOLDS)
-        return Verdict(outcomes[len(true_for)], "; ".join(parts) + ".")
+        return judge(len(true_for) == 2, bool(true_for), "; ".join(parts) + ".")
 
     def figures(self, numbers: Numbers) -> list[Figure]:
-        tasks = list(numbers["runs"])
-        changes = {
-            "weights shuffled": "shuffled",
-            "most attended removed": "most",
-            "least attended removed": "least",
-        }
-        bars = [
-            Bars(name, [[run[key] for run in numbers["runs"][task]] for task in tasks])
-            for name, key in changes.items()
+        runs = numbers["runs"]
+        moved = [
+            bars(runs, "shuffled", "weights shuffled"),
+            bars(runs, "most", "most attended removed"),
+            bars(runs, "least", "least attended removed"),
         ]
-        correlations = [[run["correlation"] for run in numbers["runs"][task]] for task in tasks]
         return [
             BarChart(
                 "How far the median prediction moves",
                 Axis("total variation, 0 to 1", low=0.0, high=1.0),
-                tasks,
-                bars,
+                list(runs),
+                moved,
             ),
             BarChart(
                 "Do weights and removal agree?",
                 Axis("rank correlation", low=0.0, high=1.0),
-                tasks,
-                [Bars("", correlations)],
+                list(runs),
+                [bars(runs, "correlation")],
             ),
         ]
 
     def tables(self, numbers: Numbers) -> list[Table]:
         keys = ["correlation", "shuffled", "most", "least"]
-        rows = [
-            [task, *(mean_text([run[key] for run in runs], ".2f") for key in keys)]
-            for task, runs in numbers["runs"].items()
-        ]
+        rows = [[task, *cells(runs, keys, ".2f")] for task, runs in numbers["runs"].items()]
         columns = ["task", "rank correlation", "shuffled", "most attended gone", "least attended"]
         return [Table("Mean ± standard deviation over the seeds", columns, rows)]
 
@@ -117,25 +107,23 @@ def _experiment(task: str, seed: int, steps: int, rows: int) -> dict[str, float]
     """Trains a model for the task and asks what its weights say."""
     if task == "copying":
         copying = TaskBatches(Copying(min_length=4, max_length=8), LETTERS)
-        model = build_seeded(language_model(len(copying.vocabulary), 32), seed)
+        model = language_model(len(copying.vocabulary), 32)
         stream = copying.stream("train", seed)
         test = next(copying.stream("test", 0))
     else:
-        model = build_seeded(language_model(len(builtin_vocabulary()), 32), seed)
+        model = language_model(len(builtin_vocabulary()), 32)
         stream = builtin_text("train", 5000, seed)
         test = next(builtin_text("test", 500, 0))
-    train(model, stream, steps)
-    model.eval()
+    module = trained(model, seed, stream, steps)
     results = [
-        _row(model, test.tokens[row], test.targets[row], seed)
+        _row(module, test.tokens[row], test.targets[row], seed)
         for row in range(min(rows, len(test.tokens)))
     ]
     # The correlation is not defined where all effects are equal: nanmean leaves these out.
     columns = torch.tensor([values for row in results for values in row])  # [tokens, 4]
-    correlation = columns[:, 0].nanmean()
     shuffled, most, least = columns[:, 1:].median(0).values.tolist()
     return {
-        "correlation": float(correlation),
+        "correlation": float(columns[:, 0].nanmean()),
         "shuffled": shuffled,
         "most": most,
         "least": least,
@@ -182,8 +170,7 @@ def _predict(model: Any, tokens: Tensor, probe: Probe | None = None) -> Tensor:
     """Probabilities of the next token: [B, T, V]."""
     context = Context(probe) if probe is not None else None
     hidden, _ = model(tokens, None, context)
-    probabilities: Tensor = model.head(hidden).softmax(-1)
-    return probabilities
+    return model.head(hidden).softmax(-1)
 
 
 def _shuffling(calls: list[AttentionCall], seed: int) -> Probe:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from itertools import islice
 from typing import Any
 
 import torch
@@ -10,17 +9,17 @@ from torch import Tensor
 
 from regard.core.context import Context
 from regard.core.probe import Probe
-from regard.lab.study.figure import Table, deviation, mean, mean_text
-from regard.lab.study.study import Effort, Numbers, Outcome, Progress, Study, Verdict
+from regard.lab.study.figure import Table, column, exceeds, mean, mean_text
+from regard.lab.study.study import Effort, Numbers, Progress, Study, Verdict, judge
 from regard.lab.study.training_run import (
     Batch,
-    build_seeded,
     builtin_text,
     builtin_vocabulary,
+    english_test,
     evaluate,
     language_model,
     mean_loss,
-    train,
+    trained,
 )
 from regard.look.drawing import Axis, BarChart, Bars, Chart, Figure, Series
 
@@ -56,25 +55,22 @@ class Heads(Study):
         # d_model 64 is divisible by all of them.
         counts = effort.choose([1, 8], [1, 2, 4, 8, 16])
         steps = effort.choose(200, 800)
-        test = list(islice(builtin_text("test", 500, 0, rows=64), effort.choose(2, 6)))
-        jobs = [(heads, seed) for seed in effort.seeds for heads in counts]
-        losses: dict[str, list[float]] = {str(heads): [] for heads in counts}
+        test = english_test(effort)
         pruning = []
-        for heads, seed in progress.over(jobs, lambda job: f"{job[0]} heads, seed {job[1]}"):
-            spec = language_model(len(builtin_vocabulary()), 32, heads=heads)
-            model = build_seeded(spec, seed)
-            train(model, builtin_text("train", 5000, seed), steps)
-            losses[str(heads)].append(evaluate(model, test).loss)
-            if heads == MANY:
-                pruning.append(_prune(model, test[0]))
+
+        def loss(heads: str, seed: int) -> float:
+            model = language_model(len(builtin_vocabulary()), 32, heads=int(heads))
+            module = trained(model, seed, builtin_text("train", 5000, seed), steps)
+            if int(heads) == MANY:
+                pruning.append(_prune(module, test[0]))
+            return evaluate(module, test).loss
+
+        losses = effort.each(progress, map(str, counts), loss)
         return {"losses": losses, "pruning": pruning, "steps": steps}
 
     def verdict(self, numbers: Numbers) -> Verdict:
         losses = numbers["losses"]
         best = min((name for name in losses if name != "1"), key=lambda name: mean(losses[name]))
-        # A difference counts if it is larger than the noise of both.
-        gain = mean(losses["1"]) - mean(losses[best])
-        noise = deviation(losses["1"]) + deviation(losses[best])
         # Of all heads of both layers.
         shares = [removable(run["curve"]) / (len(run["curve"]) - 1) for run in numbers["pruning"]]
         reason = (
@@ -82,21 +78,21 @@ class Heads(Study):
             f"{100 * mean(shares):.0f} % of {LAYERS * MANY} heads can go for "
             f"{100 * TOLERANCE:.0f} % of the loss."
         )
-        facts = [gain > noise, mean(shares) >= 0.5]
-        if all(facts):
-            return Verdict(Outcome.HOLDS, reason)
-        return Verdict(Outcome.LIMITED if any(facts) else Outcome.FAILS, reason)
+        facts = [exceeds(losses["1"], losses[best]), mean(shares) >= 0.5]
+        return judge(all(facts), any(facts), reason)
 
     def figures(self, numbers: Numbers) -> list[Figure]:
-        names = list(numbers["losses"])
-        curves = [run["curve"] for run in numbers["pruning"]]
+        losses = numbers["losses"]
+        curves = column(numbers["pruning"], "curve")
         gone = list(range(len(curves[0])))
+        # So that small differences are seen.
+        least = min(map(min, losses.values()))
         return [
             BarChart(
                 "Loss by the number of heads",
-                Axis("validation loss, nats a token", low=_floor(numbers["losses"])),
-                names,
-                [Bars("", [numbers["losses"][name] for name in names])],
+                Axis("validation loss, nats a token", low=round(0.9 * least, 1)),
+                list(losses),
+                [Bars("", list(losses.values()))],
                 note="The axis does not begin at 0.",
             ),
             Chart(
@@ -158,9 +154,3 @@ def _without(ablated: list[int]) -> Any:
         return mixed
 
     return edit
-
-
-def _floor(losses: dict[str, list[float]]) -> float:
-    """Where the axis begins, so that small differences are seen."""
-    least = min(min(values) for values in losses.values())
-    return round(0.9 * least, 1)

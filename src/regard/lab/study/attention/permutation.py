@@ -6,10 +6,10 @@ import torch
 from torch import Tensor
 
 from regard.families.presets import preset
-from regard.lab.study.figure import Table, mean, mean_text
-from regard.lab.study.study import Effort, Numbers, Outcome, Progress, Study, Verdict
+from regard.lab.study.figure import Table, bars, cells, column, mean
+from regard.lab.study.study import Effort, Numbers, Progress, Study, Verdict, judge
 from regard.lab.study.training_run import build_seeded
-from regard.look.drawing import Axis, BarChart, Bars, Figure
+from regard.look.drawing import Axis, BarChart, Figure
 
 # Words of `families/preset_changes.parse_position`.
 POSITIONS = {
@@ -51,10 +51,11 @@ class Permutation(Study):
 
     def measure(self, effort: Effort, progress: Progress) -> Numbers:
         sequences = effort.choose(8, 64)
-        runs: dict[str, list[dict[str, float]]] = {name: [] for name in POSITIONS}
-        jobs = [(name, seed) for name in POSITIONS for seed in effort.seeds]
-        for name, seed in progress.over(jobs, lambda job: f"{job[0]}, seed {job[1]}"):
-            runs[name].append(_differences(POSITIONS[name], seed, sequences))
+        runs = effort.each(
+            progress,
+            POSITIONS,
+            lambda name, seed: _differences(POSITIONS[name], seed, sequences),
+        )
         return {"runs": runs}
 
     def verdict(self, numbers: Numbers) -> Verdict:
@@ -68,47 +69,36 @@ class Permutation(Study):
             f"Without positions f(Px) differs from P f(x) by {permuted['none']:.1e}; with "
             f"positions by at least {least[0]:.2g} ({least[1]})."
         )
-        if permuted["none"] > EQUAL or least[0] < DIFFERENT:
-            return Verdict(Outcome.FAILS, reason)
         if blind:
-            names = ", ".join(blind)
-            return Verdict(
-                Outcome.LIMITED,
-                f"{reason} {names} in an encoder knows distances only: a reversed sequence gives "
-                f"reversed representations up to {max(reversed_[name] for name in blind):.1e}, so "
-                "it cannot tell who chased whom.",
+            reason += (
+                f" {', '.join(blind)} in an encoder knows distances only: a reversed sequence "
+                f"gives reversed representations up to "
+                f"{max(reversed_[name] for name in blind):.1e}, so it cannot tell who chased whom."
             )
-        return Verdict(Outcome.HOLDS, reason)
+        breaks = permuted["none"] <= EQUAL and least[0] >= DIFFERENT
+        return judge(not blind, breaks, reason)
 
     def figures(self, numbers: Numbers) -> list[Figure]:
-        names = list(numbers["runs"])
-        titles = {"permuted": "random permutation", "reversed": "reversal"}
-        bars = [
-            Bars(title, [[run[key] for run in numbers["runs"][name]] for name in names])
-            for key, title in titles.items()
-        ]
-        dog = Bars("", [[run["dog"] for run in numbers["runs"][name]] for name in names])
+        runs = numbers["runs"]
+        moved = [bars(runs, "permuted", "random permutation"), bars(runs, "reversed", "reversal")]
         return [
             BarChart(
                 "How far f(Px) is from P f(x)",
                 Axis("relative difference", log=True),
-                names,
-                bars,
+                list(runs),
+                moved,
                 note="On a logarithmic scale; about 10⁻⁷ is rounding in float32.",
             ),
             BarChart(
                 "“dog” in “dog chased cat” and “cat chased dog”",
                 Axis("relative difference", log=True),
-                names,
-                [dog],
+                list(runs),
+                [bars(runs, "dog")],
             ),
         ]
 
     def tables(self, numbers: Numbers) -> list[Table]:
-        rows = [
-            [name, *(mean_text([run[key] for run in runs], ".1e") for key in runs[0])]
-            for name, runs in numbers["runs"].items()
-        ]
+        rows = [[name, *cells(runs, runs[0], ".1e")] for name, runs in numbers["runs"].items()]
         columns = ["positions", "permuted", "reversed", "“dog”"]
         return [Table("Relative differences, mean ± standard deviation", columns, rows)]
 
@@ -150,4 +140,4 @@ def _difference(a: Tensor, b: Tensor) -> float:
 
 
 def _means(numbers: Numbers, key: str) -> dict[str, float]:
-    return {name: mean([run[key] for run in runs]) for name, runs in numbers["runs"].items()}
+    return {name: mean(column(runs, key)) for name, runs in numbers["runs"].items()}

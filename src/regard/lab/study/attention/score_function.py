@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import time
 from dataclasses import replace
+from functools import partial
 from itertools import islice
 from typing import Any
 
@@ -11,14 +11,16 @@ import torch
 
 from regard import spec
 from regard.data.generated.algorithmic_tasks import LETTERS, Reversing
-from regard.lab.study.figure import Table, mean, mean_text
-from regard.lab.study.study import Effort, Numbers, Outcome, Progress, Study, Verdict
+from regard.lab.measure.instruments import fastest
+from regard.lab.study.figure import Table, cells, column, mean
+from regard.lab.study.study import Effort, Numbers, Progress, Study, Verdict, judge
 from regard.lab.study.training_run import (
     TaskBatches,
     Variants,
     build_seeded,
     compare,
     language_model,
+    with_block,
 )
 from regard.look.drawing import Axis, BarChart, Bars, Chart, Figure, Series
 
@@ -60,7 +62,7 @@ class ScoreFunction(Study):
             lambda seed: task.stream("train", seed),
             test,
             steps,
-            effort.seeds,
+            effort,
             progress,
         )
         # The wide heads, where the score is most of the cost.
@@ -87,13 +89,12 @@ class ScoreFunction(Study):
         )
         # Which of the three statements fail is said, not only how many.
         wrong = [text for text, is_true in statements.items() if not is_true]
-        if not wrong:
-            return Verdict(Outcome.HOLDS, reason)
-        reason += f"Not so here: {', '.join(wrong)}."
-        return Verdict(Outcome.LIMITED if len(wrong) < 3 else Outcome.FAILS, reason)
+        if wrong:
+            reason += f"Not so here: {', '.join(wrong)}."
+        return judge(not wrong, len(wrong) < 3, reason)
 
     def figures(self, numbers: Numbers) -> list[Figure]:
-        bars = [
+        losses = [
             Bars(score, [_losses(numbers, score, width) for width in WIDTHS]) for score in SCORES
         ]
         lengths = numbers["lengths"]
@@ -103,7 +104,7 @@ class ScoreFunction(Study):
                 "Loss on reversing letters",
                 Axis("test loss, nats a token"),
                 [f"d_k = {width}" for width in WIDTHS],
-                bars,
+                losses,
             ),
             Chart(
                 "Time of a forward pass",
@@ -114,10 +115,7 @@ class ScoreFunction(Study):
         ]
 
     def tables(self, numbers: Numbers) -> list[Table]:
-        rows = []
-        for name, runs in numbers["runs"].items():
-            cells = [mean_text([run[key] for run in runs]) for key in ("loss", "exact")]
-            rows.append([name, *cells])
+        rows = [[name, *cells(runs, ["loss", "exact"])] for name, runs in numbers["runs"].items()]
         columns = ["score", "loss", "without a mistake, %"]
         return [Table(f"After {numbers['steps']} steps", columns, rows)]
 
@@ -136,9 +134,7 @@ def _variants(vocabulary: int) -> Variants:
         }
         for score, change in scores.items():
             attention = replace(model.stack.block.attention, d_k=width, **change)
-            block = replace(model.stack.block, attention=attention)
-            changed = replace(model, stack=replace(model.stack, block=block))
-            variants[f"{score}, d_k = {width}"] = changed
+            variants[f"{score}, d_k = {width}"] = with_block(model, attention=attention)
     return variants
 
 
@@ -146,21 +142,13 @@ def _variants(vocabulary: int) -> Variants:
 def _times(model_spec: spec.Model) -> list[float]:
     """Milliseconds of a forward pass at each length: the least of a few."""
     model: Any = build_seeded(model_spec, 1).eval()
-    times = []
-    for length in LENGTHS:
-        # The time does not depend on which tokens they are.
-        tokens = torch.zeros(4, length, dtype=torch.long)
-        each = []
-        for _ in range(5):
-            start = time.perf_counter()
-            model(tokens)
-            each.append(time.perf_counter() - start)
-        times.append(1000 * min(each))
-    return times
+    # The time does not depend on which tokens they are.
+    batches = [torch.zeros(4, length, dtype=torch.long) for length in LENGTHS]
+    return [1000 * fastest(partial(model, tokens), 5) for tokens in batches]
 
 
 def _losses(numbers: Numbers, score: str, width: int) -> list[float]:
-    return [run["loss"] for run in numbers["runs"][f"{score}, d_k = {width}"]]
+    return column(numbers["runs"][f"{score}, d_k = {width}"], "loss")
 
 
 def _loss(numbers: Numbers, score: str, width: int) -> float:

@@ -7,8 +7,8 @@ import math
 import torch
 from torch import Tensor
 
-from regard.lab.study.figure import Table, mean, mean_text
-from regard.lab.study.study import Effort, Numbers, Outcome, Progress, Study, Verdict
+from regard.lab.study.figure import Table, cells, column, means
+from regard.lab.study.study import Effort, Numbers, Progress, Study, Verdict, judge
 from regard.look.drawing import Axis, Chart, Figure, Series
 
 KEYS = 64  # of each query
@@ -38,11 +38,12 @@ class ScoreScaling(Study):
         # The paper has 64; larger ones show where the scale would be missed.
         widths = [4, 16, 64, 256, 512, 1024]
         queries = effort.choose(1000, 10_000)
-        runs = []
-        for seed in progress.over(effort.seeds, lambda seed: f"seed {seed}"):
+
+        def measure(seed: int) -> list[dict[str, float]]:
             generator = torch.Generator().manual_seed(seed)
-            runs.append([_at_width(width, queries, generator) for width in widths])
-        return {"widths": widths, "runs": runs}
+            return [_at_width(width, queries, generator) for width in widths]
+
+        return {"widths": widths, "runs": effort.each_seed(progress, measure)}
 
     def verdict(self, numbers: Numbers) -> Verdict:
         variance = _mean(numbers, "variance")
@@ -60,9 +61,7 @@ class ScoreScaling(Study):
             f"{unscaled[-1]:.2g} without the scale, and from {scaled[0]:.3g} to {scaled[-1]:.3g} "
             "with it."
         )
-        if not (vanishes and stays):
-            return Verdict(Outcome.FAILS, reason)
-        return Verdict(Outcome.HOLDS if is_linear else Outcome.LIMITED, reason)
+        return judge(is_linear, vanishes and stays, reason)
 
     def figures(self, numbers: Numbers) -> list[Figure]:
         widths = numbers["widths"]
@@ -99,9 +98,8 @@ class ScoreScaling(Study):
     def tables(self, numbers: Numbers) -> list[Table]:
         keys = ["variance", "entropy", "scaled_entropy", "jacobian", "scaled_jacobian"]
         rows = []
-        for index, width in enumerate(numbers["widths"]):
-            cells = [mean_text([run[index][key] for run in numbers["runs"]]) for key in keys]
-            rows.append([str(width), *cells])
+        for width, runs in zip(numbers["widths"], zip(*numbers["runs"], strict=True), strict=True):
+            rows.append([str(width), *cells(runs, keys)])
         columns = ["d_k", "Var(q·k)", "entropy", "… scaled", "Jacobian", "… scaled"]
         return [Table("Mean ± standard deviation over the seeds", columns, rows)]
 
@@ -139,11 +137,10 @@ def _jacobian_norm(weights: Tensor) -> float:
 
 
 def _series(numbers: Numbers, name: str, key: str) -> Series:
-    runs = [[point[key] for point in run] for run in numbers["runs"]]
+    runs = [column(run, key) for run in numbers["runs"]]
     return Series.over_seeds(name, numbers["widths"], runs)
 
 
 def _mean(numbers: Numbers, key: str) -> list[float]:
     """The mean over the seeds at each d_k."""
-    points = zip(*numbers["runs"], strict=True)
-    return [mean([run[key] for run in at_width]) for at_width in points]
+    return means([column(run, key) for run in numbers["runs"]])

@@ -10,8 +10,8 @@ from torch import Tensor
 from regard.core.masks.attention_mask import AttentionMask
 from regard.core.masks.mask import FullMask
 from regard.core.mixers.scaled_dot_product_attention import explicit
-from regard.lab.study.figure import Table, mean, mean_text
-from regard.lab.study.study import Effort, Numbers, Outcome, Progress, Study, Verdict
+from regard.lab.study.figure import Table, line, mean, mean_text
+from regard.lab.study.study import Effort, Numbers, Progress, Study, Verdict, judge
 from regard.look.drawing import Axis, Chart, Figure, Series
 
 KEYS = 32
@@ -41,9 +41,9 @@ class SoftLookup(Study):
 
     def measure(self, effort: Effort, progress: Progress) -> Numbers:
         queries = effort.choose(200, 5000)
-        runs = []
-        for seed in progress.over(effort.seeds, lambda seed: f"seed {seed}"):
-            runs.append(_look_up(queries, torch.Generator().manual_seed(seed)))
+        runs = effort.each_seed(
+            progress, lambda seed: _look_up(queries, torch.Generator().manual_seed(seed))
+        )
         return {"temperatures": list(TEMPERATURES), "runs": runs}
 
     def verdict(self, numbers: Numbers) -> Verdict:
@@ -60,16 +60,17 @@ class SoftLookup(Study):
             f"{flat:.2g}. "
         )
         if hard > EXACT or flat > 0.1 or above > 0:
-            return Verdict(Outcome.FAILS, reason + f"The bound is exceeded by {above:.1e}.")
+            return judge(False, False, reason + f"The bound is exceeded by {above:.1e}.")
         if tied > EXACT:
             reason += (
                 "A best key that is stored twice is no look-up at any τ: the result is the mean "
                 f"of its values, {tied:.2f} away from either."
             )
-            return Verdict(Outcome.LIMITED, reason)
-        return Verdict(Outcome.HOLDS, reason)
+        return judge(tied <= EXACT, True, reason)
 
     def figures(self, numbers: Numbers) -> list[Figure]:
+        runs = numbers["runs"]
+        temperatures = numbers["temperatures"]
         x = Axis("temperature τ", log=True)
         return [
             Chart(
@@ -77,9 +78,9 @@ class SoftLookup(Study):
                 x,
                 Axis("relative error", log=True, low=1e-8),
                 [
-                    _series(numbers, "from the best key's value", "hard_error"),
-                    _series(numbers, "from the mean of all", "mean_error"),
-                    _series(numbers, "best key stored twice", "tied_error"),
+                    line("from the best key's value", temperatures, runs, "hard_error"),
+                    line("from the mean of all", temperatures, runs, "mean_error"),
+                    line("best key stored twice", temperatures, runs, "tied_error"),
                 ],
             ),
             Chart(
@@ -87,7 +88,7 @@ class SoftLookup(Study):
                 x,
                 Axis("weight", low=0.0, high=1.0),
                 [
-                    _series(numbers, "one best key", "weight"),
+                    line("one best key", temperatures, runs, "weight"),
                     Series("equal weights", TEMPERATURES, [1 / KEYS] * len(TEMPERATURES),
                            style="dashed"),
                 ],
@@ -155,8 +156,3 @@ def _normal(generator: torch.Generator, *shape: int) -> Tensor:
 def _relative(distance: Tensor) -> float:
     """The median distance, relative to the norm of values."""
     return max(float(distance.median()) / math.sqrt(WIDTH), 1e-16)
-
-
-def _series(numbers: Numbers, name: str, key: str) -> Series:
-    runs = [run[key] for run in numbers["runs"]]
-    return Series.over_seeds(name, numbers["temperatures"], runs)

@@ -3,21 +3,20 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from itertools import islice
 from typing import Any
 
 from regard import spec
 from regard.builder.parameter_count import parameter_count
-from regard.lab.study.figure import Table, deviation, mean, mean_text
-from regard.lab.study.study import Effort, Numbers, Outcome, Progress, Study, Verdict
+from regard.lab.study.figure import Table, bars, cells, column, exceeds, mean_text
+from regard.lab.study.study import Effort, Numbers, Progress, Study, Verdict, judge
 from regard.lab.study.training_run import (
     Variants,
-    builtin_text,
     builtin_vocabulary,
-    compare,
+    compare_on_english,
     language_model,
+    with_block,
 )
-from regard.look.drawing import Axis, BarChart, Bars, Figure
+from regard.look.drawing import Axis, BarChart, Figure
 
 # How `spec.Attention.projection` calls them.
 PROJECTIONS = {
@@ -59,20 +58,12 @@ class TiedProjections(Study):
         variants = _variants()
         if effort.quick:
             variants = {name: variants[name] for name in QUICK}
-        test = list(islice(builtin_text("test", 500, 0, rows=64), effort.choose(2, 6)))
-        runs = compare(
-            variants,
-            lambda seed: builtin_text("train", 5000, seed),
-            test,
-            steps,
-            effort.seeds,
-            progress,
-        )
+        runs = compare_on_english(variants, steps, effort, progress)
         parameters = {name: parameter_count(model) for name, model in variants.items()}
         return {"runs": runs, "parameters": parameters, "steps": steps}
 
     def verdict(self, numbers: Numbers) -> Verdict:
-        losses = {name: [run["loss"] for run in runs] for name, runs in numbers["runs"].items()}
+        losses = {name: column(runs, "loss") for name, runs in numbers["runs"].items()}
         # Three of the variants decide; the others are shown.
         separate = losses["separate"]
         # Fewer parameters
@@ -84,22 +75,19 @@ class TiedProjections(Study):
             f"{mean_text(tied)} with one, {mean_text(equal)} with one and as many parameters."
         )
         # At equal width, and at equal size.
-        worse = [_is_higher(values, separate) for values in (tied, equal)]
-        if all(worse):
-            return Verdict(Outcome.HOLDS, reason)
-        return Verdict(Outcome.LIMITED if any(worse) else Outcome.FAILS, reason)
+        worse = [exceeds(values, separate) for values in (tied, equal)]
+        return judge(all(worse), any(worse), reason)
 
     def figures(self, numbers: Numbers) -> list[Figure]:
-        names = list(numbers["runs"])
-        losses = [[run["loss"] for run in numbers["runs"][name]] for name in names]
+        losses = bars(numbers["runs"], "loss")
         # Losses differ by a few per cent: from zero, all bars would look alike.
-        least = min(min(values) for values in losses)
+        least = min(map(min, losses.values))
         return [
             BarChart(
                 "Loss with tied projections",
                 Axis("validation loss, nats a token", low=round(0.9 * least, 1)),
-                names,
-                [Bars("", losses)],
+                list(numbers["runs"]),
+                [losses],
                 note="The axis does not begin at 0.",
             )
         ]
@@ -107,8 +95,8 @@ class TiedProjections(Study):
     def tables(self, numbers: Numbers) -> list[Table]:
         rows = []
         for name, runs in numbers["runs"].items():
-            cells = [mean_text([run[key] for run in runs]) for key in ("loss", "accuracy")]
-            rows.append([name, f"{numbers['parameters'][name]:,}", *cells])
+            parameters = f"{numbers['parameters'][name]:,}"
+            rows.append([name, parameters, *cells(runs, ["loss", "accuracy"])])
         columns = ["matrices", "parameters", "loss", "accuracy, %"]
         return [Table("Mean ± standard deviation over the seeds", columns, rows)]
 
@@ -125,11 +113,4 @@ def _variants() -> Variants:
 
 def _with(model: Any, projection: str) -> spec.Model:
     attention = replace(model.stack.block.attention, projection=projection)
-    block = replace(model.stack.block, attention=attention)
-    changed: spec.Model = replace(model, stack=replace(model.stack, block=block))
-    return changed
-
-
-def _is_higher(values: list[float], base: list[float]) -> bool:
-    """Higher by more than the standard deviations of both."""
-    return mean(values) - mean(base) > deviation(values) + deviation(base)
+    return with_block(model, attention=attention)

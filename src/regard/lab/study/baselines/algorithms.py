@@ -1,25 +1,90 @@
-"""Copying and parity: algorithms that recurrent networks learn for lengths they have not seen."""
+"""Algorithms on lengths that were not in training: copying, parity and balanced brackets."""
 
 from __future__ import annotations
 
-from itertools import islice
+from abc import abstractmethod
+from collections.abc import Mapping
+from dataclasses import replace
+from itertools import islice, product
+from typing import ClassVar
 
 from regard import spec
-from regard.data.generated.algorithmic_tasks import Copying, Parity
+from regard.data.generated.algorithmic_tasks import Copying, Dyck, Parity
 from regard.data.generated.generated_task import GeneratedTask
 from regard.families.presets import preset
-from regard.lab.study import training_run
 from regard.lab.study.figure import Table, mean, mean_text
-from regard.lab.study.study import Effort, Numbers, Outcome, Progress, Study, Verdict
-from regard.lab.study.training_run import TaskBatches
+from regard.lab.study.study import Effort, Numbers, Progress, Study, Verdict, judge
+from regard.lab.study.training_run import TaskBatches, evaluate, language_model, trained
 from regard.look.drawing import Axis, BarChart, Bars, Figure
 
-TASKS: dict[str, GeneratedTask] = {"copying": Copying(1, 6), "parity": Parity(1, 10)}
-MODELS = ("LSTM", "Transformer")
 SPLITS = {"test": "seen lengths", "longer": "up to twice as long"}
+WIDTH = 64
+# As many as the layers of the Transformer's base model.
+STEPS_OF_DEPTH = 6  # how often the Universal Transformer applies its one block
 
 
-class Algorithms(Study):
+class OnAlgorithms(Study):
+    """Models that are compared on algorithms; abstract."""
+
+    tasks: ClassVar[Mapping[str, GeneratedTask]]
+    models: ClassVar[tuple[str, ...]]
+    scores: ClassVar[str]  # what is counted, in per cent
+    key: ClassVar[str]  # of the measurements
+    steps: ClassVar[tuple[int, int]]  # of training, in a quick study and in a full one
+    quick_seeds = 1
+    full_seeds = 3
+
+    @abstractmethod
+    def model(self, name: str, vocabulary: int) -> spec.Model:
+        """The model of this name."""
+
+    def measure(self, effort: Effort, progress: Progress) -> Numbers:
+        steps = effort.choose(*self.steps)
+
+        def exact(job: tuple[str, str], seed: int) -> list[float]:
+            task, name = job
+            data = task_batches(self.tasks[task])
+            description = self.model(name, len(data.vocabulary))
+            # An endless stream: nothing can be memorized.
+            model = trained(description, seed, data.stream("train", seed), steps)
+            # 192 texts, the same for all models and seeds; exact rows are right answers.
+            held_out = [list(islice(data.stream(split, seed=0), 6)) for split in SPLITS]
+            return [evaluate(model, batches).exact for batches in held_out]
+
+        runs = effort.each(progress, product(self.tasks, self.models), exact)
+        scores: dict[str, dict[str, dict[str, list[float]]]] = {task: {} for task in self.tasks}
+        for (task, name), of_model in runs.items():
+            by_split = map(list, zip(*of_model, strict=True))
+            scores[task][name] = dict(zip(SPLITS, by_split, strict=True))
+        return {self.key: scores}
+
+    def figures(self, numbers: Numbers) -> list[Figure]:
+        figures: list[Figure] = []
+        for task, models in numbers[self.key].items():
+            series = [Bars(name, list(splits.values())) for name, splits in models.items()]
+            y = Axis(f"{self.scores}, %", low=0.0, high=100.0)
+            figures.append(BarChart(task.capitalize(), y, list(SPLITS.values()), series))
+        return figures
+
+    def tables(self, numbers: Numbers) -> list[Table]:
+        rows = [
+            [task, name, *map(mean_text, splits.values())]
+            for task, models in numbers[self.key].items()
+            for name, splits in models.items()
+        ]
+        title = f"{self.scores.capitalize()}, %"
+        return [Table(title, ["task", "model", *SPLITS.values()], rows)]
+
+
+def task_batches(task: GeneratedTask) -> TaskBatches:
+    """Batches with a vocabulary of all words that occur in the task."""
+    # Longer texts have all words, and more of them.
+    examples = islice(task.examples("longer"), 300)
+    words = {word for pair in examples for text in pair for word in text.split()}
+    return TaskBatches(task, sorted(words))
+
+
+class Algorithms(OnAlgorithms):
     name = "algorithms"
     claim = (
         "On simple algorithms such as copying a text, recurrent networks do better than the "
@@ -35,19 +100,20 @@ class Algorithms(Study):
         "Holds if on longer inputs the LSTM is right more often than the Transformer by 5 points "
         "or more in both tasks; within limits if only in one."
     )
-    quick_seeds = 1
-    full_seeds = 3
+    tasks: ClassVar[Mapping[str, GeneratedTask]] = {
+        "copying": Copying(1, 6),
+        "parity": Parity(1, 10),
+    }
+    models = ("LSTM", "Transformer")
+    scores = "outputs without a mistake"
+    key = "exact"
+    steps = (250, 3000)
 
-    def measure(self, effort: Effort, progress: Progress) -> Numbers:
-        steps = effort.choose(250, 3000)
-        exact: dict[str, dict[str, dict[str, list[float]]]] = {
-            task: {name: {split: [] for split in SPLITS} for name in MODELS} for task in TASKS
-        }
-        jobs = [(seed, task, name) for seed in effort.seeds for task in TASKS for name in MODELS]
-        for seed, task, name in progress.over(jobs, lambda job: f"{job[1]}, {job[2]}"):
-            for split, score in _exact(TASKS[task], name, seed, steps).items():
-                exact[task][name][split].append(score)
-        return {"exact": exact}
+    def model(self, name: str, vocabulary: int) -> spec.Model:
+        if name == "LSTM":
+            # One layer of 96 has about as many weights as two Transformer layers of 64.
+            return preset("lstm-lm:tiny", vocabulary, 128, d_model=96, layers=1, dropout=0.0)
+        return language_model(vocabulary, 128)
 
     def verdict(self, numbers: Numbers) -> Verdict:
         gaps = {}
@@ -58,51 +124,65 @@ class Algorithms(Study):
         reason = f"On longer inputs the LSTM is right more often by {listed}."
         # Below 5 points the held-out rows do not tell models apart.
         better = sum(gap >= 5 for gap in gaps.values())
-        if better == len(gaps):
-            return Verdict(Outcome.HOLDS, reason)
-        return Verdict(Outcome.LIMITED if better else Outcome.FAILS, reason)
-
-    def figures(self, numbers: Numbers) -> list[Figure]:
-        figures: list[Figure] = []
-        for task, models in numbers["exact"].items():
-            bars = [Bars(name, [models[name][split] for split in SPLITS]) for name in MODELS]
-            y = Axis("outputs without a mistake, %", low=0.0, high=100.0)
-            figures.append(BarChart(task.capitalize(), y, list(SPLITS.values()), bars))
-        return figures
-
-    def tables(self, numbers: Numbers) -> list[Table]:
-        rows = []
-        for task, models in numbers["exact"].items():
-            for name in MODELS:
-                cells = [mean_text(models[name][split]) for split in SPLITS]
-                rows.append([task, name, *cells])
-        return [Table("Outputs without a mistake, %", ["task", "model", *SPLITS.values()], rows)]
+        return judge(better == len(gaps), better > 0, reason)
 
 
-def task_batches(task: GeneratedTask, rows: int = 32) -> TaskBatches:
-    """Batches with a vocabulary of all words that occur in the task."""
-    words = set()
-    # Longer texts have all words, and more of them.
-    for source, target in islice(task.examples("longer"), 300):
-        words |= {*source.split(), *target.split()}
-    return TaskBatches(task, sorted(words), rows)
+class UniversalDepth(OnAlgorithms):
+    name = "universal"
+    claim = (
+        "A Transformer of fixed depth cannot decide parity or balanced brackets of any length; a "
+        "Universal Transformer, which applies one block as often as it needs, can."
+    )
+    source = "Dehghani et al. 2019, Sections 1 and 4; Hahn 2020 for the limits of fixed depth"
+    measurement = (
+        "Models that read a text and then say whether the number of ones is even, or whether its "
+        "brackets are balanced: a Transformer of 1 layer, the same block applied up to "
+        f"{STEPS_OF_DEPTH} times with halting and timing signals, and an LSTM. Right answers on "
+        "new inputs of the lengths of training and of up to twice the length; 50 % is chance."
+    )
+    rule = (
+        "Holds if on seen lengths the Universal Transformer is right in 90 % or more and better "
+        "than the fixed depth by 5 points in both tasks, and on longer ones in 75 % or more. "
+        "Within limits if it is better by 5 points on seen lengths in at least one task."
+    )
+    tasks: ClassVar[Mapping[str, GeneratedTask]] = {
+        "parity": Parity(1, 10),
+        "brackets": Dyck(2, 10),
+    }
+    models = ("1 layer", "Universal", "LSTM")
+    scores = "right answers"
+    key = "accuracy"
+    steps = (150, 4000)
 
+    def model(self, name: str, vocabulary: int) -> spec.Model:
+        if name == "LSTM":
+            return preset("lstm-lm:tiny", vocabulary, 64, d_model=WIDTH, layers=1, dropout=0.0)
+        # The same block for both, so that only the depth differs: 4 heads with d_k = d_v = 16.
+        attention = spec.Attention(4, WIDTH // 4, WIDTH // 4)
+        feedforward = spec.FeedForward(4 * WIDTH)
+        block = spec.Block(attention, feedforward, residual=spec.PreNorm(), dropout=0.0)
+        position: spec.Sinusoidal | None = spec.Sinusoidal()
+        stack = spec.Stack(1, block, spec.CausalMask(), final=spec.LayerNorm())
+        if name == "Universal":
+            # No positions at the input: timing signals are added at each step.
+            position = None
+            stack = replace(stack, layers=STEPS_OF_DEPTH, shared=True, universal=spec.Universal())
+        return spec.Decoder(WIDTH, spec.Tokens(vocabulary, position, dropout=0.0), stack)
 
-def _model(name: str, vocabulary: int, length: int) -> spec.Model:
-    if name == "LSTM":
-        # One layer of 96 has about as many weights as two Transformer layers of 64.
-        return preset("lstm-lm:tiny", vocabulary, length, d_model=96, layers=1, dropout=0.0)
-    return training_run.language_model(vocabulary, length)
-
-
-def _exact(task: GeneratedTask, name: str, seed: int, steps: int) -> dict[str, float]:
-    data = task_batches(task)
-    model = training_run.build_seeded(_model(name, len(data.vocabulary), 128), seed)
-    # An endless stream: nothing can be memorized.
-    training_run.train(model, data.stream("train", seed), steps)
-    scores = {}
-    for split in SPLITS:
-        # 192 texts, the same for all models
-        held_out = list(islice(data.stream(split, seed=0), 6))
-        scores[split] = training_run.evaluate(model, held_out).exact
-    return scores
+    def verdict(self, numbers: Numbers) -> Verdict:
+        better = []
+        solved = []
+        parts = []
+        for task, models in numbers["accuracy"].items():
+            score = {name: mean(models[name]["test"]) for name in models}
+            longer = mean(models["Universal"]["longer"])
+            is_better = score["Universal"] - score["1 layer"] >= 5
+            better.append(is_better)
+            # To have learned the rule is to know it for longer inputs too.
+            solved.append(is_better and score["Universal"] >= 90 and longer >= 75)
+            parts.append(
+                f"{task}: {score['Universal']:.0f} % against {score['1 layer']:.0f} % of one "
+                f"layer, {longer:.0f} % on longer inputs"
+            )
+        reason = f"The Universal Transformer is right in {'; '.join(parts)}."
+        return judge(all(solved), any(better), reason)

@@ -8,10 +8,18 @@ from typing import Any
 
 from regard.data.generated.algorithmic_tasks import LETTERS, Copying
 from regard.families.presets import preset
-from regard.lab.study import training_run
 from regard.lab.study.figure import Table, mean, mean_text
-from regard.lab.study.study import Effort, Numbers, Outcome, Progress, Study, Verdict
-from regard.lab.study.training_run import END, NO_TARGET, START, Batch, Vocabulary, pad
+from regard.lab.study.study import Effort, Numbers, Progress, Study, Verdict, judge
+from regard.lab.study.training_run import (
+    END,
+    NO_TARGET,
+    START,
+    Batch,
+    Vocabulary,
+    evaluate,
+    pad,
+    trained,
+)
 from regard.look.drawing import Axis, Chart, Figure, Series
 
 LENGTHS = [2, 4, 6, 8, 10, 12]  # all within the lengths of training
@@ -46,16 +54,16 @@ class FixedContext(Study):
     def measure(self, effort: Effort, progress: Progress) -> Numbers:
         # Enough for attention to be right nearly everywhere.
         steps = effort.choose(200, 1500)
-        accuracy: dict[str, list[list[float]]] = {name: [] for name in MODELS}
-        jobs = [(seed, name) for seed in effort.seeds for name in MODELS]
-        for seed, name in progress.over(jobs, lambda job: f"{job[1]}, seed {job[0]}"):
-            accuracy[name].append(_accuracy(MODELS[name], seed, steps))
+        accuracy = effort.each(
+            progress, MODELS, lambda name, seed: _accuracy(MODELS[name], seed, steps)
+        )
         return {"lengths": LENGTHS, "accuracy": accuracy}
 
     def verdict(self, numbers: Numbers) -> Verdict:
-        loss = {}
-        for name, runs in numbers["accuracy"].items():
-            loss[name] = mean([run[0] - run[-1] for run in runs])
+        loss = {
+            name: mean([run[0] - run[-1] for run in runs])
+            for name, runs in numbers["accuracy"].items()
+        }
         vector = loss["GRU, one vector"]
         attention = loss["GRU with attention"]
         lengths = numbers["lengths"]
@@ -64,24 +72,22 @@ class FixedContext(Study):
             f"with one vector, by {attention:.0f} with attention and by "
             f"{loss['Transformer']:.0f} in the Transformer."
         )
-        if vector < 20:
-            return Verdict(Outcome.FAILS, reason)
         # What both lose is the difficulty of long texts, not the bottleneck.
-        is_bottleneck = vector - attention >= 10
-        return Verdict(Outcome.HOLDS if is_bottleneck else Outcome.LIMITED, reason)
+        return judge(vector - attention >= 10, vector >= 20, reason)
 
     def figures(self, numbers: Numbers) -> list[Figure]:
-        series = []
-        for name, runs in numbers["accuracy"].items():
-            series.append(Series.over_seeds(name, numbers["lengths"], runs))
+        series = [
+            Series.over_seeds(name, numbers["lengths"], runs)
+            for name, runs in numbers["accuracy"].items()
+        ]
         y = Axis("right tokens, %", low=0.0, high=100.0)
         return [Chart("Copying over the length of the text", Axis("letters"), y, series)]
 
     def tables(self, numbers: Numbers) -> list[Table]:
-        rows = []
-        for name, runs in numbers["accuracy"].items():
-            by_length = zip(*runs, strict=True)
-            rows.append([name, *[mean_text(values) for values in by_length]])
+        rows = [
+            [name, *map(mean_text, zip(*runs, strict=True))]
+            for name, runs in numbers["accuracy"].items()
+        ]
         columns = ["", *[str(length) for length in numbers["lengths"]]]
         return [Table("Right tokens by length, %", columns, rows)]
 
@@ -91,36 +97,26 @@ def _accuracy(name: str, seed: int, steps: int) -> list[float]:
     changes: dict[str, Any] = {"d_model": 64, "layers": 1, "dropout": 0.0}
     if name.startswith("transformer"):
         changes |= {"heads": 4, "d_ff": 256}
-    model = training_run.build_seeded(preset(name, len(WORDS), 32, **changes), seed)
-    training_run.train(model, _stream(1, LENGTHS[-1], "train", seed), steps)
-    scores = []
-    for length in LENGTHS:
-        # 100 texts of exactly this length
-        batch = next(_stream(length, length, "test", seed=0, rows=100))
-        scores.append(training_run.evaluate(model, [batch]).accuracy)
-    return scores
+    model = preset(name, len(WORDS), 32, **changes)
+    module = trained(model, seed, _stream(1, LENGTHS[-1], "train", seed), steps)
+    # 100 texts of exactly each length
+    batches = [next(_stream(length, length, "test", seed=0, rows=100)) for length in LENGTHS]
+    return [evaluate(module, [batch]).accuracy for batch in batches]
 
 
 def _stream(shortest: int, longest: int, split: str, seed: int, rows: int = 32) -> Iterator[Batch]:
     """Batches of copying; of lengths with few different texts, all are for training."""
     # The task refuses lengths of which there are too few texts to split.
     task = Copying(shortest, max(longest, 3))
-    examples = (text for text, _ in task.examples(split if longest > 3 else "train", seed))
-    texts = (words for text in examples if _fits(words := text.split(), longest))
+    examples = (text.split() for text, _ in task.examples(split if longest > 3 else "train", seed))
+    texts = (words for words in examples if len(words) <= longest)
     while True:
         yield copy_batch(list(islice(texts, rows)))
 
 
-def _fits(words: Sequence[str], longest: int) -> bool:
-    return len(words) <= longest
-
-
 def copy_batch(texts: Sequence[Sequence[str]]) -> Batch:
     """The same letters as source and target; letters are mapped onto the first ten."""
-    ids = []
-    for words in texts:
-        ids.append(WORDS.encode([LETTERS[LETTERS.index(word) % 10] for word in words]))
+    ids = [WORDS.encode([LETTERS[LETTERS.index(word) % 10] for word in words]) for words in texts]
+    ended = [[*row, END] for row in ids]
     # Teacher forcing: the decoder reads the text one place behind.
-    tokens = pad([[START, *row] for row in ids])
-    targets = pad([[*row, END] for row in ids], NO_TARGET)
-    return Batch(tokens, targets, pad([[*row, END] for row in ids]))
+    return Batch(pad([[START, *row] for row in ids]), pad(ended, NO_TARGET), pad(ended))

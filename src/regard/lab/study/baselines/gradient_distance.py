@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import math
+from itertools import product
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from regard import spec
-from regard.lab.study import training_run
-from regard.lab.study.figure import Table, mean
-from regard.lab.study.study import Effort, Numbers, Outcome, Progress, Study, Verdict
+from regard.lab.study.figure import Table, column, mean, means
+from regard.lab.study.study import Effort, Numbers, Progress, Study, Verdict, judge
+from regard.lab.study.training_run import build_seeded
 from regard.look.drawing import Axis, Chart, Figure, Series
 
 WIDTH = 64
@@ -44,15 +45,14 @@ class GradientDistance(Study):
 
     def measure(self, effort: Effort, progress: Progress) -> Numbers:
         samples = effort.choose(4, 32)
-        runs = []
-        for seed in progress.over(effort.seeds, lambda seed: f"seed {seed}"):
-            norms = {"attention": _norms(_attention(seed), seed, samples)}
-            for name, cell in CELLS.items():
-                for size, radius in RADII.items():
-                    model = _recurrent(cell, radius, seed)
-                    norms[f"{name}, {size}"] = _norms(model, seed, samples)
-            runs.append(norms)
-        return {"distances": DISTANCES, "runs": runs}
+
+        def norms(seed: int) -> dict[str, list[float]]:
+            layers = {"attention": _attention(seed)}
+            for (name, cell), (size, radius) in product(CELLS.items(), RADII.items()):
+                layers[f"{name}, {size}"] = _recurrent(cell, radius, seed)
+            return {name: _norms(layer, seed, samples) for name, layer in layers.items()}
+
+        return {"distances": DISTANCES, "runs": effort.each_seed(progress, norms)}
 
     def verdict(self, numbers: Numbers) -> Verdict:
         vanishing = _mean_at_end(numbers, "tanh, small")
@@ -66,10 +66,8 @@ class GradientDistance(Study):
             f"that at distance 1 (tanh, small weights), {exploding:.0e} times (ReLU, large "
             f"weights), and {attention:.2g} times in attention."
         )
-        if recurrent_part and attention_part:
-            return Verdict(Outcome.HOLDS, reason)
-        is_partial = recurrent_part or attention_part
-        return Verdict(Outcome.LIMITED if is_partial else Outcome.FAILS, reason)
+        parts = [recurrent_part, attention_part]
+        return judge(all(parts), any(parts), reason)
 
     def figures(self, numbers: Numbers) -> list[Figure]:
         x = Axis("distance", log=True, ticks=tuple(numbers["distances"]))
@@ -84,11 +82,8 @@ class GradientDistance(Study):
     def tables(self, numbers: Numbers) -> list[Table]:
         rows = []
         for name in numbers["runs"][0]:
-            cells = []
-            for index in range(len(numbers["distances"])):
-                # Orders of magnitude: the spread over the seeds is in the figures.
-                cells.append(f"{mean([run[name][index] for run in numbers['runs']]):.1e}")
-            rows.append([name, *cells])
+            # Orders of magnitude: the spread over the seeds is in the figures.
+            rows.append([name, *(f"{x:.1e}" for x in means(column(numbers["runs"], name)))])
         columns = ["layer", *[str(distance) for distance in numbers["distances"]]]
         return [Table("Gradient relative to distance 1", columns, rows)]
 
@@ -105,27 +100,23 @@ def _mean_at_end(numbers: Numbers, name: str) -> float:
 
 def _recurrent(cell: Any, radius: float, seed: int) -> nn.Module:
     tokens = spec.Tokens(4, None, dropout=0.0)
-    model: Any = training_run.build_seeded(
-        spec.RecurrentDecoder(WIDTH, tokens, spec.Recurrent(cell)), seed
-    )
+    model: Any = build_seeded(spec.RecurrentDecoder(WIDTH, tokens, spec.Recurrent(cell)), seed)
     # Eigenvalues, not singular values: what counts is the product of many steps.
     for name, weight in model.stack.cells[0].named_parameters():
         if name == "weight_hh_l0":
             for matrix in weight.data.split(WIDTH):  # gates are side by side
                 matrix.mul_(radius / torch.linalg.eigvals(matrix).abs().max())
-    stack: nn.Module = model.stack
-    return stack
+    return model.stack
 
 
 def _attention(seed: int) -> nn.Module:
     # Without positions, so that distance alone could matter.
     attention = spec.Attention(4, WIDTH // 4, WIDTH // 4)
     block = spec.Block(attention, spec.FeedForward(4 * WIDTH), dropout=0.0)
-    model: Any = training_run.build_seeded(
+    model: Any = build_seeded(
         spec.Decoder(WIDTH, spec.Tokens(4), spec.Stack(1, block, spec.CausalMask())), seed
     )
-    stack: nn.Module = model.stack
-    return stack
+    return model.stack
 
 
 def _norms(layer: nn.Module, seed: int, samples: int) -> list[float]:

@@ -7,8 +7,8 @@ from typing import Any
 
 from regard import spec
 from regard.data.generated.algorithmic_tasks import LETTERS, Copying
-from regard.lab.study.figure import Table, mean, mean_text
-from regard.lab.study.study import Effort, Numbers, Outcome, Progress, Study, Verdict
+from regard.lab.study.figure import Table, mean, mean_text, means
+from regard.lab.study.study import Effort, Numbers, Progress, Study, Verdict, judge
 from regard.lab.study.training_run import (
     TaskBatches,
     build_seeded,
@@ -16,7 +16,7 @@ from regard.lab.study.training_run import (
     language_model,
     logits,
     mean_loss,
-    train,
+    trained,
 )
 from regard.look.drawing import Axis, Chart, Figure, Series
 from regard.training.engine.lr_schedule import ConstantRate
@@ -62,12 +62,12 @@ class NormPlacement(Study):
             ]
             for name, place in PLACES.items()
         }
-        losses: dict[str, list[list[float]]] = {}
-        for name in PLACES:
-            losses |= {f"{name}, warm-up": [], f"{name}, none": []}
-        jobs = [(name, seed) for seed in effort.seeds for name in losses]
-        for name, seed in progress.over(jobs, lambda job: f"{job[0]}, seed {job[1]}"):
-            losses[name].append([_train(task, name, layers, rate, steps, seed) for rate in rates])
+        runs = [f"{name}, {warmup}" for name in PLACES for warmup in ("warm-up", "none")]
+        losses = effort.each(
+            progress,
+            runs,
+            lambda name, seed: [_train(task, name, layers, rate, steps, seed) for rate in rates],
+        )
         return {
             "depths": depths,
             "gradients": gradients,
@@ -83,7 +83,7 @@ class NormPlacement(Study):
             name: mean([run[0][-1] / run[-1][-1] for run in runs])
             for name, runs in numbers["gradients"].items()
         }
-        losses = {name: _means(runs) for name, runs in numbers["losses"].items()}
+        losses = {name: means(runs) for name, runs in numbers["losses"].items()}
         rises = {
             name: [
                 without - with_warmup
@@ -114,9 +114,7 @@ class NormPlacement(Study):
             "with pre-norm."
         )
         facts = [gradients_differ, bool(needed)]
-        if all(facts):
-            return Verdict(Outcome.HOLDS, reason)
-        return Verdict(Outcome.LIMITED if any(facts) else Outcome.FAILS, reason)
+        return judge(all(facts), any(facts), reason)
 
     def figures(self, numbers: Numbers) -> list[Figure]:
         depths = numbers["depths"]
@@ -156,7 +154,7 @@ class NormPlacement(Study):
 
     def tables(self, numbers: Numbers) -> list[Table]:
         rows = [
-            [name, *(mean_text(values) for values in zip(*runs, strict=True))]
+            [name, *map(mean_text, zip(*runs, strict=True))]
             for name, runs in numbers["losses"].items()
         ]
         columns = ["norm, warm-up", *(f"rate {rate:g}" for rate in numbers["rates"])]
@@ -180,14 +178,16 @@ def _gradients(task: TaskBatches, place: str, depth: int, seed: int) -> list[flo
 def _train(task: TaskBatches, name: str, layers: int, rate: float, steps: int, seed: int) -> float:
     """The test loss after training; `name` says where the norm is and whether rates warm up."""
     place, _, warmup = name.partition(", ")
-    model = build_seeded(_model(task, PLACES[place], layers), seed)
     # A warm-up of one step is none.
     # A quarter, because steps are few: the paper's 4 % would be 4 to 8 of them.
     schedule = ConstantRate(rate, steps // 4 if warmup == "warm-up" else 1)
     # Without clipping, which would hide what large gradients do.
-    train(model, task.stream("train", seed), steps, schedule=schedule, clip=None)
+    model = trained(
+        _model(task, PLACES[place], layers),
+        seed,
+        task.stream("train", seed),
+        steps,
+        schedule=schedule,
+        clip=None,
+    )
     return evaluate(model, list(islice(task.stream("test", 0), 4))).loss
-
-
-def _means(runs: list[list[float]]) -> list[float]:
-    return [mean(values) for values in zip(*runs, strict=True)]

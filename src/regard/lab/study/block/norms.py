@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-from itertools import islice
+from itertools import islice, product
 from typing import Any
 
 import torch
 
 from regard import spec
-from regard.lab.study.figure import Table, deviation, mean, mean_text
-from regard.lab.study.study import Effort, Numbers, Outcome, Progress, Study, Verdict
+from regard.lab.study.figure import Table, bars, cells, column, exceeds, mean, mean_text
+from regard.lab.study.study import Effort, Numbers, Progress, Study, Verdict, judge
 from regard.lab.study.training_run import (
     PADDING,
     Batch,
@@ -20,10 +19,11 @@ from regard.lab.study.training_run import (
     evaluate,
     logits,
     mean_loss,
-    train,
+    trained,
     translator,
+    with_block,
 )
-from regard.look.drawing import Axis, BarChart, Bars, Figure
+from regard.look.drawing import Axis, BarChart, Figure
 
 NORMS: dict[str, spec.Norm] = {
     "LayerNorm": spec.LayerNorm(),
@@ -68,16 +68,16 @@ class Norms(Study):
             name: [_moves(norm, layers, seed) for seed in effort.seeds]
             for name, norm in NORMS.items()
         }
-        jobs = [(name, size, seed) for seed in effort.seeds for name in NORMS for size in BATCHES]
-        runs: dict[str, dict[str, list[dict[str, float]]]] = {
-            name: {size: [] for size in BATCHES} for name in NORMS
-        }
-        for name, size, seed in progress.over(jobs, lambda job: f"{job[0]}, {job[1]} batches"):
-            rows = BATCHES[size]
-            model = build_seeded(_model(NORMS[name], layers), seed)
-            train(model, builtin_pairs("train", 5000, seed, rows=rows), steps)
+
+        def score(job: tuple[str, str], seed: int) -> dict[str, float]:
+            name, size = job
+            stream = builtin_pairs("train", 5000, seed, rows=BATCHES[size])
+            model = trained(_model(NORMS[name], layers), seed, stream, steps)
             loss = evaluate(model, test).loss
-            runs[name][size].append({"loss": loss, "training_mode": _training_loss(model, test)})
+            return {"loss": loss, "training_mode": _training_loss(model, test)}
+
+        scores = effort.each(progress, product(NORMS, BATCHES), score)
+        runs = {name: {size: scores[name, size] for size in BATCHES} for name in NORMS}
         return {"moves": moves, "runs": runs, "batches": BATCHES, "steps": steps}
 
     def verdict(self, numbers: Numbers) -> Verdict:
@@ -86,8 +86,8 @@ class Norms(Study):
             for name, runs in numbers["moves"].items()
         }
         # Small batches are where BatchNorm should suffer.
-        layer = [run["loss"] for run in numbers["runs"]["LayerNorm"]["small"]]
-        batch = [run["loss"] for run in numbers["runs"]["BatchNorm"]["small"]]
+        layer = column(numbers["runs"]["LayerNorm"]["small"], "loss")
+        batch = column(numbers["runs"]["BatchNorm"]["small"], "loss")
         reason = (
             f"Other sentences in the batch move an output by {moves['LayerNorm']:.0e} with "
             f"LayerNorm, {moves['RMSNorm']:.0e} with RMSNorm and {moves['BatchNorm']:.2g} with "
@@ -96,36 +96,31 @@ class Norms(Study):
         )
         # Rounding of float32 is allowed: other batches are summed in another order.
         independent = max(moves["LayerNorm"], moves["RMSNorm"]) < INDEPENDENT
-        if not independent or moves["BatchNorm"] < 0.01:
-            return Verdict(Outcome.FAILS, reason)
-        is_worse = mean(batch) - mean(layer) > deviation(batch) + deviation(layer)
-        return Verdict(Outcome.HOLDS if is_worse else Outcome.LIMITED, reason)
+        depends = independent and moves["BatchNorm"] >= 0.01
+        return judge(exceeds(batch, layer), depends, reason)
 
     def figures(self, numbers: Numbers) -> list[Figure]:
-        names = list(numbers["runs"])
-        sizes = numbers["batches"]
-        moved = {"replaced": "other sentences replaced", "shortened": "others shortened"}
+        runs = numbers["runs"]
+        moves = numbers["moves"]
+        losses = [
+            bars({name: runs[name][size] for name in runs}, "loss", f"{rows} sentences")
+            for size, rows in numbers["batches"].items()
+        ]
         return [
             BarChart(
                 "How far an output moves with the rest of the batch",
                 Axis("relative change", log=True),
-                names,
+                list(runs),
                 [
-                    Bars(title, [[run[key] for run in numbers["moves"][name]] for name in names])
-                    for key, title in moved.items()
+                    bars(moves, "replaced", "other sentences replaced"),
+                    bars(moves, "shortened", "others shortened"),
                 ],
             ),
             BarChart(
                 "Test loss by the size of training batches",
                 Axis("loss, nats a token"),
-                names,
-                [
-                    Bars(
-                        f"{rows} sentences",
-                        [[run["loss"] for run in numbers["runs"][name][size]] for name in names],
-                    )
-                    for size, rows in sizes.items()
-                ],
+                list(runs),
+                losses,
             ),
         ]
 
@@ -133,22 +128,15 @@ class Norms(Study):
         rows = []
         for name, sizes in numbers["runs"].items():
             for size, runs in sizes.items():
-                cells = [mean_text([run[key] for run in runs]) for key in ("loss", "training_mode")]
-                rows.append([name, str(numbers["batches"][size]), *cells])
+                texts = cells(runs, ["loss", "training_mode"])
+                rows.append([name, str(numbers["batches"][size]), *texts])
         columns = ["norm", "sentences a batch", "test loss", "… with statistics of the batch"]
         return [Table("Mean ± standard deviation over the seeds", columns, rows)]
 
 
 def _model(norm: spec.Norm, layers: int) -> spec.Model:
     """The small translator with this norm in all blocks."""
-    model: Any = translator(len(builtin_vocabulary()), 32, layers=layers)
-    # Encoder and decoder alike.
-    sides = {}
-    for name in ("encoder", "decoder"):
-        stack = getattr(model, name)
-        sides[name] = replace(stack, block=replace(stack.block, norm=norm))
-    changed: spec.Model = replace(model, **sides)
-    return changed
+    return with_block(translator(len(builtin_vocabulary()), 32, layers=layers), norm=norm)
 
 
 @torch.no_grad()
@@ -171,7 +159,8 @@ def _moves(norm: spec.Norm, layers: int, seed: int) -> dict[str, float]:
     # Four tokens of each other sentence are left.
     shortened[1:, 4:] = PADDING
     # As it is, with other sentences, with shorter ones.
-    outputs = [_encode(model, source) for source in (batch.source, replaced, shortened)]
+    sources = [batch.source, replaced, shortened]
+    outputs = [model.encode(source, source != PADDING).hidden for source in sources]
     real = first[0] != PADDING
     # Padding of the first row does not count.
     base, *changed = [output[0, real] for output in outputs]
@@ -180,11 +169,6 @@ def _moves(norm: spec.Norm, layers: int, seed: int) -> dict[str, float]:
         name: max(float((output - base).norm() / base.norm()), 1e-9)
         for name, output in zip(("replaced", "shortened"), changed, strict=True)
     }
-
-
-def _encode(model: Any, source: torch.Tensor) -> torch.Tensor:
-    hidden: torch.Tensor = model.encode(source, source != PADDING).hidden
-    return hidden
 
 
 @torch.no_grad()

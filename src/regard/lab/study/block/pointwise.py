@@ -2,10 +2,6 @@
 
 from __future__ import annotations
 
-import time
-from collections.abc import Callable
-from dataclasses import replace
-from itertools import islice
 from typing import Any
 
 import torch
@@ -15,14 +11,15 @@ from torch.nn import functional
 from regard import spec
 from regard.builder import build
 from regard.builder.parameter_count import parameter_count
-from regard.lab.study.figure import Table, deviation, mean, mean_text
-from regard.lab.study.study import Effort, Numbers, Outcome, Progress, Study, Verdict
+from regard.lab.measure.instruments import fastest
+from regard.lab.study.figure import Table, bars, cells, column, exceeds, mean, mean_text
+from regard.lab.study.study import Effort, Numbers, Progress, Study, Verdict, judge
 from regard.lab.study.training_run import (
     Variants,
-    builtin_text,
     builtin_vocabulary,
-    compare,
+    compare_on_english,
     language_model,
+    with_block,
 )
 from regard.look.drawing import Axis, BarChart, Bars, Figure
 
@@ -55,48 +52,36 @@ class Pointwise(Study):
     def measure(self, effort: Effort, progress: Progress) -> Numbers:
         runs = [_equality(seed) for seed in effort.seeds]
         steps = effort.choose(120, 600)
-        test = list(islice(builtin_text("test", 500, 0, rows=64), effort.choose(2, 6)))
-        losses = compare(
-            _variants(),
-            lambda seed: builtin_text("train", 5000, seed),
-            test,
-            steps,
-            effort.seeds,
-            progress,
-        )
-        parameters = {name: parameter_count(model) for name, model in _variants().items()}
+        variants = _variants()
+        losses = compare_on_english(variants, steps, effort, progress)
+        parameters = {name: parameter_count(model) for name, model in variants.items()}
         return {"equality": runs, "runs": losses, "parameters": parameters, "steps": steps}
 
     def verdict(self, numbers: Numbers) -> Verdict:
         # Of all seeds.
         worst = max(max(run["difference"], run["shifted"]) for run in numbers["equality"])
-        losses = {name: [run["loss"] for run in runs] for name, runs in numbers["runs"].items()}
+        losses = {name: column(runs, "loss") for name, runs in numbers["runs"].items()}
         # The others are the wider ones.
         base = losses.pop("width 1")
         best = min(losses, key=lambda name: mean(losses[name]))
         gain = mean(base) - mean(losses[best])
-        noise = deviation(base) + deviation(losses[best])
         reason = (
             f"The two forms differ by {worst:.1e}. After {numbers['steps']} steps at equal "
             f"parameters the loss is {mean_text(base)} with width 1 and {mean_text(losses[best])} "
             f"with {best}, the best wider one."
         )
-        if worst > ROUNDING:
-            return Verdict(Outcome.FAILS, reason)
         # By more than noise and by more than a trifle.
-        wider_helps = gain > 0.01 * mean(base) and gain > noise
-        return Verdict(Outcome.LIMITED if wider_helps else Outcome.HOLDS, reason)
+        wider_helps = gain > 0.01 * mean(base) and exceeds(base, losses[best])
+        return judge(not wider_helps, worst <= ROUNDING, reason)
 
     def figures(self, numbers: Numbers) -> list[Figure]:
-        names = list(numbers["runs"])
-        losses = [[run["loss"] for run in numbers["runs"][name]] for name in names]
-        times = [[run[key] for run in numbers["equality"]] for key in ("linear", "convolution")]
+        times = [column(numbers["equality"], key) for key in ("linear", "convolution")]
         return [
             BarChart(
                 "Loss of language models at equal parameters",
                 Axis("validation loss, nats a token"),
-                names,
-                [Bars("", losses)],
+                list(numbers["runs"]),
+                [bars(numbers["runs"], "loss")],
             ),
             BarChart(
                 "Time of the same function, two ways",
@@ -107,17 +92,16 @@ class Pointwise(Study):
         ]
 
     def tables(self, numbers: Numbers) -> list[Table]:
-        facts = [
-            ["largest relative difference", "difference"],
-            ["difference after a cyclic shift", "shifted"],
-            ["linear layers, ms", "linear"],
-            ["convolutions, ms", "convolution"],
-        ]
-        rows = [[text, mean_text([run[key] for run in numbers["equality"]])] for text, key in facts]
+        facts = {
+            "largest relative difference": "difference",
+            "difference after a cyclic shift": "shifted",
+            "linear layers, ms": "linear",
+            "convolutions, ms": "convolution",
+        }
+        rows = [[text, *cells(numbers["equality"], [key])] for text, key in facts.items()]
         models = []
         for name, runs in numbers["runs"].items():
-            loss = mean_text([run["loss"] for run in runs])
-            models.append([name, f"{numbers['parameters'][name]:,}", loss])
+            models.append([name, f"{numbers['parameters'][name]:,}", *cells(runs, ["loss"])])
         return [
             Table("One function, two ways", ["", "value"], rows),
             Table("Wider kernels", ["inner convolution", "parameters", "loss"], models),
@@ -132,8 +116,7 @@ def _variants() -> Variants:
         # d_model · d_ff · (inner + outer) weights
         d_ff = 2 * D_FF // sum(kernels)
         convolution = spec.ConvFeedForward(d_ff, kernels, activation="gelu_tanh")
-        block = replace(model.stack.block, feedforward=convolution)
-        variants[name] = replace(model, stack=replace(model.stack, block=block))
+        variants[name] = with_block(model, feedforward=convolution)
     return variants
 
 
@@ -163,16 +146,6 @@ def _equality(seed: int) -> dict[str, float]:
     return {
         "difference": float((convolved(x) - expected).abs().max() / scale),
         "shifted": float((shifted - expected.roll(3, dims=1)).abs().max() / scale),
-        "linear": _milliseconds(lambda: network(x)),
-        "convolution": _milliseconds(lambda: convolved(x)),
+        "linear": 1000 * fastest(lambda: network(x), 10),
+        "convolution": 1000 * fastest(lambda: convolved(x), 10),
     }
-
-
-def _milliseconds(function: Callable[[], Tensor]) -> float:
-    """The least time of ten calls: others on the machine only ever add to it."""
-    times = []
-    for _ in range(10):
-        start = time.perf_counter()
-        function()
-        times.append(time.perf_counter() - start)
-    return 1000 * min(times)

@@ -7,12 +7,11 @@ from dataclasses import replace
 from typing import Any
 
 import torch
-from torch import Tensor
 
 from regard import spec
 from regard.families.presets import preset
 from regard.lab.study.figure import Table
-from regard.lab.study.study import Effort, Numbers, Outcome, Progress, Study, Verdict
+from regard.lab.study.study import Effort, Numbers, Progress, Study, Verdict, judge
 from regard.lab.study.training_run import build_seeded
 from regard.look.drawing import Axis, Chart, Figure, Series
 
@@ -58,10 +57,11 @@ class ReceptiveField(Study):
 
     def measure(self, effort: Effort, progress: Progress) -> Numbers:
         depths = [1, 2, 3, 4, 5]
-        fields: dict[str, list[list[int]]] = {kind: [] for kind in PREDICTIONS}
-        jobs = [(kind, seed) for kind in PREDICTIONS for seed in effort.seeds]
-        for kind, seed in progress.over(jobs, lambda job: f"{job[0]}, seed {job[1]}"):
-            fields[kind].append([_field(kind, depth, seed) for depth in depths])
+        fields = effort.each(
+            progress,
+            PREDICTIONS,
+            lambda kind, seed: [_field(kind, depth, seed) for depth in depths],
+        )
         return {"depths": depths, "fields": fields, "length": LENGTH}
 
     def verdict(self, numbers: Numbers) -> Verdict:
@@ -77,12 +77,9 @@ class ReceptiveField(Study):
         last = numbers["depths"][-1]
         measured = ", ".join(f"{kind} {runs[0][-1]}" for kind, runs in numbers["fields"].items())
         reason = f"Positions seen through {last} layers of {numbers['length']}: {measured}."
-        if not wrong:
-            return Verdict(Outcome.HOLDS, reason)
-        reason += f" Not as predicted: {', '.join(wrong)}."
-        if "attention" in wrong or "1×1 convolution" in wrong:
-            return Verdict(Outcome.FAILS, reason)
-        return Verdict(Outcome.LIMITED, reason)
+        if wrong:
+            reason += f" Not as predicted: {', '.join(wrong)}."
+        return judge(not wrong, not {"attention", "1×1 convolution"} & {*wrong}, reason)
 
     def figures(self, numbers: Numbers) -> list[Figure]:
         depths = numbers["depths"]
@@ -98,10 +95,8 @@ class ReceptiveField(Study):
         ]
 
     def tables(self, numbers: Numbers) -> list[Table]:
-        rows = [
-            [kind, *(str(value) for value in runs[0])] for kind, runs in numbers["fields"].items()
-        ]
-        columns = ["layers", *(str(depth) for depth in numbers["depths"])]
+        rows = [[kind, *map(str, runs[0])] for kind, runs in numbers["fields"].items()]
+        columns = ["layers", *map(str, numbers["depths"])]
         return [Table("Positions that the output in the middle depends on", columns, rows)]
 
 
@@ -119,30 +114,18 @@ def _field(kind: str, depth: int, seed: int) -> int:
     # Row j has another token at position j; the last row is the original.
     batch = tokens.repeat(LENGTH + 1, 1)
     batch[:-1].diagonal().add_(1)
-    middle = _encode(model, batch)[:, MIDDLE]  # [LENGTH + 1, D]
+    # A convolutional network here is the encoder of an encoder–decoder.
+    hidden = model.encode(batch).hidden if kind in UNITS else model(batch)[0]
+    middle = hidden[:, MIDDLE]  # [LENGTH + 1, D]
     return int((middle[:-1] != middle[-1]).any(-1).sum())
 
 
-def _encode(model: Any, tokens: Tensor) -> Tensor:
-    """The encoder's output: [B, T, D]."""
-    # A convolutional network here is the encoder of an encoder–decoder.
-    if "encoder" in dict(model.named_children()):
-        encoded: Tensor = model.encode(tokens).hidden
-        return encoded
-    hidden: Tensor = model(tokens)[0]
-    return hidden
-
-
-def _model(kind: str, depth: int) -> spec.Model:
+def _model(kind: str, depth: int) -> Any:
     if kind in UNITS:
         model: Any = preset("convs2s", 24, LENGTH, d_model=8)
-        encoder = replace(model.encoder, layers=depth, unit=UNITS[kind])
-        changed: spec.Model = replace(model, encoder=encoder)
-        return changed
+        return replace(model, encoder=replace(model.encoder, layers=depth, unit=UNITS[kind]))
     sizes = {"d_model": 8, "heads": 2, "d_ff": 16, "layers": depth}
     wide: Any = preset("bert", 24, LENGTH, position="none", **sizes)
     if kind == "attention":
-        return wide  # type: ignore[no-any-return]
-    pattern = spec.WindowMask(WINDOW)
-    narrow: spec.Model = replace(wide, stack=replace(wide.stack, pattern=pattern))
-    return narrow
+        return wide
+    return replace(wide, stack=replace(wide.stack, pattern=spec.WindowMask(WINDOW)))

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import replace
 from itertools import islice
 from typing import Any
 
 from regard import spec
 from regard.data.generated.algorithmic_tasks import LETTERS, Copying
-from regard.lab.study.figure import Table, mean, mean_text
-from regard.lab.study.study import Effort, Numbers, Outcome, Progress, Study, Verdict
+from regard.lab.study.figure import Table, bars, cells, column, mean
+from regard.lab.study.study import Effort, Numbers, Progress, Study, Verdict, judge
 from regard.lab.study.training_run import (
     TaskBatches,
     build_seeded,
@@ -19,8 +18,9 @@ from regard.lab.study.training_run import (
     language_model,
     logits,
     mean_loss,
+    with_block,
 )
-from regard.look.drawing import Axis, BarChart, Bars, Chart, Figure, Series
+from regard.look.drawing import Axis, BarChart, Chart, Figure, Series
 
 RESIDUALS: dict[str, spec.Residual] = {
     "pre-norm": spec.PreNorm(),
@@ -56,12 +56,13 @@ class Residuals(Study):
         task = TaskBatches(Copying(max_length=5), LETTERS)
         depths = effort.choose([2, 10, 30, 100], [2, 5, 10, 20, 50, 100])
         # [seeds][depths] for each kind
-        ratios: dict[str, list[list[float]]] = {name: [] for name in RESIDUALS}
-        for name, residual in RESIDUALS.items():
-            progress(0.0, f"gradients, {name}")
-            for seed in effort.seeds:
-                values = [_gradient_ratio(task, residual, depth, seed) for depth in depths]
-                ratios[name].append(values)
+        ratios = {
+            name: [
+                [_gradient_ratio(task, residual, depth, seed) for depth in depths]
+                for seed in effort.seeds
+            ]
+            for name, residual in RESIDUALS.items()
+        }
         # A stack of 100 layers would take minutes: the gradients above are measured, these trained.
         trained = effort.choose([2, 6], [2, 8])
         steps = effort.choose(100, 250)
@@ -76,7 +77,7 @@ class Residuals(Study):
             lambda seed: task.stream("train", seed),
             list(islice(task.stream("test", 0), 4)),
             steps,
-            effort.seeds,
+            effort,
             progress,
         )
         return {
@@ -94,7 +95,7 @@ class Residuals(Study):
         # The deeper of the two trained ones, where residuals matter.
         depth = numbers["trained"][-1]
         losses = {
-            name: mean([run["loss"] for run in numbers["runs"][f"{name}, {depth} layers"]])
+            name: mean(column(numbers["runs"][f"{name}, {depth} layers"], "loss"))
             for name in ("pre-norm", "none, norm before")
         }
         # Vanishing and exploding gradients are alike here.
@@ -110,15 +111,11 @@ class Residuals(Study):
             f"{losses['pre-norm']:.2f} with residuals and {losses['none, norm before']:.2f} "
             "without."
         )
-        if passes and blocked and worse:
-            return Verdict(Outcome.HOLDS, reason)
-        return Verdict(Outcome.LIMITED if worse else Outcome.FAILS, reason)
+        return judge(passes and blocked, worse, reason)
 
     def figures(self, numbers: Numbers) -> list[Figure]:
         depths = numbers["depths"]
         series = [Series.over_seeds(name, depths, runs) for name, runs in numbers["ratios"].items()]
-        names = list(numbers["runs"])
-        losses = [[run["loss"] for run in numbers["runs"][name]] for name in names]
         return [
             Chart(
                 "Gradient of the first block over the last",
@@ -129,8 +126,8 @@ class Residuals(Study):
             BarChart(
                 f"Loss after {numbers['steps']} steps of copying letters",
                 Axis("test loss, nats a token"),
-                names,
-                [Bars("", losses)],
+                list(numbers["runs"]),
+                [bars(numbers["runs"], "loss")],
             ),
         ]
 
@@ -140,10 +137,7 @@ class Residuals(Study):
             for name, runs in numbers["ratios"].items()
         ]
         columns = ["residuals", *(f"{depth} layers" for depth in numbers["depths"])]
-        models = [
-            [name, *(mean_text([run[key] for run in runs]) for key in ("loss", "exact"))]
-            for name, runs in numbers["runs"].items()
-        ]
+        models = [[n, *cells(runs, ["loss", "exact"])] for n, runs in numbers["runs"].items()]
         return [
             Table("Gradient of the first over the last block (geometric mean)", columns, rows),
             Table("Trained models", ["residuals", "loss", "without a mistake, %"], models),
@@ -153,9 +147,7 @@ class Residuals(Study):
 def _model(task: TaskBatches, residual: spec.Residual, depth: int, width: int) -> spec.Model:
     sizes = {"d_model": width, "heads": 2, "d_ff": 2 * width}
     model: Any = language_model(len(task.vocabulary), 32, layers=depth, **sizes)
-    block = replace(model.stack.block, residual=residual)
-    changed: spec.Model = replace(model, stack=replace(model.stack, block=block))
-    return changed
+    return with_block(model, residual=residual)
 
 
 def _gradient_ratio(task: TaskBatches, residual: spec.Residual, depth: int, seed: int) -> float:

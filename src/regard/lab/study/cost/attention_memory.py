@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 from torch.nn import functional
 
-from regard.lab.compare.cost import growth_exponent
+from regard.lab.measure.instruments import growth_exponent, peak_bytes
 from regard.lab.study.figure import Table
-from regard.lab.study.peak_memory import peak_bytes
-from regard.lab.study.study import Effort, Numbers, Outcome, Progress, Study, Verdict
+from regard.lab.study.study import Effort, Numbers, Progress, Study, Verdict, judge
 from regard.look.drawing import Axis, Chart, Figure, Series
 
 HEADS = 8
@@ -37,14 +38,13 @@ class AttentionMemory(Study):
 
     def measure(self, effort: Effort, progress: Progress) -> Numbers:
         lengths = effort.choose([128, 256, 512, 1024], [128, 256, 512, 1024, 2048, 4096])
-        explicit = []
-        fused = []
+        peaks: dict[str, list[int]] = {"explicit": [], "fused": []}
         for n in progress.over(lengths, lambda n: f"n = {n}"):
-            # Scores, weights and their gradients: about three times the weights at the peak.
-            explicit.append(_peak(n, fused=False))
-            fused.append(_peak(n, fused=True))
+            for name, values in peaks.items():
+                # Scores, weights and their gradients: about three times the weights at the peak.
+                values.append(_peak(n, fused=name == "fused"))
         weights = [HEADS * n * n * 4 for n in lengths]  # bytes, in float32
-        return {"lengths": lengths, "explicit": explicit, "fused": fused, "weights": weights}
+        return {"lengths": lengths, **peaks, "weights": weights}
 
     def verdict(self, numbers: Numbers) -> Verdict:
         lengths = numbers["lengths"]
@@ -59,27 +59,25 @@ class AttentionMemory(Study):
         )
         # A peak below that would mean that something was not seen.
         holds_weights = numbers["explicit"][-1] >= numbers["weights"][-1]
-        if explicit >= 1.7 and fused <= 1.2 and holds_weights:
-            return Verdict(Outcome.HOLDS, reason)
-        return Verdict(Outcome.LIMITED if ratio > 2 else Outcome.FAILS, reason)
+        holds = explicit >= 1.7 and fused <= 1.2 and holds_weights
+        return judge(holds, holds or ratio > 2, reason)
 
     def figures(self, numbers: Numbers) -> list[Figure]:
         lengths = numbers["lengths"]
+        curves = {"explicit": "explicit", "fused": "fused", "weights": "h·n²·4 bytes"}
         series = []
-        for name, key in (("explicit", "explicit"), ("fused", "fused")):
-            series.append(Series(name, lengths, [value / 1e6 for value in numbers[key]]))
-        weights = [value / 1e6 for value in numbers["weights"]]
-        series.append(Series("h·n²·4 bytes", lengths, weights, style="dashed"))
+        for key, name in curves.items():
+            style: Any = "dashed" if key == "weights" else "line"
+            megabytes = [value / 1e6 for value in numbers[key]]
+            series.append(Series(name, lengths, megabytes, style=style))
         x = Axis("n", log=True, ticks=tuple(lengths))
         return [Chart("Peak memory of one attention", x, Axis("MB", log=True), series)]
 
     def tables(self, numbers: Numbers) -> list[Table]:
         rows = []
         for index, n in enumerate(numbers["lengths"]):
-            cells = [
-                f"{numbers[key][index] / 1e6:,.2f}" for key in ("weights", "explicit", "fused")
-            ]
-            rows.append([f"{n:,}", *cells])
+            keys = ("weights", "explicit", "fused")
+            rows.append([f"{n:,}", *(f"{numbers[key][index] / 1e6:,.2f}" for key in keys)])
         columns = ["n", "h·n²·4 bytes, MB", "explicit, MB", "fused, MB"]
         return [Table("Peak of one attention, forward and backward", columns, rows)]
 
@@ -87,9 +85,7 @@ class AttentionMemory(Study):
 def _peak(length: int, *, fused: bool) -> int:
     shape = (1, HEADS, length, D_K)
     # [1, H, n, K]: made before, so they do not count.
-    q = torch.randn(shape, requires_grad=True)
-    k = torch.randn(shape, requires_grad=True)
-    v = torch.randn(shape, requires_grad=True)
+    q, k, v = (torch.randn(shape, requires_grad=True) for _ in range(3))
 
     def step() -> None:
         if fused:

@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 import math
-from typing import Any
+from itertools import product
 
 from regard import spec
 from regard.builder.parameter_count import parameter_count
 from regard.families.presets import preset
-from regard.lab.compare.cost import growth_exponent
-from regard.lab.study import training_run
+from regard.lab.measure.instruments import growth_exponent
 from regard.lab.study.character_text import LENGTH, character_text
 from regard.lab.study.figure import Table, mean, mean_text
-from regard.lab.study.study import Effort, Numbers, Outcome, Progress, Study, Verdict
+from regard.lab.study.study import Effort, Numbers, Progress, Study, Verdict, judge
+from regard.lab.study.training_run import evaluate, language_model, trained
 from regard.look.drawing import Axis, Chart, Figure, Series
 
 WIDTHS = [16, 32, 64]
@@ -43,23 +43,25 @@ class DataHunger(Study):
         steps = effort.choose(150, 2500)
         # From what a model soon knows by heart to what it reads a few times at most.
         sizes = effort.choose([2_000, 500_000], [2_000, 10_000, 50_000, 500_000])
-        by_data: dict[str, dict[str, list[float]]] = {name: {} for name in MODELS}
-        by_width: dict[str, dict[str, list[float]]] = {name: {} for name in MODELS}
-        # Data are varied at one width, widths on the whole corpus.
         middle = WIDTHS[1]
-        jobs = [(seed, name) for seed in effort.seeds for name in MODELS]
-        for seed, name in progress.over(jobs, lambda job: f"{job[1]}, seed {job[0]}"):
-            for characters in sizes:
-                loss = _loss(name, middle, seed, steps, characters)
-                by_data[name].setdefault(str(characters), []).append(loss)
-            for width in WIDTHS:
-                # The middle one has been trained on the largest corpus already.
-                loss = by_data[name][str(sizes[-1])][-1]
-                if width != middle:
-                    loss = _loss(name, width, seed, steps, sizes[-1])
-                by_width[name].setdefault(str(width), []).append(loss)
-        parameters = {name: [_parameters(name, width) for width in WIDTHS] for name in MODELS}
-        return {"parameters": parameters, "by_data": by_data, "by_width": by_width}
+        # Data are varied at one width, widths on the whole corpus.
+        jobs = [(middle, n) for n in sizes] + [(w, sizes[-1]) for w in WIDTHS if w != middle]
+        losses = effort.each(
+            progress,
+            product(MODELS, jobs),
+            lambda model, seed: _loss(model[0], *model[1], seed, steps),
+        )
+        return {
+            "parameters": {
+                name: [parameter_count(_model(name, width)) for width in WIDTHS] for name in MODELS
+            },
+            "by_data": {
+                name: {str(n): losses[name, (middle, n)] for n in sizes} for name in MODELS
+            },
+            "by_width": {
+                name: {str(w): losses[name, (w, sizes[-1])] for w in WIDTHS} for name in MODELS
+            },
+        }
 
     def verdict(self, numbers: Numbers) -> Verdict:
         # Numbers are stored from the smallest corpus to the largest.
@@ -79,17 +81,14 @@ class DataHunger(Study):
             f"N^-{exponents['LSTM']:.3f} (LSTM) and N^-{exponents['Transformer']:.3f} "
             "(Transformer)."
         )
-        if is_hungry and goes_on:
-            return Verdict(Outcome.HOLDS, reason)
-        return Verdict(Outcome.LIMITED if is_hungry or goes_on else Outcome.FAILS, reason)
+        return judge(is_hungry and goes_on, is_hungry or goes_on, reason)
 
     def figures(self, numbers: Numbers) -> list[Figure]:
         by_data = []
         by_size = []
-        for name in MODELS:
-            corpora = [int(size) for size in numbers["by_data"][name]]
-            runs = list(zip(*numbers["by_data"][name].values(), strict=True))
-            by_data.append(Series.over_seeds(name, corpora, runs))
+        for name, of_model in numbers["by_data"].items():
+            runs = list(zip(*of_model.values(), strict=True))
+            by_data.append(Series.over_seeds(name, [int(size) for size in of_model], runs))
             runs = list(zip(*numbers["by_width"][name].values(), strict=True))
             by_size.append(Series.over_seeds(name, numbers["parameters"][name], runs))
         y = Axis("nats a character")
@@ -99,17 +98,17 @@ class DataHunger(Study):
         ]
 
     def tables(self, numbers: Numbers) -> list[Table]:
-        data = []
-        for size in numbers["by_data"]["LSTM"]:
-            cells = [mean_text(numbers["by_data"][name][size]) for name in MODELS]
-            data.append([f"{int(size):,}", *cells])
+        data = [
+            [f"{int(size):,}", *(mean_text(numbers["by_data"][name][size]) for name in MODELS)]
+            for size in numbers["by_data"]["LSTM"]
+        ]
         sizes = []
         for index, width in enumerate(numbers["by_width"]["LSTM"]):
-            cells = []
+            row = [width]
             for name in MODELS:
                 count = f"{numbers['parameters'][name][index]:,}"
-                cells += [count, mean_text(numbers["by_width"][name][width])]
-            sizes.append([width, *cells])
+                row += [count, mean_text(numbers["by_width"][name][width])]
+            sizes.append(row)
         return [
             Table("Held-out loss by corpus", ["characters", *MODELS], data),
             Table(
@@ -127,18 +126,12 @@ def _model(name: str, width: int) -> spec.Model:
         width = round(width * math.sqrt(3))
         return preset("lstm-lm:tiny", vocabulary, LENGTH, d_model=width, layers=1, dropout=0.0)
     # d_ff = 4·d_model and 4 heads at every width: only the size is varied.
-    changes: dict[str, Any] = {"d_model": width, "d_ff": 4 * width, "heads": 4}
-    return training_run.language_model(vocabulary, LENGTH, **changes)
+    return language_model(vocabulary, LENGTH, d_model=width, d_ff=4 * width, heads=4)
 
 
-def _parameters(name: str, width: int) -> int:
-    return parameter_count(_model(name, width))
-
-
-def _loss(name: str, width: int, seed: int, steps: int, characters: int) -> float:
+def _loss(name: str, width: int, characters: int, seed: int, steps: int) -> float:
     text = character_text()
-    model = training_run.build_seeded(_model(name, width), seed)
     # The first so many characters, again and again.
     batches = text.batches(seed, 16, characters=characters)
-    training_run.train(model, batches, steps)
-    return training_run.evaluate(model, [text.held_out(60)]).loss
+    model = trained(_model(name, width), seed, batches, steps)
+    return evaluate(model, [text.held_out(60)]).loss

@@ -2,14 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 from regard import spec
 from regard.builder.parameter_count import parameter_count
-from regard.lab.study import training_run
 from regard.lab.study.figure import Table, deviation, mean, mean_text
-from regard.lab.study.study import Effort, Numbers, Outcome, Progress, Study, Verdict
-from regard.lab.study.training_run import NO_TARGET, PADDING, Batch, pad
+from regard.lab.study.study import Effort, Numbers, Progress, Study, Verdict, judge
+from regard.lab.study.training_run import (
+    NO_TARGET,
+    PADDING,
+    Batch,
+    Score,
+    builtin_pairs,
+    builtin_vocabulary,
+    evaluate,
+    language_model,
+    pad,
+    trained,
+    translator,
+)
 from regard.look.drawing import Axis, BarChart, Bars, Figure
 
 WIDTH = 32
@@ -36,14 +45,11 @@ class DecoderOnly(Study):
 
     def measure(self, effort: Effort, progress: Progress) -> Numbers:
         steps = effort.choose(150, 2000)
-        scores: dict[str, dict[str, list[float]]] = {
-            name: {"loss": [], "accuracy": []} for name in MODELS
+        runs = effort.each(progress, MODELS, lambda name, seed: _score(name, seed, steps))
+        scores = {
+            name: {"loss": [one.loss for one in runs], "accuracy": [one.accuracy for one in runs]}
+            for name, runs in runs.items()
         }
-        jobs = [(seed, name) for seed in effort.seeds for name in MODELS]
-        for seed, name in progress.over(jobs, lambda job: f"{job[1]}, seed {job[0]}"):
-            score = _score(name, seed, steps)
-            scores[name]["loss"].append(score.loss)
-            scores[name]["accuracy"].append(score.accuracy)
         parameters = {name: parameter_count(_model(name)) for name in MODELS}
         return {"parameters": parameters, "scores": scores}
 
@@ -59,50 +65,40 @@ class DecoderOnly(Study):
             f"Held-out loss of the target: {alone:.3f} decoder-only, {both:.3f} encoder–decoder "
             f"({ratio - 1:+.1%}; the standard deviation over seeds is {noise:.3f})."
         )
-        if ratio <= 1.02 or alone - both <= noise:
-            return Verdict(Outcome.HOLDS, reason)
-        return Verdict(Outcome.LIMITED if ratio <= 1.1 else Outcome.FAILS, reason)
+        is_as_good = ratio <= 1.02 or alone - both <= noise
+        return judge(is_as_good, is_as_good or ratio <= 1.1, reason)
 
     def figures(self, numbers: Numbers) -> list[Figure]:
-        values = [numbers["scores"][name]["loss"] for name in MODELS]
-        bars = [Bars("loss", values)]
-        return [BarChart("Held-out loss", Axis("nats a token", low=0.0), MODELS, bars)]
+        series = [Bars("loss", [numbers["scores"][name]["loss"] for name in MODELS])]
+        return [BarChart("Held-out loss", Axis("nats a token", low=0.0), MODELS, series)]
 
     def tables(self, numbers: Numbers) -> list[Table]:
         rows = []
-        for name in MODELS:
-            scores = numbers["scores"][name]
-            cells = [mean_text(scores["loss"]), mean_text(scores["accuracy"])]
-            rows.append([name, f"{numbers['parameters'][name]:,}", *cells])
+        for name, scores in numbers["scores"].items():
+            quality = [mean_text(scores["loss"]), mean_text(scores["accuracy"])]
+            rows.append([name, f"{numbers['parameters'][name]:,}", *quality])
         columns = ["model", "parameters", "held-out loss", "right tokens, %"]
         return [Table("The same translation", columns, rows)]
 
 
 def _model(name: str) -> spec.Model:
-    words = len(training_run.builtin_vocabulary())
+    words = len(builtin_vocabulary())
     if name == "encoder–decoder":
         # Pre-norm, as the language model has it: only the wiring differs.
-        return training_run.translator(words, 64, d_model=WIDTH, d_ff=4 * WIDTH, residual="pre")
+        return translator(words, 64, d_model=WIDTH, d_ff=4 * WIDTH, residual="pre")
     # Two layers with cross-attention have 28·d² more weights than two without: 4 + 2/3 layers in
     # all; d_ff makes up for the rest.
-    return training_run.language_model(words, 128, d_model=WIDTH, layers=5, d_ff=round(3.6 * WIDTH))
+    return language_model(words, 128, d_model=WIDTH, layers=5, d_ff=round(3.6 * WIDTH))
 
 
-def _score(name: str, seed: int, steps: int) -> training_run.Score:
-    model = training_run.build_seeded(_model(name), seed)
-    training = training_run.builtin_pairs("train", 20_000, seed)
-    held_out = next(training_run.builtin_pairs("test", 600, seed=0, rows=150))
+def _score(name: str, seed: int, steps: int) -> Score:
+    training = builtin_pairs("train", 20_000, seed)
+    held_out = next(builtin_pairs("test", 600, seed=0, rows=150))
     # The same pairs in the same order.
     if name == "decoder-only":
-        training = _as_one_text(training)
+        training = map(one_text, training)
         held_out = one_text(held_out)
-    training_run.train(model, training, steps)
-    return training_run.evaluate(model, [held_out])
-
-
-def _as_one_text(batches: Iterator[Batch]) -> Iterator[Batch]:
-    for batch in batches:
-        yield one_text(batch)
+    return evaluate(trained(_model(name), seed, training, steps), [held_out])
 
 
 def one_text(batch: Batch) -> Batch:

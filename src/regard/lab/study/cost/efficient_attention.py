@@ -2,18 +2,14 @@
 
 from __future__ import annotations
 
-import warnings
-
 import torch
-from torch.nn.attention import SDPBackend, sdpa_kernel
-from torch.utils.flop_counter import FlopCounterMode
 
 from regard import spec
-from regard.lab.study import training_run
+from regard.lab.measure.instruments import count_flops
 from regard.lab.study.character_text import character_text
 from regard.lab.study.figure import Table, mean, mean_text
-from regard.lab.study.layer_measurements import FUSED_FLOPS
-from regard.lab.study.study import Effort, Numbers, Outcome, Progress, Study, Verdict
+from regard.lab.study.study import Effort, Numbers, Progress, Study, Verdict, judge
+from regard.lab.study.training_run import build_seeded, evaluate, language_model, trained
 from regard.look.drawing import Axis, Chart, Figure, Series
 
 LENGTH = 128
@@ -40,10 +36,7 @@ class EfficientAttention(Study):
 
     def measure(self, effort: Effort, progress: Progress) -> Numbers:
         steps = effort.choose(100, 1500)
-        losses: dict[str, list[float]] = {name: [] for name in ATTENTIONS}
-        jobs = [(seed, name) for seed in effort.seeds for name in ATTENTIONS]
-        for seed, name in progress.over(jobs, lambda job: f"{job[1]}, seed {job[0]}"):
-            losses[name].append(_loss(name, seed, steps))
+        losses = effort.each(progress, ATTENTIONS, lambda name, seed: _loss(name, seed, steps))
         return {"losses": losses, "flops": {name: _flops(name) for name in ATTENTIONS}}
 
     def verdict(self, numbers: Numbers) -> Verdict:
@@ -60,9 +53,8 @@ class EfficientAttention(Study):
             f"with less than half of its operations: {', '.join(cheap) or 'none'}; the worst is "
             f"{worst} with {losses[worst]:.3f}."
         )
-        if len(as_good) == len(others) and len(both) >= 3:
-            return Verdict(Outcome.HOLDS, reason)
-        return Verdict(Outcome.LIMITED if both else Outcome.FAILS, reason)
+        holds = len(as_good) == len(others) and len(both) >= 3
+        return judge(holds, bool(both), reason)
 
     def figures(self, numbers: Numbers) -> list[Figure]:
         series = []
@@ -84,26 +76,21 @@ class EfficientAttention(Study):
 
 
 def _model(attention: str, length: int) -> spec.Model:
-    return training_run.language_model(
+    return language_model(
         len(character_text().characters), length, d_model=32, d_ff=128, attention=attention
     )
 
 
 def _loss(attention: str, seed: int, steps: int) -> float:
     text = character_text()
-    model = training_run.build_seeded(_model(attention, LENGTH), seed)
     # Long rows, so that restricted attention has something to miss.
-    training_run.train(model, text.batches(seed, 8, length=LENGTH), steps)
-    return training_run.evaluate(model, [text.held_out(40, length=LENGTH)]).loss
+    batches = text.batches(seed, 8, length=LENGTH)
+    model = trained(_model(attention, LENGTH), seed, batches, steps)
+    return evaluate(model, [text.held_out(40, length=LENGTH)]).loss
 
 
 @torch.no_grad()
 def _flops(attention: str) -> float:
     # Weights do not matter for the count, the length does.
-    model = training_run.build_seeded(_model(attention, LONG), seed=0).eval()
-    counter = FlopCounterMode(display=False, custom_mapping=FUSED_FLOPS)
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # PyTorch warns of a setting that is put back as it was
-        with sdpa_kernel(SDPBackend.MATH), torch.backends.mkldnn.flags(enabled=False), counter:
-            model(torch.zeros(1, LONG, dtype=torch.long))
-    return float(counter.get_total_flops())
+    model = build_seeded(_model(attention, LONG), seed=0).eval()
+    return count_flops(lambda: model(torch.zeros(1, LONG, dtype=torch.long)))

@@ -2,16 +2,24 @@
 
 from __future__ import annotations
 
-from itertools import combinations, islice
+from collections.abc import Iterator
+from itertools import combinations, islice, product
 from typing import Any
 
-from regard import spec
 from regard.data.generated.algorithmic_tasks import Dyck
-from regard.lab.study import training_run
 from regard.lab.study.baselines.algorithms import task_batches
 from regard.lab.study.character_text import LENGTH, character_text
 from regard.lab.study.figure import Table, mean, mean_text
-from regard.lab.study.study import Effort, Numbers, Outcome, Progress, Study, Verdict
+from regard.lab.study.study import Effort, Numbers, Progress, Study, Verdict, judge
+from regard.lab.study.training_run import (
+    Batch,
+    builtin_pairs,
+    builtin_vocabulary,
+    evaluate,
+    language_model,
+    trained,
+    translator,
+)
 from regard.look.drawing import Figure, HeatMap
 
 ATTENTIONS = ("softmax", "window:4", "topk:4", "linear", "additive")
@@ -43,13 +51,10 @@ class Transfer(Study):
 
     def measure(self, effort: Effort, progress: Progress) -> Numbers:
         steps = effort.choose(40, 1000)
-        losses: dict[str, dict[str, list[float]]] = {
-            task: {name: [] for name in ATTENTIONS} for task in TASKS
-        }
-        jobs = [(s, task, name) for s in effort.seeds for task in TASKS for name in ATTENTIONS]
-        for seed, task, name in progress.over(jobs, lambda job: f"{job[1]}, {job[2]}"):
-            losses[task][name].append(_loss(task, name, seed, steps))
-        return {"losses": losses}
+        runs = effort.each(
+            progress, product(TASKS, ATTENTIONS), lambda job, seed: _loss(*job, seed, steps)
+        )
+        return {"losses": {task: {name: runs[task, name] for name in ATTENTIONS} for task in TASKS}}
 
     def verdict(self, numbers: Numbers) -> Verdict:
         changes = _changes(numbers)
@@ -65,9 +70,7 @@ class Transfer(Study):
             f"Better than softmax by 1 % in all tasks: {', '.join(everywhere) or 'none'} of "
             f"{len(others)}; the mean rank correlation between tasks is {correlation:.2f}."
         )
-        if everywhere:
-            return Verdict(Outcome.FAILS, reason)
-        return Verdict(Outcome.HOLDS if correlation < 0.7 else Outcome.LIMITED, reason)
+        return judge(correlation < 0.7, not everywhere, reason)
 
     def figures(self, numbers: Numbers) -> list[Figure]:
         changes = _changes(numbers)
@@ -77,9 +80,10 @@ class Transfer(Study):
         return [HeatMap(title, values, TASKS, ATTENTIONS, signed=True)]
 
     def tables(self, numbers: Numbers) -> list[Table]:
-        rows = []
-        for name in ATTENTIONS:
-            rows.append([name, *[mean_text(numbers["losses"][task][name]) for task in TASKS]])
+        rows = [
+            [name, *(mean_text(numbers["losses"][task][name]) for task in TASKS)]
+            for name in ATTENTIONS
+        ]
         return [Table("Held-out loss", ["attention", *TASKS], rows)]
 
 
@@ -94,38 +98,32 @@ def _changes(numbers: Numbers) -> dict[str, dict[str, float]]:
 
 def rank_correlation(first: dict[str, float], second: dict[str, float]) -> float:
     """Spearman's rank correlation of two scores with the same names."""
-    names = list(first)
-    n = len(names)
-    rank = {name: number for number, name in enumerate(sorted(names, key=lambda x: first[x]))}
-    other = {name: number for number, name in enumerate(sorted(names, key=lambda x: second[x]))}
+    n = len(first)
+    rank, other = (
+        {name: number for number, name in enumerate(sorted(scores, key=scores.__getitem__))}
+        for scores in (first, second)
+    )
     # Without ties, which measured losses do not have: 1 − 6 Σd² / n(n² − 1).
-    squares = sum((rank[name] - other[name]) ** 2 for name in names)
+    squares = sum((rank[name] - other[name]) ** 2 for name in first)
     return 1 - 6 * squares / (n * (n * n - 1))
 
 
 def _loss(task: str, attention: str, seed: int, steps: int) -> float:
+    batches: Iterator[Batch]
+    changes: dict[str, Any] = {"attention": attention, **SIZES}
     if task == "translation":
-        words = len(training_run.builtin_vocabulary())
-        description = training_run.translator(words, 64, attention=attention, **SIZES)
-        batches = training_run.builtin_pairs("train", 20_000, seed)
-        held_out = [next(training_run.builtin_pairs("test", 600, seed=0, rows=100))]
-        return _trained(description, seed, batches, steps, held_out)
-    # The label is the word after the text; its loss is that of a classifier.
-    if task == "classification":
+        model = translator(len(builtin_vocabulary()), 64, **changes)
+        batches = builtin_pairs("train", 20_000, seed)
+        held_out = [next(builtin_pairs("test", 600, seed=0, rows=100))]
+    elif task == "classification":
+        # The label is the word after the text; its loss is that of a classifier.
         data = task_batches(Dyck(2, 8))
-        description = training_run.language_model(
-            len(data.vocabulary), 64, attention=attention, **SIZES
-        )
+        model = language_model(len(data.vocabulary), 64, **changes)
+        batches = data.stream("train", seed)
         held_out = list(islice(data.stream("test", seed=0), 6))
-        return _trained(description, seed, data.stream("train", seed), steps, held_out)
-    text = character_text()
-    description = training_run.language_model(
-        len(text.characters), LENGTH, attention=attention, **SIZES
-    )
-    return _trained(description, seed, text.batches(seed), steps, [text.held_out(50)])
-
-
-def _trained(description: spec.Model, seed: int, batches: Any, steps: int, held_out: Any) -> float:
-    model = training_run.build_seeded(description, seed)
-    training_run.train(model, batches, steps)
-    return training_run.evaluate(model, held_out).loss
+    else:
+        text = character_text()
+        model = language_model(len(text.characters), LENGTH, **changes)
+        batches = text.batches(seed)
+        held_out = [text.held_out(50)]
+    return evaluate(trained(model, seed, batches, steps), held_out).loss

@@ -10,11 +10,18 @@ import torch
 from torch import Tensor
 
 from regard.core.context import Context
-from regard.lab.study import training_run
-from regard.lab.study.figure import Table, mean, mean_text
-from regard.lab.study.study import Effort, Numbers, Outcome, Progress, Study, Verdict
-from regard.lab.study.training_run import NO_TARGET, Batch, Vocabulary, pad
-from regard.look.drawing import Axis, Chart, Figure, Series
+from regard.lab.study.figure import Table, column, line, mean, mean_text, means
+from regard.lab.study.study import Effort, Numbers, Progress, Study, Verdict, judge
+from regard.lab.study.training_run import (
+    NO_TARGET,
+    RESERVED,
+    Batch,
+    Vocabulary,
+    language_model,
+    pad,
+    trained,
+)
+from regard.look.drawing import Axis, Chart, Figure
 
 PEOPLE = ("man", "woman", "girl", "boy", "teacher", "doctor")
 # A word of the context decides what the ambiguous one means, and so what follows.
@@ -52,19 +59,18 @@ class Ambiguity(Study):
 
     def measure(self, effort: Effort, progress: Progress) -> Numbers:
         steps = effort.choose(450, 1500)
-        runs = []
-        for seed in progress.over(effort.seeds, lambda seed: f"seed {seed}"):
-            runs.append(_run(seed, steps))
-        return {"runs": runs}
+        return {"runs": effort.each_seed(progress, lambda seed: _run(seed, steps))}
 
     def verdict(self, numbers: Numbers) -> Verdict:
         resolved = []
         parts = []
         for case in CASES:
-            right = mean([run[case]["right"] for run in numbers["runs"]])
-            first = mean([run[case]["between"][0] for run in numbers["runs"]])
-            last = mean([run[case]["between"][-1] for run in numbers["runs"]])
-            same = mean([run[case]["within"][-1] for run in numbers["runs"]])
+            runs = column(numbers["runs"], case)
+            right = mean(column(runs, "right"))
+            between = means(column(runs, "between"))
+            first = between[0]
+            last = between[-1]
+            same = means(column(runs, "within"))[-1]
             # 0.01 is far above the rounding of equal vectors.
             resolved.append(right >= 90 and first < 0.01 and last >= max(2 * same, 0.01))
             parts.append(
@@ -72,19 +78,18 @@ class Ambiguity(Study):
                 f"{last:.2f} after the last layer (one meaning: {same:.2f})"
             )
         reason = f"{'; '.join(parts)}."
-        if all(resolved):
-            return Verdict(Outcome.HOLDS, reason)
-        return Verdict(Outcome.LIMITED if any(resolved) else Outcome.FAILS, reason)
+        return judge(all(resolved), any(resolved), reason)
 
     def figures(self, numbers: Numbers) -> list[Figure]:
         layers = list(range(LAYERS + 1))
         x = Axis("layer (0: input)", ticks=tuple(layers))
         figures: list[Figure] = []
         for case in CASES:
-            series = []
-            for name, key in (("two meanings", "between"), ("one meaning", "within")):
-                runs = [run[case][key] for run in numbers["runs"]]
-                series.append(Series.over_seeds(name, layers, runs))
+            runs = column(numbers["runs"], case)
+            series = [
+                line("two meanings", layers, runs, "between"),
+                line("one meaning", layers, runs, "within"),
+            ]
             title = f"How far apart sentences are: {case}"
             figures.append(Chart(title, x, Axis("cosine distance", low=0.0), series))
         return figures
@@ -92,12 +97,12 @@ class Ambiguity(Study):
     def tables(self, numbers: Numbers) -> list[Table]:
         rows = []
         for case in CASES:
-            runs = [run[case] for run in numbers["runs"]]
+            runs = column(numbers["runs"], case)
+            right = mean_text(column(runs, "right"))
             for name, key in (("two meanings", "between"), ("one meaning", "within")):
-                cells = []
-                for layer in range(LAYERS + 1):
-                    cells.append(mean_text([run[key][layer] for run in runs], ".3f"))
-                rows.append([f"{case}, {name}", mean_text([run["right"] for run in runs]), *cells])
+                by_layer = zip(*column(runs, key), strict=True)
+                distances = [mean_text(values, ".3f") for values in by_layer]
+                rows.append([f"{case}, {name}", right, *distances])
         columns = ["", "right, %", "input", *[f"layer {n + 1}" for n in range(LAYERS)]]
         return [Table("Cosine distance of the ambiguous word", columns, rows)]
 
@@ -139,17 +144,15 @@ MEANINGS = {"bank": ("water", "money"), "attachment": ("subject", "object")}
 
 def _vocabulary() -> Vocabulary:
     rng = random.Random(0)
-    words: set[str] = set()
-    for case, generate in GENERATORS.items():
-        for meaning in MEANINGS[case]:
-            for _ in range(300):
-                words |= set(generate(rng, meaning))
-    return Vocabulary(sorted(words))
-
-
-def _batch(texts: Sequence[Text], words: Vocabulary) -> Batch:
-    ids = [words.encode(text) for text in texts]
-    return Batch(pad([row[:-1] for row in ids]), pad([row[1:] for row in ids], NO_TARGET))
+    return Vocabulary(
+        [
+            word
+            for case, generate in GENERATORS.items()
+            for meaning in MEANINGS[case]
+            for _ in range(300)
+            for word in generate(rng, meaning)
+        ]
+    )
 
 
 def _batches(words: Vocabulary, seed: int) -> Iterator[Batch]:
@@ -161,7 +164,8 @@ def _batches(words: Vocabulary, seed: int) -> Iterator[Batch]:
             # Who has the telescope is harder to learn.
             case = rng.choice((*CASES, "attachment"))
             texts.append(GENERATORS[case](rng, rng.choice(MEANINGS[case])))
-        yield _batch(texts, words)
+        ids = [words.encode(text) for text in texts]
+        yield Batch(pad([row[:-1] for row in ids]), pad([row[1:] for row in ids], NO_TARGET))
 
 
 # ------------------------------------------------------------------ measurements
@@ -169,10 +173,8 @@ def _batches(words: Vocabulary, seed: int) -> Iterator[Batch]:
 
 def _run(seed: int, steps: int) -> dict[str, Any]:
     words = _vocabulary()
-    description = training_run.language_model(len(words), 32, d_model=32, d_ff=128, layers=LAYERS)
-    model = training_run.build_seeded(description, seed)
-    training_run.train(model, _batches(words, seed), steps)
-    model.eval()
+    description = language_model(len(words), 32, d_model=32, d_ff=128, layers=LAYERS)
+    model = trained(description, seed, _batches(words, seed), steps)
     return {case: _case(model, case, words, seed) for case in CASES}
 
 
@@ -195,8 +197,8 @@ def _case(model: Any, case: str, words: Vocabulary, seed: int) -> dict[str, Any]
         within.append(_distances(here, _representations(model, _like(one, same, case), words)))
     return {
         "right": mean(right),
-        "between": [mean(distances) for distances in zip(*between, strict=True)],
-        "within": [mean(distances) for distances in zip(*within, strict=True)],
+        "between": means(between),
+        "within": means(within),
     }
 
 
@@ -230,7 +232,7 @@ def _continues(model: Any, text: Text, case: str, meaning: str, words: Vocabular
     tokens = torch.tensor([words.encode(text[:-1])])
     hidden, _ = model(tokens)
     # The word of the highest logit at the last position
-    best = words.words[int(model.head(hidden)[0, -1].argmax()) - training_run.RESERVED]
+    best = words.words[int(model.head(hidden)[0, -1].argmax()) - RESERVED]
     if case == "bank":
         return best in SENSES[meaning]
     return bool(best == text[-1])

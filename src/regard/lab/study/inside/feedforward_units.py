@@ -3,22 +3,30 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Sequence
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from regard.core.context import Context, LayerContext
-from regard.lab.study import training_run
-from regard.lab.study.figure import Table, mean, mean_text
-from regard.lab.study.greedy_decoding import text
-from regard.lab.study.study import Effort, Numbers, Outcome, Progress, Study, Verdict
-from regard.lab.study.training_run import NO_TARGET, Batch
+from regard.lab.study.figure import Table, column, mean, mean_text
+from regard.lab.study.study import Effort, Numbers, Progress, Study, Verdict, judge
+from regard.lab.study.training_run import (
+    NO_TARGET,
+    Batch,
+    as_text,
+    builtin_text,
+    builtin_vocabulary,
+    language_model,
+    trained,
+)
 from regard.look.drawing import Axis, BarChart, Bars, Figure
 
 LAYERS = 2
 TRIGGERS = 8  # the texts on which a unit fires most
 SHOWN = 6  # units in the table
+KEYS = ("shared", "chance", "follows", "shuffled")
 
 
 class FeedForwardUnits(Study):
@@ -46,13 +54,12 @@ class FeedForwardUnits(Study):
 
     def measure(self, effort: Effort, progress: Progress) -> Numbers:
         steps = effort.choose(400, 2500)
-        runs = []
-        for seed in progress.over(effort.seeds, lambda seed: f"seed {seed}"):
-            runs.append(_run(seed, steps, sentences=effort.choose(300, 1000)))
-        return {"runs": runs}
+        sentences = effort.choose(300, 1000)
+        return {"runs": effort.each_seed(progress, lambda seed: _run(seed, steps, sentences))}
 
     def verdict(self, numbers: Numbers) -> Verdict:
-        values = {key: _mean(numbers, key) for key in ("shared", "chance", "follows", "shuffled")}
+        runs = numbers["runs"]
+        values = {key: mean([mean(run[key]) for run in runs]) for key in KEYS}
         has_key = values["shared"] >= 2 * values["chance"]
         # Both may be 0 in a model that learned little, and 0 ≥ 2 · 0.
         has_value = values["follows"] >= 2 * values["shuffled"] and values["follows"] > 0
@@ -61,9 +68,7 @@ class FeedForwardUnits(Study):
             f"{values['chance']:.0%}); the token that it promotes most follows one of them for "
             f"{values['follows']:.0%} of the units ({values['shuffled']:.0%} with shuffled values)."
         )
-        if has_key and has_value:
-            return Verdict(Outcome.HOLDS, reason)
-        return Verdict(Outcome.LIMITED if has_key or has_value else Outcome.FAILS, reason)
+        return judge(has_key and has_value, has_key or has_value, reason)
 
     def figures(self, numbers: Numbers) -> list[Figure]:
         layers = [f"layer {layer + 1}" for layer in range(LAYERS)]
@@ -72,20 +77,18 @@ class FeedForwardUnits(Study):
             ("Triggers with the same last word", ("shared", "chance")),
             ("Promoted token follows a trigger", ("follows", "shuffled")),
         ):
-            bars = []
-            for key in keys:
-                values = [[100 * r[key][layer] for r in numbers["runs"]] for layer in range(LAYERS)]
-                bars.append(Bars(key, values))
-            figures.append(BarChart(title, Axis("%", low=0.0, high=100.0), layers, bars))
+            series = [
+                Bars(key, [[100 * x for x in values] for values in _by_layer(numbers, key)])
+                for key in keys
+            ]
+            figures.append(BarChart(title, Axis("%", low=0.0, high=100.0), layers, series))
         return figures
 
     def tables(self, numbers: Numbers) -> list[Table]:
         rows = []
         for layer in range(LAYERS):
-            cells = []
-            for key in ("shared", "chance", "follows", "shuffled"):
-                cells.append(mean_text([100 * run[key][layer] for run in numbers["runs"]]))
-            rows.append([f"layer {layer + 1}", *cells])
+            shares = [[100 * x for x in _by_layer(numbers, key)[layer]] for key in KEYS]
+            rows.append([f"layer {layer + 1}", *map(mean_text, shares)])
         columns = ["", "same last word, %", "chance, %", "promoted follows, %", "shuffled, %"]
         units = numbers["runs"][0]["units"]
         return [
@@ -94,29 +97,25 @@ class FeedForwardUnits(Study):
         ]
 
 
-def _mean(numbers: Numbers, key: str) -> float:
-    return mean([mean(run[key]) for run in numbers["runs"]])
+def _by_layer(numbers: Numbers, key: str) -> list[Sequence[float]]:
+    return list(zip(*column(numbers["runs"], key), strict=True))
 
 
 def _run(seed: int, steps: int, sentences: int) -> dict[str, Any]:
-    words = training_run.builtin_vocabulary()
-    description = training_run.language_model(
+    words = builtin_vocabulary()
+    description = language_model(
         len(words), 64, d_model=32, d_ff=128, layers=LAYERS, activation="relu"
     )
-    model: Any = training_run.build_seeded(description, seed)
-    training_run.train(model, training_run.builtin_text("train", 20_000, seed), steps)
-    model.eval()
-    batch = next(training_run.builtin_text("test", 1000, seed=0, rows=sentences))
-    activations = unit_activations(model, batch)
+    stream = builtin_text("train", 20_000, seed)
+    model = trained(description, seed, stream, steps)
+    batch = next(builtin_text("test", 1000, seed=0, rows=sentences))
     rng = random.Random(seed)
-    result: dict[str, Any] = {"shared": [], "chance": [], "follows": [], "shuffled": []}
-    result["units"] = []
-    for layer, active in enumerate(activations):
-        of_layer = _layer(model, layer, active, batch, rng)
-        for key in ("shared", "chance", "follows", "shuffled"):
-            result[key].append(of_layer[key])
-        result["units"] += of_layer["units"][: SHOWN // LAYERS]
-    return result
+    layers = [
+        _layer(model, layer, active, batch, rng)
+        for layer, active in enumerate(unit_activations(model, batch))
+    ]
+    result: dict[str, Any] = {key: column(layers, key) for key in KEYS}
+    return result | {"units": [unit for one in layers for unit in one["units"][: SHOWN // LAYERS]]}
 
 
 @torch.no_grad()
@@ -149,7 +148,7 @@ def unit_activations(model: Any, batch: Batch) -> list[Tensor]:
 def _layer(
     model: Any, layer: int, active: Tensor, batch: Batch, rng: random.Random
 ) -> dict[str, Any]:
-    words = training_run.builtin_vocabulary()
+    words = builtin_vocabulary()
     is_position = batch.targets != NO_TARGET
     last = batch.tokens[is_position].tolist()  # the word that a text ends with
     following = batch.targets[is_position].tolist()
@@ -160,31 +159,22 @@ def _layer(
     units = [unit for unit in range(active.shape[1]) if bool(active[:, unit].max() > 0)]
     # A permutation, so that on the whole the same tokens are promoted.
     other = dict(zip(units, rng.sample(units, len(units)), strict=True))
-    shared = []
-    chance = []
-    follows = []
-    shuffled = []
-    listed = []
+    result: dict[str, list[Any]] = {key: [] for key in (*KEYS, "units")}
     for unit in units:
         # Positions stand for the text that ends there.
         triggers = active[:, unit].topk(TRIGGERS).indices.tolist()
         tokens = [last[i] for i in triggers]
-        shared.append(_most_frequent(tokens))
+        result["shared"].append(_most_frequent(tokens))
         # Eight positions at random share a word too, now and then.
-        chance.append(_most_frequent(rng.choices(last, k=TRIGGERS)))
+        result["chance"].append(_most_frequent(rng.choices(last, k=TRIGGERS)))
         next_tokens = {following[i] for i in triggers}
-        follows.append(promoted[unit] in next_tokens)
+        result["follows"].append(promoted[unit] in next_tokens)
         # What another unit of the layer promotes: frequent words follow anyway.
-        shuffled.append(promoted[other[unit]] in next_tokens)
-        common = text(words, sorted(set(tokens), key=tokens.count, reverse=True)[:4])
-        listed.append([f"{layer + 1}.{unit}", common, text(words, [promoted[unit]])])
-    return {
-        "shared": mean(shared),
-        "chance": mean(chance),
-        "follows": mean(follows),
-        "shuffled": mean(shuffled),
-        "units": listed,
-    }
+        result["shuffled"].append(promoted[other[unit]] in next_tokens)
+        common = as_text(words, sorted(set(tokens), key=tokens.count, reverse=True)[:4])
+        promotes = as_text(words, [promoted[unit]])
+        result["units"].append([f"{layer + 1}.{unit}", common, promotes])
+    return {key: values if key == "units" else mean(values) for key, values in result.items()}
 
 
 def _most_frequent(tokens: list[int]) -> float:

@@ -10,8 +10,8 @@ from pathlib import Path
 from regard.data.conllu import parse_conllu, read_conllu, write_conllu
 from regard.data.generated import builtin
 from regard.data.generated.builtin import Sentence
-from regard.lab.study.figure import Table
-from regard.lab.study.study import Effort, Numbers, Outcome, Progress, Study, Verdict
+from regard.lab.study.figure import Table, column
+from regard.lab.study.study import Effort, Numbers, Progress, Study, Verdict, judge
 from regard.look.drawing import Axis, BarChart, Bars, Figure
 from regard.look.head_roles import POSITIONAL, roles
 from regard.models.loading import load
@@ -50,18 +50,16 @@ class HeadRoles(Study):
         progress(0.2, "attention")
         scored = roles(model, sentences)
         progress(1.0)
-        rows = []
-        for index, role in enumerate(scored.roles):
-            place, head = scored.best[role]
-            rows.append(
-                {
-                    "role": role,
-                    "head": f"{place} {head}",
-                    "attention": float(scored.scores[index].max()),
-                    "chance": scored.chance[index],
-                    "pairs": scored.links[index],
-                }
-            )
+        rows = [
+            {
+                "role": role,
+                "head": "{} {}".format(*scored.best[role]),
+                "attention": float(scored.scores[index].max()),
+                "chance": scored.chance[index],
+                "pairs": scored.links[index],
+            }
+            for index, role in enumerate(scored.roles)
+        ]
         return {"sentences": len(sentences), "text": name, "roles": rows}
 
     def verdict(self, numbers: Numbers) -> Verdict:
@@ -81,25 +79,23 @@ class HeadRoles(Study):
         if best is not None:
             factor = best["attention"] / best["chance"]
             reason += f"; the strongest is {best['head']} for {best['role']}, {factor:.1f} times"
-        if near and 2 * len(has_head) >= len(relations) and has_head:
-            return Verdict(Outcome.HOLDS, f"{reason}.")
-        return Verdict(Outcome.LIMITED if has_head else Outcome.FAILS, f"{reason}.")
+        holds = bool(near) and 2 * len(has_head) >= len(relations)
+        return judge(holds, bool(has_head), f"{reason}.")
 
     def figures(self, numbers: Numbers) -> list[Figure]:
         rows = [row for row in numbers["roles"] if row["pairs"] >= FEWEST_PAIRS]
-        names = [row["role"] for row in rows]
-        bars = [
+        series = [
             Bars("strongest head", [[row["attention"]] for row in rows]),
             Bars("uniform attention", [[row["chance"]] for row in rows]),
         ]
         y = Axis("mean attention", low=0.0, high=1.0)
-        return [BarChart("The strongest head for each role", y, names, bars)]
+        return [BarChart("The strongest head for each role", y, column(rows, "role"), series)]
 
     def tables(self, numbers: Numbers) -> list[Table]:
         rows = []
         for row in numbers["roles"]:
-            cells = [f"{row['attention']:.2f}", f"{row['chance']:.2f}", str(row["pairs"])]
-            rows.append([row["role"], row["head"], *cells])
+            shares = [f"{row['attention']:.2f}", f"{row['chance']:.2f}"]
+            rows.append([row["role"], row["head"], *shares, str(row["pairs"])])
         columns = ["role", "strongest head", "attention", "uniform", "pairs"]
         return [Table(f"{numbers['sentences']} sentences of {numbers['text']}", columns, rows)]
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from itertools import chain
 from typing import Any
 
@@ -11,10 +11,9 @@ from torch import Tensor
 
 from regard.core.context import Context
 from regard.core.probe import Probe
-from regard.lab.study import training_run
-from regard.lab.study.figure import Table, mean, mean_text
-from regard.lab.study.study import Effort, Numbers, Outcome, Progress, Study, Verdict
-from regard.lab.study.training_run import Batch
+from regard.lab.study.figure import Table, cells, column, mean, mean_text
+from regard.lab.study.study import Effort, Numbers, Progress, Study, Verdict, judge
+from regard.lab.study.training_run import NO_TARGET, Batch, build_seeded, language_model, train
 from regard.look.drawing import Axis, BarChart, Bars, Figure, HeatMap
 from regard.look.head_circuits import (
     composition_scores,
@@ -28,6 +27,7 @@ LAYERS = 2
 HEADS = 4
 PERIODS = (6, 16)  # a text repeats after a random number of tokens: no fixed distance helps
 TEST_PERIOD = 12  # inside the range of training
+NAMES = [f"{layer + 1}.{head}" for layer in range(LAYERS) for head in range(HEADS)]
 
 
 class Induction(Study):
@@ -55,16 +55,13 @@ class Induction(Study):
 
     def measure(self, effort: Effort, progress: Progress) -> Numbers:
         steps = effort.choose(450, 3000)
-        runs = []
-        for seed in progress.over(effort.seeds, lambda seed: f"seed {seed}"):
-            runs.append(_run(seed, steps))
-        return {"runs": runs}
+        return {"runs": effort.each_seed(progress, lambda seed: _run(seed, steps))}
 
     def verdict(self, numbers: Numbers) -> Verdict:
         best = [_best(run) for run in numbers["runs"]]
-        induction = mean([one["induction"] for one in best])
+        induction = mean(column(best, "induction"))
         first_layer = mean([max(run["induction"][0]) for run in numbers["runs"]])
-        previous = mean([one["previous"] for one in best])
+        previous = mean(column(best, "previous"))
         ratio = mean([one["composition"] / one["mean_composition"] for one in best])
         reason = (
             f"The best induction score of layer 2 is {induction:.2f} (layer 1: {first_layer:.2f}), "
@@ -73,22 +70,17 @@ class Induction(Study):
         )
         # One layer cannot do it: it would need to know what came before a key.
         is_induction = induction >= 0.4 and first_layer < induction / 2
-        if not is_induction:
-            return Verdict(Outcome.FAILS, reason)
-        composes = previous >= 0.4 and ratio > 1
-        return Verdict(Outcome.HOLDS if composes else Outcome.LIMITED, reason)
+        return judge(previous >= 0.4 and ratio > 1, is_induction, reason)
 
     def figures(self, numbers: Numbers) -> list[Figure]:
         run = numbers["runs"][0]
-        names = [f"{layer + 1}.{head}" for layer in range(LAYERS) for head in range(HEADS)]
-        bars = []
-        for key, title in (("previous", "token before"), ("induction", "induction")):
-            # [layers][heads] of each seed becomes one list of heads.
-            flat = zip(*[chain(*one[key]) for one in numbers["runs"]], strict=True)
-            bars.append(Bars(title, [list(values) for values in flat]))
+        series = [
+            Bars("token before", _by_head(numbers, "previous")),
+            Bars("induction", _by_head(numbers, "induction")),
+        ]
         y = Axis("mean attention", low=0.0, high=1.0)
         return [
-            BarChart("What heads attend to (layer.head)", y, names, bars),
+            BarChart("What heads attend to (layer.head)", y, NAMES, series),
             HeatMap(
                 "K-composition, layer 1 to layer 2",
                 run["composition"],
@@ -100,18 +92,20 @@ class Induction(Study):
         ]
 
     def tables(self, numbers: Numbers) -> list[Table]:
-        rows = []
-        for layer in range(LAYERS):
-            for head in range(HEADS):
-                cells = []
-                for key in ("previous", "induction"):
-                    cells.append(mean_text([run[key][layer][head] for run in numbers["runs"]]))
-                rows.append([f"{layer + 1}.{head}", *cells])
-        losses = [mean_text([run["loss"] for run in numbers["runs"]])]
+        columns = [NAMES]
+        for key in ("previous", "induction"):
+            columns.append([mean_text(values) for values in _by_head(numbers, key)])
+        rows = list(zip(*columns, strict=True))
+        losses = cells(numbers["runs"], ["loss"])
         return [
             Table("Heads", ["layer.head", "to the token before", "induction score"], rows),
             Table("Repeated half of a text", ["loss, nats"], [losses]),
         ]
+
+
+def _by_head(numbers: Numbers, key: str) -> list[Sequence[float]]:
+    """A score of each head, with all seeds: they have stored [layers][heads]."""
+    return list(zip(*[chain(*run[key]) for run in numbers["runs"]], strict=True))
 
 
 def _best(run: dict[str, Any]) -> dict[str, float]:
@@ -139,16 +133,16 @@ def _batches(seed: int) -> Iterator[Batch]:
         period = int(torch.randint(PERIODS[0], PERIODS[1] + 1, (), generator=generator))
         tokens = repeated(period, 32, generator)
         targets = tokens[:, 1:].clone()
-        targets[:, : period - 1] = training_run.NO_TARGET  # what comes first is random
+        targets[:, : period - 1] = NO_TARGET  # what comes first is random
         yield Batch(tokens[:, :-1], targets)
 
 
 def _run(seed: int, steps: int) -> dict[str, Any]:
-    description = training_run.language_model(
+    description = language_model(
         VOCABULARY, 2 * PERIODS[1], layers=LAYERS, heads=HEADS, position="alibi"
     )
-    model: Any = training_run.build_seeded(description, seed)
-    losses = training_run.train(model, _batches(seed), steps)
+    model: Any = build_seeded(description, seed)
+    losses = train(model, _batches(seed), steps)
     model.eval()
     tokens = repeated(TEST_PERIOD, 32, torch.Generator().manual_seed(0))
     names = [f"{layer}.self" for layer in range(LAYERS)]

@@ -6,15 +6,8 @@ import random
 
 from regard.data.generated.algorithmic_tasks import LETTERS, Copying
 from regard.lab.study.figure import Table, mean, mean_text
-from regard.lab.study.study import Effort, Numbers, Outcome, Progress, Study, Verdict
-from regard.lab.study.training_run import (
-    Batch,
-    TaskBatches,
-    build_seeded,
-    evaluate,
-    language_model,
-    train,
-)
+from regard.lab.study.study import Effort, Numbers, Progress, Study, Verdict, judge
+from regard.lab.study.training_run import Batch, TaskBatches, evaluate, language_model, trained
 from regard.look.drawing import Axis, Chart, Figure, Series
 
 # Words of `families/preset_changes.parse_position`.
@@ -63,15 +56,14 @@ class Extrapolation(Study):
         # The same inputs for all kinds and seeds.
         tests = {length: [_test(task, length, effort.choose(64, 256))] for length in LENGTHS}
         longest = 2 * max(LENGTHS) + 2  # start, letters, separator, letters
-        accuracies: dict[str, list[list[float]]] = {kind: [] for kind in KINDS}
-        jobs = [(kind, seed) for seed in effort.seeds for kind in KINDS]
-        for kind, seed in progress.over(jobs, lambda job: f"{job[0]}, seed {job[1]}"):
-            spec = language_model(len(task.vocabulary), longest, position=KINDS[kind])
-            model = build_seeded(spec, seed)
-            train(model, task.stream("train", seed), steps)
-            scores = [evaluate(model, tests[length]).accuracy for length in LENGTHS]
-            accuracies[kind].append(scores)
-        return {"lengths": list(LENGTHS), "accuracies": accuracies, "steps": steps}
+
+        def accuracies(kind: str, seed: int) -> list[float]:
+            description = language_model(len(task.vocabulary), longest, position=KINDS[kind])
+            model = trained(description, seed, task.stream("train", seed), steps)
+            return [evaluate(model, tests[length]).accuracy for length in LENGTHS]
+
+        scores = effort.each(progress, KINDS, accuracies)
+        return {"lengths": list(LENGTHS), "accuracies": scores, "steps": steps}
 
     def verdict(self, numbers: Numbers) -> Verdict:
         shares = {kind: share_left(numbers, kind) for kind in numbers["accuracies"]}
@@ -80,12 +72,11 @@ class Extrapolation(Study):
             f"Accuracy at {LONGER} letters as a share of that at {TRAINED}, the longest in "
             f"training: {listed}."
         )
-        if shares["learned"] >= EXTRAPOLATES or shares["ALiBi"] <= shares["learned"]:
-            return Verdict(Outcome.FAILS, reason)
         # The paper only says that sinusoids may extrapolate: the claim is theirs alone.
         sinusoids_do = shares["sinusoidal"] >= EXTRAPOLATES
         is_best = shares["ALiBi"] > shares["sinusoidal"]
-        return Verdict(Outcome.HOLDS if sinusoids_do and is_best else Outcome.LIMITED, reason)
+        learned_do_not = shares["learned"] < EXTRAPOLATES and shares["ALiBi"] > shares["learned"]
+        return judge(sinusoids_do and is_best, learned_do_not, reason)
 
     def figures(self, numbers: Numbers) -> list[Figure]:
         lengths = numbers["lengths"]
@@ -105,8 +96,8 @@ class Extrapolation(Study):
     def tables(self, numbers: Numbers) -> list[Table]:
         rows = []
         for kind, runs in numbers["accuracies"].items():
-            cells = [mean_text(values) for values in zip(*runs, strict=True)]
-            rows.append([kind, *cells, f"{100 * share_left(numbers, kind):.0f} %"])
+            left = f"{100 * share_left(numbers, kind):.0f} %"
+            rows.append([kind, *map(mean_text, zip(*runs, strict=True)), left])
         columns = ["positions", *(f"{n} letters" for n in numbers["lengths"]), "left"]
         return [Table(f"Accuracy in % after {numbers['steps']} steps", columns, rows)]
 

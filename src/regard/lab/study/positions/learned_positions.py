@@ -5,17 +5,17 @@ from __future__ import annotations
 from itertools import islice
 
 from regard.data.generated.algorithmic_tasks import LETTERS, Reversing
-from regard.lab.study.figure import Table, deviation, mean, mean_text
-from regard.lab.study.study import Effort, Numbers, Outcome, Progress, Study, Verdict
+from regard.lab.study.figure import Table, bars, cells, column, deviation, mean, mean_text
+from regard.lab.study.study import Effort, Numbers, Progress, Study, Verdict, judge
 from regard.lab.study.training_run import (
-    Runs,
     TaskBatches,
-    builtin_text,
+    Variants,
     builtin_vocabulary,
     compare,
+    compare_on_english,
     language_model,
 )
-from regard.look.drawing import Axis, BarChart, Bars, Figure
+from regard.look.drawing import Axis, BarChart, Figure
 
 # `none` shows how much positions matter for the task at all.
 KINDS = ("sinusoidal", "learned", "none")
@@ -40,20 +40,29 @@ class LearnedPositions(Study):
 
     def measure(self, effort: Effort, progress: Progress) -> Numbers:
         # Each task is half of the progress.
-        runs = {
-            "English": _english(effort, Progress(lambda share, text: progress(share / 2, text))),
-            "reversing": _reversing(
-                effort, Progress(lambda share, text: progress(0.5 + share / 2, text))
-            ),
-        }
-        return {"runs": runs}
+        first = Progress(lambda share, text: progress(share / 2, text))
+        second = Progress(lambda share, text: progress(0.5 + share / 2, text))
+        words = len(builtin_vocabulary())
+        # Enough for the loss to fall well below that of word frequencies.
+        english = compare_on_english(_variants(words), effort.choose(100, 600), effort, first)
+        # Which letter comes next follows from positions alone.
+        task = TaskBatches(Reversing(max_length=4), LETTERS)
+        reversing = compare(
+            _variants(len(task.vocabulary)),
+            lambda seed: task.stream("train", seed),
+            list(islice(task.stream("test", 0), effort.choose(4, 16))),
+            effort.choose(130, 400),
+            effort,
+            second,
+        )
+        return {"runs": {"English": english, "reversing": reversing}}
 
     def verdict(self, numbers: Numbers) -> Verdict:
         alike = []
         parts = []
         for task, runs in numbers["runs"].items():
-            fixed = [run["loss"] for run in runs["sinusoidal"]]
-            learned = [run["loss"] for run in runs["learned"]]
+            fixed = column(runs["sinusoidal"], "loss")
+            learned = column(runs["learned"], "loss")
             # Alike: within the noise, or too near to matter.
             difference = abs(mean(fixed) - mean(learned))
             noise = deviation(fixed) + deviation(learned)
@@ -62,8 +71,7 @@ class LearnedPositions(Study):
                 f"{task}: loss {mean_text(fixed)} sinusoidal, {mean_text(learned)} learned"
             )
         # By the number of tasks on which they are alike.
-        outcomes = (Outcome.FAILS, Outcome.LIMITED, Outcome.HOLDS)
-        return Verdict(outcomes[sum(alike)], "; ".join(parts) + ".")
+        return judge(all(alike), any(alike), "; ".join(parts) + ".")
 
     def figures(self, numbers: Numbers) -> list[Figure]:
         return [
@@ -71,43 +79,20 @@ class LearnedPositions(Study):
                 f"Loss on {task}",
                 Axis("test loss, nats a token"),
                 list(runs),
-                [Bars("", [[run["loss"] for run in runs[kind]] for kind in runs])],
+                [bars(runs, "loss")],
             )
             for task, runs in numbers["runs"].items()
         ]
 
     def tables(self, numbers: Numbers) -> list[Table]:
-        rows = []
-        for task, runs in numbers["runs"].items():
-            for kind, scores in runs.items():
-                cells = [mean_text([run[key] for run in scores]) for key in ("loss", "accuracy")]
-                rows.append([task, kind, *cells])
+        rows = [
+            [task, kind, *cells(scores, ["loss", "accuracy"])]
+            for task, runs in numbers["runs"].items()
+            for kind, scores in runs.items()
+        ]
         columns = ["task", "positions", "loss", "accuracy, %"]
         return [Table("Mean ± standard deviation over the seeds", columns, rows)]
 
 
-def _english(effort: Effort, progress: Progress) -> Runs:
-    vocabulary = len(builtin_vocabulary())
-    return compare(
-        {kind: language_model(vocabulary, LENGTH, position=kind) for kind in KINDS},
-        lambda seed: builtin_text("train", 5000, seed),
-        list(islice(builtin_text("test", 500, 0, rows=64), effort.choose(2, 6))),
-        # Steps: enough for the loss to fall well below that of word frequencies.
-        effort.choose(100, 600),
-        effort.seeds,
-        progress,
-    )
-
-
-def _reversing(effort: Effort, progress: Progress) -> Runs:
-    # Which letter comes next follows from positions alone.
-    task = TaskBatches(Reversing(max_length=4), LETTERS)
-    vocabulary = len(task.vocabulary)
-    return compare(
-        {kind: language_model(vocabulary, LENGTH, position=kind) for kind in KINDS},
-        lambda seed: task.stream("train", seed),
-        list(islice(task.stream("test", 0), effort.choose(4, 16))),
-        effort.choose(130, 400),
-        effort.seeds,
-        progress,
-    )
+def _variants(vocabulary: int) -> Variants:
+    return {kind: language_model(vocabulary, LENGTH, position=kind) for kind in KINDS}

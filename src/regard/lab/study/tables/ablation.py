@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 import os
 from collections import Counter
-from collections.abc import Iterator
 from dataclasses import replace
 from functools import cache
 from pathlib import Path
@@ -13,10 +12,19 @@ from typing import Any, NamedTuple
 
 from regard.builder.parameter_count import parameter_count
 from regard.families.presets import preset
-from regard.lab.study import greedy_decoding, training_run
-from regard.lab.study.figure import Table, deviation, mean, mean_text
-from regard.lab.study.study import Effort, Numbers, Outcome, Progress, Study, Verdict
-from regard.lab.study.training_run import Batch, Vocabulary, words_of
+from regard.lab.study.figure import Table, column, deviation, mean, mean_text
+from regard.lab.study.study import Effort, Numbers, Progress, Study, Verdict, judge
+from regard.lab.study.training_run import (
+    Pairs,
+    Vocabulary,
+    bleu,
+    builtin_sentences,
+    builtin_vocabulary,
+    evaluate,
+    pair_batches,
+    trained,
+    words_of,
+)
 from regard.look.drawing import Axis, BarChart, Bars, Figure
 
 BASE: dict[str, Any] = {"d_model": 32, "d_ff": 128, "heads": 4, "layers": 2, "dropout": 0.1}
@@ -78,14 +86,11 @@ class Ablation(Study):
     def measure(self, effort: Effort, progress: Progress) -> Numbers:
         steps = effort.choose(80, 1500)
         names = [name for name, row in ROWS.items() if row.quick or not effort.quick]
-        scores: dict[str, dict[str, list[float]]] = {
-            name: {"perplexity": [], "bleu": []} for name in names
+        runs = effort.each(progress, names, lambda name, seed: _scores(ROWS[name], seed, steps))
+        scores = {
+            name: {key: column(of_row, key) for key in ("perplexity", "bleu")}
+            for name, of_row in runs.items()
         }
-        jobs = [(seed, name) for seed in effort.seeds for name in names]
-        for seed, name in progress.over(jobs, lambda job: f"{job[1]}, seed {job[0]}"):
-            perplexity, bleu = _scores(ROWS[name], seed, steps)
-            scores[name]["perplexity"].append(perplexity)
-            scores[name]["bleu"].append(bleu)
         parameters = {name: parameter_count(_model(ROWS[name])) for name in names}
         return {"data": corpus().name, "scores": scores, "parameters": parameters}
 
@@ -108,9 +113,7 @@ class Ablation(Study):
             f"{len(agree)} of {len(agree) + len(differ)} rows move as printed (base perplexity "
             f"{base:.2f} on {numbers['data']}); others: {', '.join(differ) or 'none'}."
         )
-        if share >= 0.8:
-            return Verdict(Outcome.HOLDS, reason)
-        return Verdict(Outcome.LIMITED if share >= 0.5 else Outcome.FAILS, reason)
+        return judge(share >= 0.8, share >= 0.5, reason)
 
     def figures(self, numbers: Numbers) -> list[Figure]:
         scores = numbers["scores"]
@@ -119,9 +122,9 @@ class Ablation(Study):
         here = [[v / base for v in scores[name]["perplexity"]] for name in names]
         # Ratios, because perplexities of other vocabularies cannot be compared.
         printed = [[ROWS[name].perplexity / ROWS["base"].perplexity] for name in names]
-        bars = [Bars("here", here), Bars("the paper", printed)]
+        series = [Bars("here", here), Bars("the paper", printed)]
         title = "Perplexity relative to the base model"
-        return [BarChart(title, Axis("perplexity ÷ base"), names, bars)]
+        return [BarChart(title, Axis("perplexity ÷ base"), names, series)]
 
     def tables(self, numbers: Numbers) -> list[Table]:
         rows = []
@@ -136,9 +139,7 @@ class Ablation(Study):
 
 def _direction(change: float, noise: float) -> int:
     """1 for worse, −1 for better, 0 for about equal."""
-    if abs(change) <= noise:
-        return 0
-    return 1 if change > 0 else -1
+    return 0 if abs(change) <= noise else round(math.copysign(1, change))
 
 
 # ------------------------------------------------------------------ models and data
@@ -149,8 +150,8 @@ class PairCorpus(NamedTuple):
 
     name: str
     words: Vocabulary
-    training: list[tuple[list[str], list[str]]]
-    held_out: list[tuple[list[str], list[str]]]
+    training: Pairs
+    held_out: Pairs
 
 
 MOST_WORDS = 4000  # of Multi30k; rarer ones are one token
@@ -163,10 +164,12 @@ def corpus() -> PairCorpus:
     root = os.environ.get("REGARD_DATA")
     folder = Path(root) / "multi30k" if root else None
     if folder is None or not (folder / "train.en").is_file():
-        training = list(training_run.builtin_sentences("train", 20_000))
-        held_out = list(training_run.builtin_sentences("test", 600))
-        words = training_run.builtin_vocabulary()
-        return PairCorpus("the built-in language", words, training, held_out)
+        return PairCorpus(
+            "the built-in language",
+            builtin_vocabulary(),
+            builtin_sentences("train", 20_000),
+            builtin_sentences("test", 600),
+        )
     training = _read_pairs(folder, "train")
     held_out = _read_pairs(folder, "val")
     counts = Counter(word for pair in training for side in pair for word in side)
@@ -184,7 +187,7 @@ def corpus() -> PairCorpus:
     )
 
 
-def _read_pairs(folder: Path, split: str) -> list[tuple[list[str], list[str]]]:
+def _read_pairs(folder: Path, split: str) -> Pairs:
     sides = []
     for language in ("en", "de"):
         lines = (folder / f"{split}.{language}").read_text(encoding="utf-8").splitlines()
@@ -197,30 +200,24 @@ def _model(row: Row) -> Any:
     changes = {**BASE, **row.changes}
     d_k = changes.pop("d_k", None)
     model: Any = preset("transformer:tiny", len(corpus().words), 64, **changes)
-    return model if d_k is None else _with_key_width(model, d_k)
-
-
-def _with_key_width(model: Any, d_k: int) -> Any:
-    """The model with queries and keys of another width; values keep theirs."""
-    # Encoder and decoder alike, with their cross-attention.
-    sides = {}
+    if d_k is None:
+        return model
+    # Queries and keys of another width, in encoder and decoder alike; values keep theirs.
     for side in ("encoder", "decoder"):
-        block = getattr(model, side).block
-        attention = replace(block.attention, d_k=d_k)
-        cross = block.cross and replace(block.cross, d_k=d_k)
-        sides[side] = replace(
-            getattr(model, side), block=replace(block, attention=attention, cross=cross)
-        )
-    return replace(model, **sides)
+        stack = getattr(model, side)
+        attention = replace(stack.block.attention, d_k=d_k)
+        cross = stack.block.cross and replace(stack.block.cross, d_k=d_k)
+        block = replace(stack.block, attention=attention, cross=cross)
+        model = replace(model, **{side: replace(stack, block=block)})
+    return model
 
 
-def _scores(row: Row, seed: int, steps: int) -> tuple[float, float]:
+def _scores(row: Row, seed: int, steps: int) -> dict[str, float]:
     data = corpus()
-    model = training_run.build_seeded(_model(row), seed)
-    batches: Iterator[Batch] = training_run.pair_batches(data.training, data.words, seed)
-    training_run.train(model, batches, steps, smoothing=row.smoothing)
+    batches = pair_batches(data.training, data.words, seed)
+    model = trained(_model(row), seed, batches, steps, smoothing=row.smoothing)
     # 100 sentences, the same for all rows
-    held_out = next(training_run.pair_batches(data.held_out, data.words, seed=0, rows=100))
-    loss = training_run.evaluate(model, [held_out]).loss
+    held_out = next(pair_batches(data.held_out, data.words, seed=0, rows=100))
+    loss = evaluate(model, [held_out]).loss
     # Per word here; the paper's perplexities are per subword, so that only directions compare.
-    return math.exp(loss), greedy_decoding.bleu(model, held_out, data.words)
+    return {"perplexity": math.exp(loss), "bleu": bleu(model, held_out, data.words)}

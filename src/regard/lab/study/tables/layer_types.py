@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from regard.lab.compare.cost import growth_exponent
+from regard.lab.measure.instruments import growth_exponent
 from regard.lab.study import layer_measurements
 from regard.lab.study.figure import Table
 from regard.lab.study.layer_measurements import KERNEL, WINDOW
-from regard.lab.study.study import Effort, Numbers, Outcome, Progress, Study, Verdict
+from regard.lab.study.study import Effort, Numbers, Progress, Study, Verdict, judge
 from regard.look.drawing import Axis, BarChart, Bars, Figure
 
 WIDTH = 32
@@ -69,37 +69,35 @@ class LayerTypes(Study):
         plain = rows["convolutional"][2]
         # The printed logarithm is that of dilated convolutions (Section 4).
         rows["convolutional"] = [*rows["convolutional"][:2], rows["dilated"][2]]
-        fits = 0
-        misses = []
-        for name, printed in EXPONENTS.items():
-            for column, expected, measured in zip(COLUMNS, printed, rows[name], strict=True):
-                if abs(measured - expected) <= TOLERANCE:
-                    fits += 1
-                else:
-                    misses.append(f"{column} of {name} n^{measured:.2f}")
+        misses = [
+            f"{column} of {name} n^{measured:.2f}"
+            for name, printed in EXPONENTS.items()
+            for column, expected, measured in zip(COLUMNS, printed, rows[name], strict=True)
+            if abs(measured - expected) > TOLERANCE
+        ]
+        fits = 12 - len(misses)
         reason = (
             f"{fits} of 12 exponents of n are as printed; others: {', '.join(misses) or 'none'}. "
             f"The path of plain convolutions grows as n^{plain:.2f}, not as a logarithm."
         )
-        if fits == 12:
-            return Verdict(Outcome.HOLDS, reason)
-        return Verdict(Outcome.LIMITED if fits >= 10 else Outcome.FAILS, reason)
+        return judge(fits == 12, fits >= 10, reason)
 
     def figures(self, numbers: Numbers) -> list[Figure]:
-        names = list(numbers["exponents"])
-        bars = []
-        for index, column in enumerate(COLUMNS):
-            bars.append(Bars(column, [[numbers["exponents"][name][index]] for name in names]))
-        return [BarChart("Exponents of n", Axis("exponent", low=0.0), names, bars)]
+        exponents = numbers["exponents"]
+        series = [
+            Bars(name, [[values[index]] for values in exponents.values()])
+            for index, name in enumerate(COLUMNS)
+        ]
+        return [BarChart("Exponents of n", Axis("exponent", low=0.0), list(exponents), series)]
 
     def tables(self, numbers: Numbers) -> list[Table]:
         rows = []
         for name, measured in numbers["exponents"].items():
             printed = PRINTED.get(name, ("", "", "O(log_k n)"))
-            cells = []
+            row = [name]
             for text, value in zip(printed, measured, strict=True):
                 # An exponent of 0 comes out as −0.00.
-                cells += [text, f"n^{max(value, 0.0):.2f}"]
-            rows.append([name, *cells])
+                row += [text, f"n^{max(value, 0.0):.2f}"]
+            rows.append(row)
         columns = ["layer", "complexity", "here", "sequential", "here", "path", "here"]
         return [Table("Table 1, printed and measured", columns, rows)]

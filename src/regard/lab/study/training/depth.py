@@ -6,11 +6,16 @@ from itertools import pairwise
 
 from regard import spec
 from regard.builder.parameter_count import parameter_count
-from regard.lab.study import training_run
 from regard.lab.study.figure import Table, deviation, mean, mean_text
-from regard.lab.study.study import Effort, Numbers, Outcome, Progress, Study, Verdict
+from regard.lab.study.study import Effort, Numbers, Progress, Study, Verdict, judge
+from regard.lab.study.training_run import (
+    builtin_text,
+    builtin_vocabulary,
+    evaluate,
+    language_model,
+    trained,
+)
 from regard.look.drawing import Axis, Chart, Figure, Series
-from regard.training.engine.lr_schedule import ConstantRate
 
 DEPTHS = [1, 2, 4, 8]
 HEADS = 4
@@ -39,12 +44,13 @@ class Depth(Study):
 
     def measure(self, effort: Effort, progress: Progress) -> Numbers:
         steps = effort.choose(120, 1200)
-        losses: dict[str, list[float]] = {str(depth): [] for depth in DEPTHS}
         widths = {str(depth): width_of(depth) for depth in DEPTHS}
-        jobs = [(seed, depth) for seed in effort.seeds for depth in DEPTHS]
-        for seed, depth in progress.over(jobs, lambda job: f"{job[1]} layers, seed {job[0]}"):
-            losses[str(depth)].append(_loss(depth, widths[str(depth)], seed, steps))
-        parameters = {str(depth): _block_parameters(depth, widths[str(depth)]) for depth in DEPTHS}
+        losses = effort.each(
+            progress, widths, lambda depth, seed: _loss(int(depth), widths[depth], seed, steps)
+        )
+        parameters = {
+            depth: _block_parameters(int(depth), width) for depth, width in widths.items()
+        }
         return {"widths": widths, "parameters": parameters, "losses": losses}
 
     def verdict(self, numbers: Numbers) -> Verdict:
@@ -57,10 +63,8 @@ class Depth(Study):
         falls = all(means[deep] < means[shallow] - noise for shallow, deep in pairwise(depths))
         listed = ", ".join(f"{depth} layers {means[depth]:.3f}" for depth in depths)
         reason = f"Held-out loss: {listed}; the standard deviation over seeds is {noise:.3f}."
-        if falls:
-            return Verdict(Outcome.HOLDS, reason)
         is_better = means[best] < means[depths[0]] - noise
-        return Verdict(Outcome.LIMITED if is_better else Outcome.FAILS, reason)
+        return judge(falls, is_better, reason)
 
     def figures(self, numbers: Numbers) -> list[Figure]:
         depths = [int(depth) for depth in numbers["losses"]]
@@ -79,14 +83,12 @@ class Depth(Study):
 
 
 def _model(depth: int, width: int) -> spec.Model:
-    words = training_run.builtin_vocabulary()
-    return training_run.language_model(
-        len(words), 64, layers=depth, d_model=width, d_ff=4 * width, heads=HEADS
-    )
+    words = builtin_vocabulary()
+    return language_model(len(words), 64, layers=depth, d_model=width, d_ff=4 * width, heads=HEADS)
 
 
 def _block_parameters(depth: int, width: int) -> int:
-    words = training_run.builtin_vocabulary()
+    words = builtin_vocabulary()
     # Wide models have more embeddings; the budget is of what computes.
     embedding = len(words) * width  # the output matrix is the same one
     return parameter_count(_model(depth, width)) - embedding
@@ -100,8 +102,7 @@ def width_of(depth: int) -> int:
 
 
 def _loss(depth: int, width: int, seed: int, steps: int) -> float:
-    model = training_run.build_seeded(_model(depth, width), seed)
-    batches = training_run.builtin_text("train", 20_000, seed)
-    training_run.train(model, batches, steps, schedule=ConstantRate(0.003, steps // 10))
-    held_out = training_run.builtin_text("test", 600, seed=0, rows=100)
-    return training_run.evaluate(model, [next(held_out)]).loss
+    batches = builtin_text("train", 20_000, seed)
+    model = trained(_model(depth, width), seed, batches, steps)
+    held_out = builtin_text("test", 600, seed=0, rows=100)
+    return evaluate(model, [next(held_out)]).loss

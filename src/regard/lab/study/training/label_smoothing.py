@@ -8,12 +8,20 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from regard.lab.study import training_run
-from regard.lab.study.figure import Table, mean, mean_text
-from regard.lab.study.greedy_decoding import bleu
-from regard.lab.study.study import Effort, Numbers, Outcome, Progress, Study, Verdict
-from regard.lab.study.training_run import NO_TARGET, Batch
-from regard.look.drawing import Axis, BarChart, Bars, Figure
+from regard.lab.study.figure import Table, bars, cells, column, deviation, mean
+from regard.lab.study.study import Effort, Numbers, Progress, Study, Verdict, judge
+from regard.lab.study.training_run import (
+    NO_TARGET,
+    Batch,
+    bleu,
+    builtin_pairs,
+    builtin_vocabulary,
+    evaluate,
+    logits,
+    trained,
+    translator,
+)
+from regard.look.drawing import Axis, BarChart, Figure
 
 SMOOTHING = 0.1  # ε_ls of the paper
 BINS = 10  # of the expected calibration error
@@ -43,10 +51,11 @@ class LabelSmoothing(Study):
 
     def measure(self, effort: Effort, progress: Progress) -> Numbers:
         steps = effort.choose(400, 2000)
-        jobs = [(seed, variant) for seed in effort.seeds for variant in VARIANTS]
-        runs: dict[str, list[dict[str, float]]] = {variant: [] for variant in VARIANTS}
-        for seed, variant in progress.over(jobs, lambda job: f"{job[1]}, seed {job[0]}"):
-            runs[variant].append(_scores(seed, VARIANTS[variant], steps, effort))
+        runs = effort.each(
+            progress,
+            VARIANTS,
+            lambda variant, seed: _scores(seed, VARIANTS[variant], steps, effort),
+        )
         return {"runs": runs}
 
     def verdict(self, numbers: Numbers) -> Verdict:
@@ -59,52 +68,49 @@ class LabelSmoothing(Study):
             f"{change['bleu'][0]:+.1f} and the calibration error by "
             f"{change['calibration'][0]:+.1f} points."
         )
-        if not worse:
-            return Verdict(Outcome.FAILS, reason)
-        return Verdict(Outcome.HOLDS if better else Outcome.LIMITED, reason)
+        return judge(better, worse, reason)
 
     def figures(self, numbers: Numbers) -> list[Figure]:
         titles = {"perplexity": "Perplexity", "bleu": "BLEU", "calibration": "Calibration error"}
-        figures: list[Figure] = []
-        for score, title in titles.items():
-            values = [[run[score] for run in numbers["runs"][variant]] for variant in VARIANTS]
-            bars = [Bars(title, values)]
-            figures.append(
-                BarChart(title, Axis(title.lower(), low=0.0), ["ε = 0", "ε = 0.1"], bars)
+        return [
+            BarChart(
+                title,
+                Axis(title.lower(), low=0.0),
+                ["ε = 0", "ε = 0.1"],
+                [bars(numbers["runs"], score, title)],
             )
-        return figures
+            for score, title in titles.items()
+        ]
 
     def tables(self, numbers: Numbers) -> list[Table]:
-        rows = []
-        for variant, smoothing in VARIANTS.items():
-            runs = numbers["runs"][variant]
-            cells = [mean_text([run[score] for run in runs]) for score in SCORES]
-            rows.append([f"ε = {smoothing:g}", *cells])
+        rows = [
+            [f"ε = {smoothing:g}", *cells(numbers["runs"][variant], SCORES)]
+            for variant, smoothing in VARIANTS.items()
+        ]
         columns = ["", "perplexity", "BLEU", "calibration error, %", "mean confidence, %"]
         return [Table("Held-out sentences", columns, rows)]
 
 
 def _difference(numbers: Numbers, score: str) -> tuple[float, float]:
     """The mean change by smoothing, and the standard deviation of the paired changes."""
-    pairs = zip(numbers["runs"]["smoothed"], numbers["runs"]["none"], strict=True)
-    changes = torch.tensor([smoothed[score] - none[score] for smoothed, none in pairs])
-    spread = float(changes.std()) if len(changes) > 1 else 0.0
-    return mean(changes.tolist()), spread
+    runs = numbers["runs"]
+    pairs = zip(column(runs["smoothed"], score), column(runs["none"], score), strict=True)
+    changes = [smoothed - none for smoothed, none in pairs]
+    return mean(changes), deviation(changes)
 
 
 def _scores(seed: int, smoothing: float, steps: int, effort: Effort) -> dict[str, float]:
-    words = training_run.builtin_vocabulary()
-    description = training_run.translator(len(words), 64, d_model=32, d_ff=128)
-    model = training_run.build_seeded(description, seed)
-    batches = training_run.builtin_pairs("train", 20_000, seed)
-    training_run.train(model, batches, steps, smoothing=smoothing)
+    words = builtin_vocabulary()
+    description = translator(len(words), 64, d_model=32, d_ff=128)
+    batches = builtin_pairs("train", 20_000, seed)
+    model = trained(description, seed, batches, steps, smoothing=smoothing)
     # One batch, the same for all models.
-    held_out = training_run.builtin_pairs("test", 500, seed=0, rows=effort.choose(60, 300))
+    held_out = builtin_pairs("test", 500, seed=0, rows=effort.choose(60, 300))
     batch = next(held_out)
     # [B, T, V], with the true tokens before each position
     with torch.no_grad():
-        probabilities = training_run.logits(model, batch).softmax(-1)
-    nll = training_run.evaluate(model, [batch]).loss
+        probabilities = logits(model, batch).softmax(-1)
+    nll = evaluate(model, [batch]).loss
     confidence, correct = _confidence(probabilities, batch)
     return {
         "perplexity": math.exp(nll),

@@ -2,11 +2,19 @@
 
 from __future__ import annotations
 
-from regard.lab.study import greedy_decoding, training_run
-from regard.lab.study.figure import Table, mean, mean_text
-from regard.lab.study.study import Effort, Numbers, Outcome, Progress, Study, Verdict
-from regard.lab.study.training_run import END
-from regard.look.drawing import Axis, Chart, Figure, Series
+from regard.lab.study.figure import Table, column, line, mean, mean_text
+from regard.lab.study.study import Effort, Numbers, Progress, Study, Verdict, judge
+from regard.lab.study.training_run import (
+    END,
+    NO_TARGET,
+    builtin_pairs,
+    builtin_vocabulary,
+    logits,
+    trained,
+    translate,
+    translator,
+)
+from regard.look.drawing import Axis, Chart, Figure
 
 POSITIONS = 12  # of a translation; longer ones are few
 
@@ -34,9 +42,8 @@ class TeacherForcing(Study):
     def measure(self, effort: Effort, progress: Progress) -> Numbers:
         # Not until it is perfect: a model without errors has none to accumulate.
         steps = effort.choose(600, 1500)
-        runs = []
-        for seed in progress.over(effort.seeds, lambda seed: f"seed {seed}"):
-            runs.append(_accuracies(seed, steps, sentences=effort.choose(150, 500)))
+        sentences = effort.choose(150, 500)
+        runs = effort.each_seed(progress, lambda seed: _accuracies(seed, steps, sentences))
         return {"positions": list(range(1, POSITIONS + 1)), "runs": runs}
 
     def verdict(self, numbers: Numbers) -> Verdict:
@@ -47,48 +54,38 @@ class TeacherForcing(Study):
             f"With its own output the model is right {first:.1f} points less often in the first "
             f"third of the positions, and {last:.1f} points in the last."
         )
-        if last < 2:
-            return Verdict(Outcome.FAILS, reason)
-        return Verdict(Outcome.HOLDS if last > first else Outcome.LIMITED, reason)
+        return judge(last > first, last >= 2, reason)
 
     def figures(self, numbers: Numbers) -> list[Figure]:
-        series = []
-        for name, key in (("true tokens before", "forced"), ("own tokens before", "free")):
-            runs = [run[key] for run in numbers["runs"]]
-            series.append(Series.over_seeds(name, numbers["positions"], runs))
+        series = [
+            line("true tokens before", numbers["positions"], numbers["runs"], "forced"),
+            line("own tokens before", numbers["positions"], numbers["runs"], "free"),
+        ]
         y = Axis("right tokens, %", low=0.0, high=100.0)
         return [Chart("Accuracy along a translation", Axis("position"), y, series)]
 
     def tables(self, numbers: Numbers) -> list[Table]:
-        rows = []
-        for index, position in enumerate(numbers["positions"]):
-            cells = [
-                mean_text([r[key][index] for r in numbers["runs"]]) for key in ("forced", "free")
-            ]
-            rows.append([str(position), *cells])
+        columns = [map(str, numbers["positions"])]
+        for key in ("forced", "free"):
+            columns.append(map(mean_text, zip(*column(numbers["runs"], key), strict=True)))
+        rows = list(zip(*columns, strict=True))
         return [Table("Right tokens, %", ["position", "true before", "own before"], rows)]
 
 
 def _gap(numbers: Numbers, part: slice) -> float:
     """By how many points teacher forcing is better, in a part of the positions."""
-    gaps = []
-    for run in numbers["runs"]:
-        gaps.append(mean(run["forced"][part]) - mean(run["free"][part]))
-    return mean(gaps)
+    return mean([mean(run["forced"][part]) - mean(run["free"][part]) for run in numbers["runs"]])
 
 
 def _accuracies(seed: int, steps: int, sentences: int) -> dict[str, list[float]]:
-    words = training_run.builtin_vocabulary()
-    model = training_run.build_seeded(
-        training_run.translator(len(words), 64, d_model=32, d_ff=128), seed
-    )
-    training_run.train(model, training_run.builtin_pairs("train", 20_000, seed), steps)
-    batch = next(training_run.builtin_pairs("test", 600, seed=0, rows=sentences))
+    words = builtin_vocabulary()
+    description = translator(len(words), 64, d_model=32, d_ff=128)
+    model = trained(description, seed, builtin_pairs("train", 20_000, seed), steps)
+    batch = next(builtin_pairs("test", 600, seed=0, rows=sentences))
     assert batch.source is not None
-    model.eval()
     # [B][T] of ids: what the model would say after the true tokens
-    forced = training_run.logits(model, batch).argmax(-1).tolist()
-    free = greedy_decoding.translate(model, batch.source, limit=POSITIONS + 1)
+    forced = logits(model, batch).argmax(-1).tolist()
+    free = translate(model, batch.source, limit=POSITIONS + 1)
     # By position: sentences differ in length, so later positions have fewer.
     right_forced: list[list[int]] = [[] for _ in range(POSITIONS)]
     right_free: list[list[int]] = [[] for _ in range(POSITIONS)]
@@ -96,7 +93,7 @@ def _accuracies(seed: int, steps: int, sentences: int) -> dict[str, list[float]]
         # A translation that has ended goes on with ends, which are wrong where words are due.
         generated = [*free[row], *[END] * (POSITIONS + 1)]
         for position, target in enumerate(targets[:POSITIONS]):
-            if target == training_run.NO_TARGET:
+            if target == NO_TARGET:
                 break
             right_forced[position].append(100 * (forced[row][position] == target))
             right_free[position].append(100 * (generated[position] == target))

@@ -2,19 +2,18 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from regard.core.stack import Stack
-from regard.lab.study import training_run
-from regard.lab.study.figure import Table, mean, mean_text
-from regard.lab.study.peak_memory import peak_bytes
-from regard.lab.study.study import Effort, Numbers, Outcome, Progress, Study, Verdict
-from regard.lab.study.training_run import Batch
+from regard.lab.measure.instruments import fastest, peak_bytes
+from regard.lab.study.figure import Table, cells, column, mean, mean_text
+from regard.lab.study.study import Effort, Numbers, Progress, Study, Verdict, judge
+from regard.lab.study.training_run import Batch, build_seeded, language_model, logits, mean_loss
 from regard.look.drawing import Axis, BarChart, Bars, Figure
 
 ROWS = 16
@@ -48,10 +47,7 @@ class TrainingMemory(Study):
 
     def measure(self, effort: Effort, progress: Progress) -> Numbers:
         repeats = effort.choose(2, 8)
-        runs = []
-        for seed in progress.over(effort.seeds, lambda seed: f"seed {seed}"):
-            runs.append(_steps(seed, repeats))
-        return {"device": "cpu", "runs": runs}
+        return {"device": "cpu", "runs": effort.each_seed(progress, lambda s: _steps(s, repeats))}
 
     def verdict(self, numbers: Numbers) -> Verdict:
         ratios = {name: _ratios(numbers, name) for name in VARIANTS}
@@ -73,9 +69,7 @@ class TrainingMemory(Study):
             f"Against float32 on {numbers['device']}: {', '.join(parts)}; the accumulated gradient "
             f"differs by {difference:.0e}."
         )
-        if not (small and accumulates and recomputes):
-            return Verdict(Outcome.FAILS, reason)
-        return Verdict(Outcome.HOLDS if fast else Outcome.LIMITED, reason)
+        return judge(fast, small and accumulates and recomputes, reason)
 
     def figures(self, numbers: Numbers) -> list[Figure]:
         figures: list[Figure] = []
@@ -91,65 +85,57 @@ class TrainingMemory(Study):
     def tables(self, numbers: Numbers) -> list[Table]:
         rows = []
         for name in VARIANTS:
-            runs = [run[name] for run in numbers["runs"]]
+            runs = column(numbers["runs"], name)
             megabytes = mean_text([run["bytes"] / 1e6 for run in runs])
-            seconds = mean_text([run["seconds"] for run in runs])
-            difference = f"{max(run['difference'] for run in runs):.1e}"
-            rows.append([name, megabytes, seconds, difference])
+            difference = f"{max(column(runs, 'difference')):.1e}"
+            rows.append([name, megabytes, *cells(runs, ["seconds"]), difference])
         columns = ["", "MB at the peak", "seconds a step", "gradient differs by"]
         return [Table("One training step", columns, rows)]
 
 
 def _ratios(numbers: Numbers, name: str) -> dict[str, float]:
     """Bytes and seconds of a variant, as shares of those of float32."""
-    ratios = {}
-    for key in ("bytes", "seconds"):
-        ratios[key] = mean([run[name][key] / run["float32"][key] for run in numbers["runs"]])
-    return ratios
+    return {
+        key: mean([run[name][key] / run["float32"][key] for run in numbers["runs"]])
+        for key in ("bytes", "seconds")
+    }
 
 
 def _steps(seed: int, repeats: int) -> dict[str, dict[str, float]]:
     vocabulary = 64
-    description = training_run.language_model(vocabulary, LENGTH, layers=4)
-    model = training_run.build_seeded(description, seed).train()
+    description = language_model(vocabulary, LENGTH, layers=4)
+    model = build_seeded(description, seed).train()
     generator = torch.Generator().manual_seed(seed)
     # Random tokens: cost does not depend on what is said.
     tokens = torch.randint(3, vocabulary, (ROWS, LENGTH + 1), generator=generator)
     batch = Batch(tokens[:, :-1], tokens[:, 1:])
 
-    def step(rows: int) -> Callable[[], None]:
+    def step(rows: int) -> None:
         """A step in micro-batches of so many rows, which each count by their share."""
-
-        def run() -> None:
-            for part in range(0, ROWS, rows):
-                piece = Batch(batch.tokens[part : part + rows], batch.targets[part : part + rows])
-                loss = training_run.mean_loss(training_run.logits(model, piece), piece.targets)
-                (loss * rows / ROWS).backward()  # type: ignore[no-untyped-call]
-
-        return run
+        for part in range(0, ROWS, rows):
+            piece = Batch(batch.tokens[part : part + rows], batch.targets[part : part + rows])
+            loss = mean_loss(logits(model, piece), piece.targets)
+            (loss * rows / ROWS).backward()  # type: ignore[no-untyped-call]
 
     def mixed() -> None:
         # Backward stands outside: it takes the types of the forward pass.
         with torch.autocast("cpu", torch.bfloat16):
-            loss = training_run.mean_loss(training_run.logits(model, batch), batch.targets)
+            loss = mean_loss(logits(model, batch), batch.targets)
         loss.backward()  # type: ignore[no-untyped-call]
 
     results = {}
-    plain = _cost(model, step(ROWS), repeats, None)
+    plain = _cost(model, partial(step, ROWS), repeats, None)
     # The gradient of the plain step is what the others are compared with.
     gradient = plain.pop("gradient")
     results["float32"] = plain
     results["bfloat16"] = _cost(model, mixed, repeats, gradient)
-    results["accumulation"] = _cost(model, step(ROWS // MICRO_BATCHES), repeats, gradient)
-    _set_checkpointing(model, on=True)
-    results["checkpointing"] = _cost(model, step(ROWS), repeats, gradient)
-    return results
-
-
-def _set_checkpointing(model: nn.Module, *, on: bool) -> None:
+    micro_batches = partial(step, ROWS // MICRO_BATCHES)
+    results["accumulation"] = _cost(model, micro_batches, repeats, gradient)
     for module in model.modules():
         if isinstance(module, Stack):
-            module.activation_checkpointing = on
+            module.activation_checkpointing = True
+    results["checkpointing"] = _cost(model, partial(step, ROWS), repeats, gradient)
+    return results
 
 
 def _cost(
@@ -160,15 +146,10 @@ def _cost(
     model.zero_grad(set_to_none=False)
     sizes = peak_bytes(step)
     current = torch.cat([p.grad.flatten() for p in model.parameters() if p.grad is not None])
-    # Timed without the tracker, which slows every operation down.
-    seconds = []
-    for _ in range(repeats):
-        model.zero_grad(set_to_none=False)
-        # Gradients are zeroed before, so that no time goes into making them.
-        start = time.perf_counter()
-        step()
-        seconds.append(time.perf_counter() - start)
-    result: dict[str, Any] = {"bytes": float(sizes), "seconds": min(seconds), "difference": 0.0}
+    # Timed without the tracker, which slows every operation down; gradients grow, and no time goes
+    # into making them.
+    seconds = fastest(step, repeats)
+    result: dict[str, Any] = {"bytes": float(sizes), "seconds": seconds, "difference": 0.0}
     if gradient is None:
         result["gradient"] = current
     else:

@@ -2,9 +2,17 @@
 
 from __future__ import annotations
 
-from regard.lab.study import training_run
+from itertools import product
+
 from regard.lab.study.figure import Table, mean, mean_text
-from regard.lab.study.study import Effort, Numbers, Outcome, Progress, Study, Verdict
+from regard.lab.study.study import Effort, Numbers, Progress, Study, Verdict, judge
+from regard.lab.study.training_run import (
+    build_seeded,
+    builtin_text,
+    builtin_vocabulary,
+    language_model,
+    train,
+)
 from regard.look.drawing import Axis, Chart, Figure, Series
 from regard.training.engine.lr_schedule import ConstantRate
 
@@ -35,13 +43,14 @@ class Warmup(Study):
 
     def measure(self, effort: Effort, progress: Progress) -> Numbers:
         steps = effort.choose(100, 600)  # each run sees its rate for three quarters of them
-        jobs = [(s, rate, warm) for s in effort.seeds for rate in RATES for warm in (True, False)]
-        losses: dict[str, dict[str, list[float]]] = {"with": {}, "without": {}}
-        for seed, rate, warm in progress.over(jobs, lambda job: f"rate {job[1]}, seed {job[0]}"):
-            variant = losses["with" if warm else "without"]
-            # A quarter, as 4,000 steps are of the first 16,000 of the paper's schedule.
-            warmup = steps // 4 if warm else 0
-            variant.setdefault(str(rate), []).append(_final_loss(seed, rate, warmup, steps))
+        # A quarter, as 4,000 steps are of the first 16,000 of the paper's schedule.
+        warmups = {"with": steps // 4, "without": 0}
+        runs = effort.each(
+            progress,
+            product(warmups, RATES),
+            lambda job, seed: _final_loss(seed, job[1], warmups[job[0]], steps),
+        )
+        losses = {name: {str(rate): runs[name, rate] for rate in RATES} for name in warmups}
         return {"rates": RATES, "losses": losses}
 
     def verdict(self, numbers: Numbers) -> Verdict:
@@ -55,9 +64,7 @@ class Warmup(Study):
             f"Warm-up lowers the final loss by {at_highest:.2f} nats at the rate {rates[-1]}, and "
             f"by {at_best:.2f} between the best rates ({min(warm):.2f} against {min(cold):.2f})."
         )
-        if at_highest < 0.1:
-            return Verdict(Outcome.FAILS, reason)
-        return Verdict(Outcome.HOLDS if at_best >= 0.1 else Outcome.LIMITED, reason)
+        return judge(at_best >= 0.1, at_highest >= 0.1, reason)
 
     def figures(self, numbers: Numbers) -> list[Figure]:
         rates = numbers["rates"]
@@ -70,20 +77,21 @@ class Warmup(Study):
         return [Chart("Final loss over the learning rate", x, Axis("nats a token"), series)]
 
     def tables(self, numbers: Numbers) -> list[Table]:
-        rows = []
-        for rate in numbers["rates"]:
-            cells = [mean_text(numbers["losses"][key][str(rate)]) for key in ("with", "without")]
-            rows.append([f"{rate:g}", *cells])
+        losses = numbers["losses"]
+        rows = [
+            [f"{rate:g}", *(mean_text(losses[key][str(rate)]) for key in ("with", "without"))]
+            for rate in numbers["rates"]
+        ]
         return [Table("Final training loss", ["peak rate", "warm-up", "no warm-up"], rows)]
 
 
 def _final_loss(seed: int, rate: float, warmup: int, steps: int) -> float:
-    words = training_run.builtin_vocabulary()
+    words = builtin_vocabulary()
     # Post-norm, as in the paper: pre-norm needs warm-up less (Xiong et al., Section 4).
-    description = training_run.language_model(
+    description = language_model(
         len(words), 64, d_model=32, d_ff=128, layers=LAYERS, residual="post"
     )
-    model = training_run.build_seeded(description, seed)
-    batches = training_run.builtin_text("train", 20_000, seed, rows=16)
-    losses = training_run.train(model, batches, steps, schedule=ConstantRate(rate, warmup))
+    model = build_seeded(description, seed)
+    batches = builtin_text("train", 20_000, seed, rows=16)
+    losses = train(model, batches, steps, schedule=ConstantRate(rate, warmup))
     return mean(losses[-LAST:])

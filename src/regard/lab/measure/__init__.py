@@ -1,0 +1,1 @@
+"""Measuring what a computation costs: operations, bytes, seconds, and how they grow."""
