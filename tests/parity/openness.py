@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import argparse
 import inspect
+import json
 import sys
 import tempfile
 from collections.abc import Callable, Iterator
@@ -18,6 +19,7 @@ from typing import Any
 
 import torch
 import transformers
+from safetensors.torch import load_file
 from torch import Tensor
 
 import regard
@@ -702,7 +704,24 @@ def verdict(family: str, name: str, seed: int, folder: Path) -> str:
             result = tensors(ours(**inputs))
     except RegardError as error:
         return f"refused in the call: {error.problem}"
-    return differences(shown(expected, inputs), shown(result, inputs))
+    problems = differences(shown(expected, inputs), shown(result, inputs))
+    if problems:
+        return f"differs: {'; '.join(problems)}"
+    lost = lost_by_saving(ours, folder)
+    return f"equal, but saved without {', '.join(lost)}" if lost else "equal"
+
+
+def lost_by_saving(ours: regard.Model, folder: Path) -> list[str]:
+    """What of a folder is not in the one that the model opened from it writes."""
+    saved = ours.save(folder / "saved")
+    before, after = (load_file(place / "model.safetensors") for place in (folder, saved))
+    lost = [
+        name
+        for name, tensor in before.items()
+        if name not in after or not torch.equal(tensor, after[name])
+    ]
+    config, again = (json.loads((place / "config.json").read_text()) for place in (folder, saved))
+    return lost + sorted(config.keys() - again.keys() - {"transformers_version", "dtype"})
 
 
 def shown(output: dict[str, Tensor], inputs: Inputs) -> dict[str, Tensor]:
@@ -717,7 +736,7 @@ def shown(output: dict[str, Tensor], inputs: Inputs) -> dict[str, Tensor]:
     return result
 
 
-def differences(expected: dict[str, Tensor], result: dict[str, Tensor]) -> str:
+def differences(expected: dict[str, Tensor], result: dict[str, Tensor]) -> list[str]:
     problems = []
     for key, value in expected.items():
         if key not in result:
@@ -732,7 +751,7 @@ def differences(expected: dict[str, Tensor], result: dict[str, Tensor]) -> str:
             error = (value - result[key]).abs().max().item()
             if not error <= TOLERANCE * largest:
                 problems.append(f"{key} by {error:.0e}")
-    return f"differs: {'; '.join(problems)}" if problems else "equal"
+    return problems
 
 
 def main() -> None:

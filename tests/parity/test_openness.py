@@ -18,6 +18,7 @@ FAST = [
     ("mixtral", "MixtralForCausalLM"),
     ("roberta", "RobertaForMaskedLM"),
     ("vit", "ViTForImageClassification"),
+    ("whisper", "WhisperForConditionalGeneration"),
 ]
 # Under masks that hide the first token DeBERTa attends to all positions evenly, the hidden ones
 # included; here the first token attends to what the mask shows.

@@ -45,16 +45,6 @@ COMPANION_FILES = (
 )
 SENTENCEPIECE_FILES = (*FILES, *SIDES)  # by the names that the families give them
 _SENTENCEPIECE_PATTERNS = ("*.model", "*.spm")
-# Keys of config.json that no spec holds, and which are carried over to the saved one.
-_CARRIED_KEYS = (
-    "id2label", "label2id", "problem_type", "pad_token_id", "bos_token_id", "eos_token_id",
-    "sep_token_id", "unk_token_id", "cls_token_id", "mask_token_id", "decoder_start_token_id",
-    "forced_bos_token_id", "forced_eos_token_id", "forced_decoder_ids", "suppress_tokens",
-    "begin_suppress_tokens", "task_specific_params", "prefix", "tokenizer_class",
-    "sentence_transformers", "sbert_ce_default_activation_function", "num_parallel_samples",
-)  # fmt: skip
-_LABEL_KEYS = ("id2label", "label2id")
-_TOWER_KEYS = ("text_config", "vision_config")  # nested configs of a dual encoder
 
 
 def save(
@@ -96,7 +86,7 @@ def config_json(
     # The family and the number of positions are those of the folder that it came from.
     opened = folders.ModelFolder(spec, {}, None, dict(config))
     description = folders.describe(spec, None, opened.positions, opened.model_type)
-    return _carry_over(description | dict(additions or {}), config)
+    return folders.carry_over(description | dict(additions or {}), config)
 
 
 def write_weights(
@@ -125,21 +115,6 @@ def copy_companion_files(origin: Path, folder: Path, names: Sequence[str]) -> No
             copy.parent.mkdir(exist_ok=True)
             # Contents only: files of a read-only cache must not stay read-only.
             shutil.copyfile(path, copy)
-
-
-def _carry_over(new: dict[str, Any], config: Mapping[str, Any]) -> dict[str, Any]:
-    """Adds what the old config.json says of tokens and labels to the new one."""
-    carried = {key: config[key] for key in _CARRIED_KEYS if key in config}
-    old_labels = carried.get("id2label") or {}
-    if "id2label" in new and len(old_labels) != len(new["id2label"]):
-        # Another number of labels: the old names are those of another task.
-        carried = {key: value for key, value in carried.items() if key not in _LABEL_KEYS}
-    towers = {
-        key: _carry_over(new[key], config[key])
-        for key in _TOWER_KEYS
-        if key in new and isinstance(config.get(key), dict)
-    }
-    return {**new, **carried, **towers}
 
 
 def _check_replaceable(target: Path) -> None:

@@ -17,6 +17,7 @@ from regard.families.folder.special_tokens import (
 )
 from regard.families.folder.writing import (
     SHARD_SIZE,
+    carry_over,
     describe,
     weight_tensors,
     write_model,
@@ -32,6 +33,7 @@ __all__ = [
     "ModelFolder",
     "SpecialTokenIds",
     "append_end_token",
+    "carry_over",
     "describe",
     "family_of",
     "generation_config",

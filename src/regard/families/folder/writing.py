@@ -23,8 +23,20 @@ from regard.system import disk
 from regard.wirings.core_model import CoreModel
 
 SHARD_SIZE = 5 * 10**9  # bytes of a file, unless a single tensor is larger
-# Notes of a config that are true of the files it came with only.
-_FILE_NOTES = {"_name_or_path", "_commit_hash", "transformers_version", "torch_dtype", "dtype"}
+# Keys that no spec holds, and about which the config that a model was opened with is right.
+_CARRIED_KEYS = (
+    "id2label", "label2id", "problem_type", "pad_token_id", "bos_token_id", "eos_token_id",
+    "sep_token_id", "unk_token_id", "cls_token_id", "mask_token_id", "decoder_start_token_id",
+    "forced_bos_token_id", "forced_eos_token_id", "forced_decoder_ids", "suppress_tokens",
+    "begin_suppress_tokens", "task_specific_params", "prefix", "tokenizer_class",
+    "sentence_transformers", "sbert_ce_default_activation_function", "num_parallel_samples",
+)  # fmt: skip
+_LABEL_KEYS = ("id2label", "label2id")
+# Keys that are true of the files they came with only, or that others say anew.
+_LEFT_OUT = {
+    "_name_or_path", "_commit_hash", "transformers_version", "torch_dtype", "dtype",
+    "num_labels", "_num_labels", "regard_pooler", "regard_head_bias",
+}  # fmt: skip
 
 
 # ------------------------------------------------------------------ config.json
@@ -44,22 +56,35 @@ def describe(
     return config if ids is None else {**config, **special_token_config(ids)}
 
 
-def _rewritten_config(content: ModelFolder, model_type: str) -> dict[str, Any]:
-    """The config.json of a folder that is written again, with its notes: labels, token ids."""
-    note_keys = IGNORED_KEYS - _FILE_NOTES
-    notes = {
+def carry_over(new: dict[str, Any], config: Mapping[str, Any]) -> dict[str, Any]:
+    """A description of a model with the rest of the config that it was opened with.
+
+    In the same family's keys that is everything that `new` does not say, used here or not; in those
+    of another family, what all of them may have. A tower's config is nested.
+    """
+    same_family = new.get("model_type") == config.get("model_type")
+    kept = {
         key: value
-        for key, value in content.config.items()
-        if key in note_keys and value is not None
+        for key, value in config.items()
+        if key not in _LEFT_OUT and (same_family or key in IGNORED_KEYS)
     }
-    config = {
-        **notes,
-        **describe(content.spec, content.ids, content.positions, model_type),
+    carried = {key: kept[key] for key in _CARRIED_KEYS if key in kept}
+    old_labels = carried.get("id2label") or {}
+    if "id2label" in new and len(old_labels) != len(new["id2label"]):
+        # Another number of labels: the old names are those of another task.
+        carried = {key: value for key, value in carried.items() if key not in _LABEL_KEYS}
+    towers = {
+        key: carry_over(new[key], kept[key])
+        for key in ("text_config", "vision_config")
+        if key in new and isinstance(kept.get(key), dict)
     }
-    # `describe` knows the number of labels, but not their names.
-    for key in ("id2label", "label2id"):
-        if key in notes:
-            config[key] = notes[key]
+    return {**kept, **new, **carried, **towers}
+
+
+def _rewritten_config(content: ModelFolder, model_type: str) -> dict[str, Any]:
+    """The config.json of a folder that is written again."""
+    description = describe(content.spec, content.ids, content.positions, model_type)
+    config = carry_over(description, content.config)
     # transformers opens a folder in the precision that config.json names.
     dtypes = {str(tensor.dtype).removeprefix("torch.") for tensor in content.weights.values()}
     if len(dtypes) == 1:
