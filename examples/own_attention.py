@@ -13,9 +13,8 @@ from swap_attention_and_positions import ATTENTION, BASE, with_attention
 from torch import Tensor
 from torch.nn import functional
 
-from regard import build, spec
-from regard.core.mixers.explicit_attention import ExplicitAttention
-from regard.models import Model
+from regard import Model, build, spec
+from regard.extend import ExplicitAttention
 
 
 class SigmoidAttention(ExplicitAttention):

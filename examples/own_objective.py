@@ -17,7 +17,7 @@ from torch import Tensor
 from torch.nn import functional
 
 import regard
-from regard.training.objectives.causal_lm import CausalLM
+from regard.extend import CausalLM
 
 WORDS = ["zero", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine"]
 

@@ -14,11 +14,11 @@ import torch
 from torch.nn import functional
 from torch.utils.flop_counter import FlopCounterMode
 
+from regard import preset
 from regard.builder import build
 from regard.core.context import Context
 from regard.core.positions.positional_encoding import sinusoids
 from regard.core.probe import Probe
-from regard.families.presets import preset
 
 TOLERANCE = 0.02  # relative; of a printed zero, absolute
 

@@ -74,12 +74,12 @@ class Tokenized(Model):
         special_tokens: SpecialTokens | None = None,
     ) -> None:
         super().__init__(core, description)
-        self.tokenizer = tokenizer
+        self.words = tokenizer
         self.special_tokens = special_tokens
 
     @property
     def input_tokenizer(self) -> Tokenizer:
-        return self.tokenizer
+        return self.words
 
 
 ATTENTION = spec.Attention(4, 6, 6, groups=2)

@@ -6,22 +6,30 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from regard import look, spec
+    from regard import extend, look, spec
     from regard.builder import build
     from regard.evaluation import ray
+    from regard.evaluation.prediction import predict
+    from regard.families.presets import preset
     from regard.lab import doctor, study
+    from regard.lab.plan.planner import plan
     from regard.models import (
         CTCModel,
         DualEncoderModel,
+        GraphModel,
         ImageEncoder,
         LanguageModel,
+        MemoryNetworkModel,
         Model,
+        SequenceClassifier,
+        SeriesModel,
+        SoundClassifier,
+        SpectrogramClassifier,
         SpeechToText,
         TextEncoder,
         Translator,
+        WaveformModel,
         load,
-        load_language_model,
-        load_translator,
     )
     from regard.training.entry_points import finetune, train
     from regard.training.run import resume
@@ -32,20 +40,29 @@ __version__ = "0.1.0"
 __all__ = [
     "CTCModel",
     "DualEncoderModel",
+    "GraphModel",
     "ImageEncoder",
     "LanguageModel",
+    "MemoryNetworkModel",
     "Model",
+    "SequenceClassifier",
+    "SeriesModel",
+    "SoundClassifier",
+    "SpectrogramClassifier",
     "SpeechToText",
     "TextEncoder",
     "Translator",
+    "WaveformModel",
     "build",
     "doctor",
     "evaluate",
+    "extend",
     "finetune",
     "load",
-    "load_language_model",
-    "load_translator",
     "look",
+    "plan",
+    "predict",
+    "preset",
     "ray",
     "resume",
     "spec",
@@ -57,6 +74,7 @@ __all__ = [
 # `regard --help` do not wait for torch.
 _MODULES = {
     "doctor": "regard.lab.doctor",
+    "extend": "regard.extend",
     "look": "regard.look",
     "ray": "regard.evaluation.ray",
     "spec": "regard.spec",
@@ -66,6 +84,9 @@ _FUNCTIONS = {
     "build": "regard.builder",
     "evaluate": "regard.training.run_evaluation",
     "finetune": "regard.training.entry_points",
+    "plan": "regard.lab.plan.planner",
+    "predict": "regard.evaluation.prediction",
+    "preset": "regard.families.presets",
     "resume": "regard.training.run",
     "train": "regard.training.entry_points",
 }
@@ -78,7 +99,7 @@ if not TYPE_CHECKING:
             raise AttributeError(f"module 'regard' has no attribute {name!r}")
         if name in _MODULES:
             return importlib.import_module(_MODULES[name])
-        # What is neither a module nor a function listed above is a model class or a loader.
+        # What is neither a module nor a function listed above is a model class or its loader.
         module = importlib.import_module(_FUNCTIONS.get(name, "regard.models"))
         return getattr(module, name)
 

@@ -14,8 +14,8 @@ import torch
 
 from regard.lab.bench.attention import KINDS, AttentionCase, _calls, choose, peak, reports, run
 from regard.lab.bench.timing import time_in_turns
-from regard.system.allocator import keep_large_blocks
 from regard.system.errors import SettingError
+from regard.system.memory import keep_large_blocks
 
 pytestmark = pytest.mark.thorough
 

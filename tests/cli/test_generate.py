@@ -94,8 +94,8 @@ def test_as_json(home: Path) -> None:
 def test_a_character_of_several_tokens_is_written_at_once(home: Path) -> None:
     """Each write to standard output is whole UTF-8, though 😀 may be up to four tokens."""
     script = (
-        "import sys; from regard.models import load_language_model\n"
-        "writer = load_language_model('runs/tales'); told = []\n"
+        "import sys; from regard.models import LanguageModel, load\n"
+        "writer = load('runs/tales', LanguageModel); told = []\n"
         "writer.generate('Der Käfer sagt: ', max_new_tokens=60, stream=told.append)\n"
         "assert len(told) > 5 and not any('\\ufffd' in piece for piece in told), told\n"
     )

@@ -11,8 +11,7 @@ import torch
 
 import regard
 from command_line import Command
-from regard.evaluation.prediction import PredictionOptions, predict
-from regard.models import LanguageModel, load_language_model
+from regard.models import LanguageModel, load
 from regard.system.errors import DataError
 
 CONTEXT = 32
@@ -34,7 +33,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def model(folder: Path) -> LanguageModel:
-    return load_language_model(folder)
+    return load(folder, LanguageModel)
 
 
 def test_python_refuses_it_or_says_what_is_cut(model: LanguageModel) -> None:
@@ -93,7 +92,7 @@ def test_a_prompt_with_labels_is_refused(model: LanguageModel) -> None:
     with pytest.raises(DataError, match="fewer or shorter examples"):
         model.classify("a", ["a", "b"], examples=[(LONG, "a")])
     with pytest.raises(DataError, match="shorten the text"):
-        predict(model, [LONG], "classify", PredictionOptions(labels=("a", "b")))
+        regard.predict(model, LONG, "classify", labels=("a", "b"))
 
 
 @pytest.mark.parametrize("what", ["attention", "entropy", "lens", "steps", "beam", "cache"])
@@ -108,5 +107,5 @@ def test_a_text_is_evaluated_whole(folder: Path, tmp_path: Path, command: Comman
     done = command("evaluate", folder, "--data", text, "--json")
     assert done.code == 0, done.err
     assert json.loads(done.out)
-    _, count = load_language_model(folder).nll([LONG])
+    _, count = load(folder, LanguageModel).nll([LONG])
     assert count == len(LONG) - 1

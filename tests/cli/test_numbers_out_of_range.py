@@ -177,8 +177,8 @@ def test_no_picture_of_positions_that_are_not_numbers() -> None:
 @pytest.mark.parametrize("strategy", [Greedy(), Sampling(), BeamSearch(3)])
 def test_nan_weights_in_python(broken: Path, trained: Path, strategy: Strategy) -> None:
     with pytest.raises(ModelError, match="holds NaN or infinity"):
-        regard.load_translator(broken)
-    model = regard.load_translator(trained)
+        regard.load(broken, regard.Translator)
+    model = regard.load(trained, regard.Translator)
     _fill_with_nan(model)
     with pytest.raises(ModelError, match="holds NaN or infinity"):
         model.translate("The dog.", strategy)

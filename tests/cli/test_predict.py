@@ -16,7 +16,7 @@ import regard
 from command_line import Command
 from looked import png, save_sensing, wav
 from regard import build, spec
-from regard.evaluation.prediction import PredictionOptions, predict
+from regard.evaluation.prediction import predict
 from regard.models.memory_network import MemoryNetworkModel
 from regard.system.errors import ModelError
 
@@ -112,7 +112,7 @@ def test_a_translator_and_its_options(trained: Path) -> None:
     assert prediction.task == "translate"
     assert prediction.answer == model.translate("A dog sleeps.")
     with pytest.raises(ModelError, match="it can: translate"):
-        predict(model, ["a"], "classify", PredictionOptions())
+        regard.predict(model, "a", "classify")
 
 
 def test_what_is_refused(command: Command, places: Path, trained: Path) -> None:

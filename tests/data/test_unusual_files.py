@@ -16,9 +16,9 @@ from command_line import Command
 from looked import wav
 from regard.data import text_files
 from regard.data.audio import read_wav_and_rate
-from regard.decode import length_warnings
+from regard.decode import events
 from regard.decode.strategy import Sampling
-from regard.evaluation.prediction import PredictionOptions, predict
+from regard.evaluation.prediction import PredictionOptions
 from regard.models.inputs.sound import read_samples
 from regard.models.spans import Filling
 from regard.system.errors import (
@@ -147,7 +147,7 @@ def test_a_translation_that_is_cut_off(demo: Path) -> None:
 
 
 def test_a_very_long_output_is_announced(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(length_warnings, "_LONG", 4)
+    monkeypatch.setattr(events, "_LONG", 4)
     model = regard.load(kind("gpt2", folder))
     with pytest.warns(LongOutputWarning, match="up to 5 tokens"):
         model.generate("The dog", max_new_tokens=5)
@@ -285,7 +285,7 @@ def test_a_caption_is_given_once(folder: Path) -> None:
     model = regard.load(kind("clip", folder))
     image = str(folder / "data" / "images" / "dark" / "0.png")
     with pytest.raises(SettingError, match="different texts"):
-        predict(model, [image], "classify", PredictionOptions(labels=["a cat", "a cat"]))
+        regard.predict(model, [image], "classify", labels=["a cat", "a cat"])
 
 
 def test_the_same_file_on_both_sides(command: Command, files: Path, tmp_path: Path) -> None:

@@ -28,7 +28,7 @@ from regard.decode.strategy import Greedy
 from regard.families import folder as folders
 from regard.families.decoders import gpt2
 from regard.families.encoder_decoders import transformer
-from regard.models.precision import cast
+from regard.models.saving import cast
 
 device = "cuda" if torch.cuda.is_available() else "cpu"
 torch.manual_seed(0)

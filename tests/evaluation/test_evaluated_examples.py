@@ -119,7 +119,7 @@ def test_samples_are_numbers_between_minus_one_and_one() -> None:
 
 
 def test_a_long_mistake_has_a_short_error(demo: Path) -> None:
-    model = regard.load_translator(demo)
+    model = regard.load(demo, regard.Translator)
     for data in ([{"key": "value" * 1000}], np.zeros((1000, 1000))):
         with pytest.raises(DataError) as refused:
             regard.evaluate(model, data)  # type: ignore[arg-type]

@@ -127,7 +127,7 @@ def test_the_prefix_of_the_run(translation: tuple[Result, Path], tmp_path: Path)
 
 def test_perplexity_is_that_of_the_model(translation: tuple[Result, Path]) -> None:
     result, folder = translation
-    model = regard.load_translator(result.folder)
+    model = regard.load(result.folder, regard.Translator)
     sources = (folder / "test.en").read_text().splitlines()
     targets = (folder / "test.de").read_text().splitlines()
     scores = evaluate(model, list(zip(sources, targets, strict=True)), ["perplexity"]).scores
@@ -179,7 +179,7 @@ def test_a_worse_model_differs(translation: tuple[Result, Path]) -> None:
     result, folder = translation
     data = (folder / "test.en", folder / "test.de")
     good = regard.evaluate(result.folder, data)
-    model = regard.load_translator(result.folder)
+    model = regard.load(result.folder, regard.Translator)
     for parameter in model.model.parameters():
         parameter.data.zero_()
     bad = evaluate(model, data, settings=run_settings(result.folder).settings)

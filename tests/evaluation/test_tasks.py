@@ -93,7 +93,7 @@ def test_text_scores_as_in_the_run(
     if objective == "causal":
         characters = sum(again.results["loss"].outputs.references)
         text = (texts / "valid.txt").read_text()
-        tokenizer = regard.load_language_model(result.folder).tokenizer
+        tokenizer = regard.load(result.folder, regard.LanguageModel).tokenizer
         # The first token is given.
         assert characters == len(text) - len(tokenizer.decode(tokenizer.encode(text)[:1]))
         bits = own.loss * tokens / characters / math.log(2)

@@ -16,7 +16,7 @@ from regard.builder import build, edit
 from regard.families.decoders.gpt2 import preset
 from regard.families.folder import describe, open_model, write_weights
 from regard.system import disk
-from regard.system.allocator import give_back
+from regard.system.memory import give_back
 from regard.wirings.decoder import Decoder
 
 LINUX = pytest.mark.skipif(

@@ -17,7 +17,7 @@ from regard.decode.batch_decoding import DecodingSettings, SpecialTokens, decode
 from regard.decode.strategy import BeamSearch, Greedy, Hypothesis, Strategy
 from regard.families import folder as folders
 from regard.families.decoders import gpt2
-from regard.models.precision import cast
+from regard.models.saving import cast
 from zoo import ZOO, perturb
 
 pytestmark = pytest.mark.gpu

@@ -32,7 +32,7 @@ Call = Callable[[Any], Any]
 
 @pytest.fixture(scope="module")
 def translator(demo: Path) -> Translator:
-    return regard.load_translator(demo)
+    return regard.load(demo, regard.Translator)
 
 
 @pytest.fixture(scope="module")
@@ -158,7 +158,7 @@ def test_what_is_no_name_is_not_like_any(name: object) -> None:
 def test_gradients_of_packed_weights_are_refused(
     analysis: Call, precision: str | None, demo: Path
 ) -> None:
-    packed = regard.load_translator(demo).prepare_for_inference(precision)
+    packed = regard.load(demo, regard.Translator).prepare_for_inference(precision)
     _refused(lambda: analysis(packed), "load the model again")
     assert look.look(packed, TEXT).names  # what needs no gradients stays possible
 

@@ -7,8 +7,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from regard.evaluation.metrics.classification import Accuracy, BinaryF1, MacroF1, TopKAccuracy
-from regard.evaluation.metrics.entity_f1 import EntityF1, TagAccuracy
+from regard.evaluation.metrics.classification import (
+    Accuracy,
+    BinaryF1,
+    EntityF1,
+    MacroF1,
+    TagAccuracy,
+    TopKAccuracy,
+)
 from regard.evaluation.metrics.question_answering import AnswerExactMatch, AnswerF1
 
 PAIRS = st.lists(st.tuples(st.sampled_from("abcd"), st.sampled_from("abcde")), min_size=1)

@@ -8,18 +8,16 @@ import numpy as np
 import pytest
 
 from regard.evaluation.metrics.bleu import Bleu
-from regard.evaluation.metrics.bootstrap import (
-    ConfidenceInterval,
-    bootstrap_totals,
-    confidence_interval,
-)
 from regard.evaluation.metrics.classification import Accuracy, MacroF1
 from regard.evaluation.metrics.metric import Array, Metric
 from regard.evaluation.metrics.registry import metric
 from regard.evaluation.metrics.regression import PearsonCorrelation
 from regard.evaluation.metrics.significance import (
+    ConfidenceInterval,
     PairedTest,
     approximate_randomization,
+    bootstrap_totals,
+    confidence_interval,
     system_statistics,
 )
 from regard.system.errors import DataError

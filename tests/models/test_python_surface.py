@@ -11,6 +11,7 @@ import torch
 
 import looked
 import regard
+from regard import models
 from regard.models import Model
 from regard.system.errors import ModelError, SettingError
 
@@ -52,7 +53,44 @@ def test_build_is_a_function_and_spec_a_module_whatever_was_imported_before() ->
     assert run_python(code).split() == ["True", "Tokens"] * 2
 
 
+def test_every_class_that_load_returns_is_a_public_name() -> None:
+    kinds = {cls for cls in vars(models).values() if isinstance(cls, type)}
+    loaded = {cls.__name__ for cls in kinds if issubclass(cls, Model)}
+    assert loaded <= set(regard.__all__)
+
+
+def test_a_preset_is_a_spec_and_plan_says_what_training_it_costs() -> None:
+    description = regard.preset("gpt2:tiny", heads=2)
+    assert isinstance(regard.build(description), torch.nn.Module)
+    plan = regard.plan("gpt2:tiny", device="A100", batch=2, length=16)
+    assert plan.needed > plan.trace.memory.weights > 0
+    assert plan.subject.sizes.rows == 2
+
+
 # ------------------------------------------------------------------ a model
+
+
+def test_load_opens_a_model_of_the_class_that_is_asked_for(tmp_path: Path) -> None:
+    folder = looked.translator().save(tmp_path / "model")
+    assert isinstance(regard.load(folder, regard.Translator), regard.Translator)
+    with pytest.raises(ModelError, match=r"contains a Translator.*not a LanguageModel"):
+        regard.load(folder, regard.LanguageModel)
+
+
+def test_predict_takes_a_model_or_its_folder_and_one_text_or_several(tmp_path: Path) -> None:
+    model = looked.translator()
+    folder = model.save(tmp_path / "model")
+    several = regard.predict(folder, [SENTENCE, "A cat sleeps."])
+    assert [one.task for one in several] == ["translate"] * 2
+    assert regard.predict(model, SENTENCE) == several[:1]
+
+
+def test_a_model_has_its_tokenizer() -> None:
+    model = looked.translator()
+    assert model.tokenizer is model.source_tokenizer
+    bare = Model(model.model, model.spec)
+    with pytest.raises(SettingError, match="no tokenizer"):
+        bare.tokenizer  # noqa: B018
 
 
 def test_a_model_shows_its_family_size_dtype_and_device() -> None:

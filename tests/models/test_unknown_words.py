@@ -32,7 +32,7 @@ UNSEEN = ["Hello world", "日本語 and дом", "👍🏽 naïve", "x<0x0A>y �
 
 @pytest.fixture(scope="module")
 def translator(trained: Path) -> Translator:
-    return regard.load_translator(trained)
+    return regard.load(trained, regard.Translator)
 
 
 def test_unknown_words_are_named_once_on_standard_error(command: Command, trained: Path) -> None:

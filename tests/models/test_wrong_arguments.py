@@ -25,7 +25,7 @@ TEXT = "The dog sees a cat."
 
 @pytest.fixture(scope="module")
 def translator(demo: Path) -> Translator:
-    return regard.load_translator(demo)
+    return regard.load(demo, regard.Translator)
 
 
 @pytest.fixture(scope="module")
@@ -43,7 +43,6 @@ OF_A_TRANSLATOR: dict[str, tuple[Callable[[Any], Any], str]] = {
     "a word as the strategy": (lambda m: m.translate(TEXT, "beam"), "not a decoding strategy"),
     "a number as the strategy": (lambda m: m.translate(TEXT, 8), "not a decoding strategy"),
     "a temperature in quotes": (lambda m: m.translate(TEXT, temperature="0.7"), "not a number"),
-    "no texts": (lambda m: m.tokens(None), "expected a string"),
     "max_length 0": (lambda m: m.tokens(TEXT, max_length=0), "above 0"),
     "max_length in quotes": (lambda m: m.tokens(TEXT, max_length="8"), "above 0"),
     "a text to call": (lambda m: m(TEXT), "not a tensor"),
@@ -58,10 +57,6 @@ OF_A_TRANSLATOR: dict[str, tuple[Callable[[Any], Any], str]] = {
     "evaluating on one file in a tuple": (
         lambda m: regard.evaluate(m, ("a.txt",)),  # type: ignore[arg-type]
         "not a data set",
-    ),
-    "a metric that is a number": (
-        lambda m: regard.evaluate(m, [("a", "b")], 5),  # type: ignore[arg-type]
-        "metrics = 5 is not a list of names",
     ),
     "a task that is a number": (lambda m: regard.evaluate(m, "x.tsv", task=5), "unknown task 5"),  # type: ignore[arg-type]
 }
@@ -121,7 +116,7 @@ def _dual_encoder() -> Any:
 
 
 OF_THE_PACKAGE: dict[str, tuple[Callable[[], Any], str]] = {
-    "a device that is None": (lambda: regard.load("x", device=None), "unknown device"),  # type: ignore[arg-type]
+    "a device that is None": (lambda: regard.load("x", device=None), "unknown device"),  # type: ignore[call-overload]
     "a dtype of whole numbers": (lambda: regard.load("x", dtype=torch.int64), "cannot have dtype"),
     "a recipe that is a number": (lambda: regard.train(5), "`recipe`"),  # type: ignore[arg-type]
     "a name as a spec": (lambda: regard.train(spec="gpt2:tiny"), "`model`"),  # type: ignore[arg-type]

@@ -15,7 +15,7 @@ EDGES = import_edges(SOURCE)
 # must not import: the parts do not know the block and the stack that they are assembled into.
 LEVELS = (
     # The library.
-    ("system.errors", "system.allocator"),
+    ("system.errors",),
     ("system",),
     ("spec",),
     ("core",),
@@ -34,6 +34,8 @@ LEVELS = (
     ("models",),
     ("evaluation",),
     ("training",),
+    # What others build on, by one name.
+    ("extend",),
     # The laboratories.
     ("lab",),
     ("lab.measure",),

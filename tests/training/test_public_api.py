@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 
 import regard
 
@@ -35,9 +36,21 @@ def test_train_load_translate(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
     assert output.loss > 0
     assert len(output.decoder_hidden_states) == 2
     assert callable(regard.train)
+    before = model.model.state_dict()["source.table.weight"].clone()
+    more = regard.train(
+        {"source": "train.en", "target": "train.de", "steps": 2}, model=model, out="runs/more"
+    )
+    assert not torch.equal(before, model.model.state_dict()["source.table.weight"])
+    assert_same_weights(model, regard.load(more.folder))
     assert regard.train(
         small, out="x", batch_tokens=64, builtin_lines=120, beam=1
     ).scores.keys() == {
         "test",
         "pronouns",
     }
+
+
+def assert_same_weights(model: regard.Model, other: regard.Model) -> None:
+    weights = other.model.state_dict()
+    for name, tensor in model.model.state_dict().items():
+        assert torch.equal(tensor.cpu(), weights[name].cpu()), name

@@ -18,6 +18,7 @@ from regard.system.errors import (
     RegardError,
     RegardWarning,
     SettingError,
+    TrainingInterrupted,
 )
 from regard.training.objectives.causal_lm import CausalLM
 from regard.training.objectives.objective import Objective
@@ -131,18 +132,42 @@ def test_a_split_of_text_that_nothing_scores(tmp_path: Path) -> None:
 # --- models ---
 
 
-def test_weights_that_were_changed_in_memory(run: Path, tmp_path: Path) -> None:
-    model = regard.load(run)
-    with torch.no_grad():
-        next(model.model.parameters()).add_(1.0)
+def test_the_model_that_is_given_is_trained(run: Path, tmp_path: Path, stop_at: Any) -> None:
+    """With the weights it has, wherever they came from; a stopped run goes on from the same."""
     text = tmp_path / "text.txt"
     text.write_text("".join(TEXT))
-    with pytest.raises(SettingError, match="differ from those in its folder") as caught:
-        regard.finetune(model, "lm", text, steps=1, context=8, out=tmp_path / "tuned")
-    assert "model.save" in caught.value.repair
-    model.save(tmp_path / "changed")
-    changed = regard.load(tmp_path / "changed")
-    regard.finetune(changed, "lm", text, steps=1, context=8, out=tmp_path / "tuned", quiet=True)
+    quick: dict[str, Any] = {"context": 8, "quiet": True, "device": "cpu", "lora": 2}
+    weights = []
+    for name in ("whole", "stopped"):
+        model = regard.load(run, device="cpu")
+        with torch.no_grad():
+            next(model.model.parameters()).add_(1.0)
+        given = model.model.state_dict()
+        changed = {key: tensor.clone() for key, tensor in given.items()}
+        out = tmp_path / name
+        if name == "stopped":
+            with pytest.raises(TrainingInterrupted):
+                regard.finetune(model, "lm", text, steps=4, out=out, on_step=stop_at(2), **quick)
+            regard.resume(out, quiet=True)
+        else:
+            regard.finetune(model, "lm", text, steps=4, out=out, **quick)
+            assert not all(torch.equal(given[key], changed[key]) for key in changed)
+        weights.append(regard.load(out, device="cpu").model.state_dict())
+        if name == "whole":
+            trained = model.model.state_dict()
+            assert trained.keys() == weights[0].keys()  # LoRA is merged
+            assert all(torch.equal(trained[key], weights[0][key]) for key in trained)
+    assert all(torch.equal(weights[0][key], weights[1][key]) for key in weights[0])
+
+
+def test_a_model_without_a_folder_can_be_trained(run: Path, tmp_path: Path) -> None:
+    opened = regard.load(run, regard.LanguageModel, device="cpu")
+    model = regard.LanguageModel(opened.model, opened.spec, opened.tokenizer)
+    quick: dict[str, Any] = {"context": 8, "steps": 1}
+    result = regard.train(
+        quick, model=model, data=Source({"train": _each(TEXT)}), out=tmp_path / "r"
+    )
+    assert regard.load(result.folder, regard.LanguageModel).generate("a", max_new_tokens=2)
 
 
 @dataclass(frozen=True)

@@ -13,7 +13,6 @@ import torch
 import regard
 from regard import look, spec
 from regard.data.series import calendar_features, dates_after, read_series
-from regard.evaluation.prediction import PredictionOptions, predict
 from regard.evaluation.scores import Score
 from regard.families import presets
 from regard.look.backdrop import SeriesBackdrop
@@ -185,7 +184,7 @@ def test_samples_follow_from_the_seed_and_leave_the_generator_alone(
     assert np.array_equal(first, model.sample(table, 5, seed=1))
     assert not np.array_equal(first, model.sample(table, 5, seed=2))
     assert len(model.sample(table)) == 100
-    answer = predict(model, [table], options=PredictionOptions(samples=20))[0].answer
+    answer = regard.predict(model, [table], samples=20)[0].answer
     assert answer["columns"][:3] == ["load 0.1", "load 0.5", "load 0.9"]
     rows = np.array(answer["forecast"])
     quantiles = np.quantile(model.sample(table, 20), (0.1, 0.5, 0.9), axis=0)  # [levels, 4, 2]

@@ -14,8 +14,8 @@ from regard.core.block import AnyBlock
 from regard.core.heads.head import LMHead
 from regard.core.linear import Linear, LoRA
 from regard.core.stack import Stack
-from regard.system.allocator import give_back
 from regard.system.errors import ModelError, SettingError, did_you_mean
+from regard.system.memory import give_back
 
 # Names of the projections of attention: `qkv` of self-attention, `qv` where keys are the queries
 # (Reformer), `q` and `kv` of cross-attention.

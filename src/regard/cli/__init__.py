@@ -139,7 +139,7 @@ def _closed_pipe_exits() -> Iterator[None]:
 def regard(context: click.Context, debug: bool) -> None:
     """One small, readable, fast system for the whole Transformer family."""
     # Called before a verb, not for help, which would wait for the import of ctypes.
-    from regard.system.allocator import keep_large_blocks
+    from regard.system.memory import keep_large_blocks
 
     keep_large_blocks()
     if context.invoked_subcommand in ANSWERING:

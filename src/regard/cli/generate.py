@@ -98,10 +98,10 @@ def command(
         command = f"generate {quote(model)}"
         check_is_text(prompt, piped(prompt, command), f"regard {command} < {quote(prompt)}")
     from regard.decode.strategy import Sampling
-    from regard.models import load_language_model
+    from regard.models import LanguageModel, load
 
-    language_model = load_language_model(model, device=flags["device"], download=flags["download"])
-    draft_model = None if draft is None else load_language_model(draft, device=flags["device"])
+    language_model = load(model, LanguageModel, device=flags["device"], download=flags["download"])
+    draft_model = None if draft is None else load(draft, LanguageModel, device=flags["device"])
     defaults = language_model.defaults
     # Flags come first, then generation_config.json, then sampling from the full distribution.
     strategy = strategy or defaults.strategy or Sampling()

@@ -98,36 +98,22 @@ def command(model: str | None, as_json: bool, **options: Any) -> None:
 
 def _print_plan(model: str, options: dict[str, Any], as_json: bool) -> None:
     from regard.lab.plan import planner, report
-    from regard.lab.plan.subject import Request, resolve
 
-    request = Request(
-        options["batch"],
-        options["length"],
-        options["precision"],
-        options["accumulate"],
-        options["gradient_checkpointing"],
-        options["vocabulary"],
-        options["tokens"],
-    )
-    subject = resolve(model, request)
-    device = planner.find_device(options["device"])
+    is_measured = options.pop("measure")
+    for other in ("flops", "task", "examples"):
+        del options[other]
+    plan = planner.plan(model, recompute=options.pop("gradient_checkpointing"), **options)
+    device = plan.device
     # An entry of the table of accelerators is known by its data sheet only.
-    if options["measure"] and device.accelerator is not None:
+    if is_measured and device.accelerator is not None:
         raise SettingError(f"there is no {device.name} here to measure", "use --device cpu or cuda")
-    plan = planner.make_plan(
-        subject,
-        device,
-        devices=options["devices"],
-        price=options["price"],
-        utilization=options["utilization"],
-    )
     # Before a step that the system would end for its memory.
-    if options["measure"] and plan.fits is False:
+    if is_measured and plan.fits is False:
         raise SettingError(
             f"a step needs {amount(plan.needed)}, which {device.name} does not have",
             "reduce --batch, or leave --measure out",
         )
-    measured = _measure(subject, device) if options["measure"] else None
+    measured = _measure(plan.subject, device) if is_measured else None
     if as_json:
         content = report.data(plan)
         if measured is not None:

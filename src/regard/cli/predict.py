@@ -133,7 +133,8 @@ def run_task(model: str, inputs: tuple[str, ...], task: str | None, **flags: Any
     def answer(texts: list[str], before: int) -> str:
         # An empty line is no input: a model would invent an answer to it. It keeps its place.
         blank = [not text.strip() for text in texts]
-        predictions = predict(loaded, [text for text in texts if text.strip()], task, options)
+        asked = [text for text in texts if text.strip()]
+        predictions = predict(loaded, asked, task, **vars(options))
         lines = [_line(prediction, flags["as_json"], several) for prediction in predictions]
         if any(blank):
             nothing = {"input": "", "task": task, "answer": None}

@@ -136,13 +136,13 @@ def _measure(
     from regard.evaluation.evaluation import evaluate
     from regard.evaluation.task import DecodingOptions, Settings
     from regard.lab.compare.size_and_speed import evaluate_language_model
-    from regard.models import load, load_language_model
+    from regard.models import LanguageModel, load
 
     if pairs:
         packed = Settings(DecodingOptions(precision="float32"))
         model = load(folder, device=device)
         return evaluate(model, pairs, task="translate", settings=packed).report()
-    return evaluate_language_model(load_language_model(folder, device=device), texts)
+    return evaluate_language_model(load(folder, LanguageModel, device=device), texts)
 
 
 def _as_json(ranking: Importance) -> dict[str, list[float]]:

@@ -85,9 +85,9 @@ def command(
         as_text = piped(text, f"translate {quote(model)}")
         check_is_text(text, as_text, f"translate its lines: --input {quote(text)}")
     from regard.decode.strategy import BeamSearch
-    from regard.models import load_translator
+    from regard.models import Translator, load
 
-    translator = load_translator(model, device=flags["device"], download=download)
+    translator = load(model, Translator, device=flags["device"], download=download)
     # Nothing is trained here: pack the weights for speed.
     translator.prepare_for_inference(flags["quantize"])
     settings = translator.settings(strategy, length_limit(flags["limit"]), flags["batch_tokens"])

@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import Any
 
+from regard.data.graphs import GraphData
 from regard.data.labelled import LabelledText, Question, RatedText, TaggedWords
 from regard.data.tag_alignment import align_words, word_tags
 from regard.evaluation.task import Outputs, Settings
-from regard.models import TextEncoder
+from regard.models import GraphModel, TextEncoder
 from regard.models.labels import label_scores
 from regard.system.errors import DataError
 
@@ -89,3 +90,23 @@ def answer_questions(
     answers = model.answer(questions, contexts)
     texts = [answer.text if answer.probability >= answer.none else "" for answer in answers]
     return Outputs(texts, [example.text for example in examples])
+
+
+def rank_graph_classes(
+    model: GraphModel, examples: Sequence[GraphData], settings: Settings
+) -> Outputs:
+    """The classes of labelled nodes or graphs, likeliest first: of the split `test`, if there is
+    one, otherwise of all."""
+    rankings = []
+    references = []
+    names = model.labels
+    for data in examples:
+        # A file with splits was used for training: only its test split is evaluated.
+        rows = data.rows("test") or [i for i, label in enumerate(data.labels) if label]
+        if not rows:
+            raise DataError("the graph data has no labels", "add labels to the data")
+        order = model.logits(data)[rows].argsort(dim=-1, descending=True, stable=True)
+        rankings += [[names[i] for i in row] for row in order.tolist()]
+        references += [data.labels[row] for row in rows]
+    check_labels(references, names)
+    return Outputs(rankings, references)

@@ -6,22 +6,23 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import Any, TypeAlias, get_args
 
 import numpy as np
 
 from regard.core.finite_outputs import non_finite_error
 from regard.evaluation.examples import DataPath, shortened
 from regard.evaluation.metrics.bleu import Bleu
-from regard.evaluation.metrics.bootstrap import ConfidenceInterval, confidence_interval
 from regard.evaluation.metrics.classification import TopKAccuracy
 from regard.evaluation.metrics.forecast import Coverage, QuantileLoss, point_forecasts
 from regard.evaluation.metrics.metric import Metric
 from regard.evaluation.metrics.perplexity import LikelihoodMetric, Loss, Perplexity
 from regard.evaluation.metrics.registry import metric as registered_metric
 from regard.evaluation.metrics.significance import (
+    ConfidenceInterval,
     PairedTest,
     approximate_randomization,
+    confidence_interval,
     system_statistics,
 )
 from regard.evaluation.table import formatted
@@ -145,19 +146,11 @@ def choose_metrics(
     """The metrics of a task: those asked for, by name or as objects, or its default ones."""
     if isinstance(metrics, str | Metric):
         metrics = [metrics]
-    if metrics is not None and not isinstance(metrics, Sequence):
-        raise SettingError(
-            f"metrics = {metrics!r} is not a list of names", 'pass names, as in ["bleu", "chrf"]'
-        )
     names: Sequence[str | Metric] = metrics or ()
-    if metrics is None:
+    if not names:
         holds = TASKS[task].conditions
         defaults = TASKS[task].metrics
         names = [name for name in defaults if name not in holds or holds[name](examples)]
-    elif not metrics:
-        raise SettingError(
-            "the list of metrics is empty", f"choose from: {', '.join(TASKS[task].metrics)}"
-        )
     chosen = [_metric(one, task, settings) for one in names]
     if len({one.name for one in chosen}) < len(chosen):
         raise SettingError("a metric is listed twice", "list each metric once")
@@ -167,10 +160,6 @@ def choose_metrics(
 def _metric(choice: str | Metric, task: str, settings: Settings) -> Metric:
     if isinstance(choice, Metric):
         return choice
-    if not isinstance(choice, str):
-        raise SettingError(
-            f"{choice!r} is not the name of a metric", 'pass names, as in ["bleu", "chrf"]'
-        )
     metric = registered_metric(choice)
     fitting = TASKS[task].metrics + TASKS[task].other_metrics
     if choice.partition(":")[0] not in [name.partition(":")[0] for name in fitting]:
@@ -231,18 +220,16 @@ def _outputs(
     needed: set[OutputKind],
     settings: Settings,
 ) -> dict[OutputKind, Outputs]:
-    outputs: dict[OutputKind, Outputs] = {}
+    if "prediction" in needed and "prediction" not in task.predict:
+        needed = needed - {"prediction"} | {"ranking"}
     # Likelihoods first: decoding may pack the weights in another precision.
-    if "likelihood" in needed:
-        outputs["likelihood"] = _predicted(model, examples, task, "likelihood", settings)
-    if "quantiles" in needed:
-        outputs["quantiles"] = _predicted(model, examples, task, "quantiles", settings)
-    if "prediction" in needed and "prediction" in task.predict:
-        outputs["prediction"] = _predicted(model, examples, task, "prediction", settings)
-        needed = needed - {"prediction"}
-    if needed & {"prediction", "ranking"}:
-        ranking = _predicted(model, examples, task, "ranking", settings)
-        outputs["ranking"] = ranking
+    outputs = {
+        kind: _predicted(model, examples, task, kind, settings)
+        for kind in get_args(OutputKind)
+        if kind in needed
+    }
+    if "ranking" in needed:
+        ranking = outputs["ranking"]
         first = Outputs(predictions_of("ranking", ranking.values), ranking.references)
         outputs.setdefault("prediction", first)
     return outputs

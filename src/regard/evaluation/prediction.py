@@ -8,11 +8,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
+from pathlib import Path
 from typing import Any
 
 from regard.evaluation.task import PredictionOptions, Task
 from regard.evaluation.tasks import TASKS
-from regard.models.base import Model
+from regard.models import Model, load
 from regard.system.errors import ModelError, SettingError, did_you_mean
 
 __all__ = ["Prediction", "PredictionOptions", "chosen_task", "predict", "reads_files"]
@@ -33,22 +34,29 @@ class Prediction:
 
 
 def predict(
-    model: Model,
-    inputs: Sequence[str],
+    model: Model | str | Path,
+    inputs: str | Sequence[str],
     task: str | None = None,
-    options: PredictionOptions | None = None,
+    **settings: Any,
 ) -> list[Prediction]:
-    """The answers to texts or files, by the model's own task or that named.
+    """The answers of a model to texts or files, by its own task or that named.
 
-    A folder of graphs has an answer for each of its nodes or graphs, FOLDER:NUMBER for that one.
+    Example:
+        `regard.predict("runs/mine", ["A fine film."])[0].answer`.
+
+    `model` is a loaded model or a folder; `settings` are those of `PredictionOptions`. A folder of
+    graphs has an answer for each of its nodes or graphs, FOLDER:NUMBER for that one.
     """
-    options = options or PredictionOptions()
+    if not isinstance(model, Model):
+        model = load(model)
+    inputs = [inputs] if isinstance(inputs, str) else list(inputs)
+    options = PredictionOptions(**settings)
     name = chosen_task(model, task, options)
     asked = _asked(model, name)
     _check_options(model, name, options)
     assert asked.answer is not None
     # All inputs at once: each method batches them by length itself.
-    answers = list(zip(inputs, asked.answer(model, list(inputs), options), strict=True))
+    answers = list(zip(inputs, asked.answer(model, inputs, options), strict=True))
     if asked.names_parts:
         answers = [(part, one) for _, parts in answers for part, one in parts.items()]
     elif name == "classify" and model.config.get("problem_type") == "regression":

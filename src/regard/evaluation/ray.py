@@ -96,7 +96,7 @@ class Predictor:
         if self.task in DECODING_TASKS:
             method = getattr(self.model, self.task)
             return list(method(texts, **self.options))
-        predictions = model_predict(self.model, texts, self.task, PredictionOptions(**self.options))
+        predictions = model_predict(self.model, texts, self.task, **self.options)
         return [prediction.answer for prediction in predictions]
 
 

@@ -11,13 +11,12 @@ from typing import Any, Literal, TypeAlias
 
 from regard.decode.strategy import Limit, Strategy
 from regard.evaluation.examples import NO_DATA, ExampleKind
-from regard.system.arguments import switch, whole_number
-from regard.system.errors import SettingError
+from regard.system.arguments import whole_number
 
 # What a metric is computed from: the prediction of an example, the candidates ranked from the
 # likeliest on (top-k accuracy), its negative log-likelihood and number of tokens, or levels and
 # quantiles of a forecast.
-OutputKind: TypeAlias = Literal["prediction", "ranking", "likelihood", "quantiles"]
+OutputKind: TypeAlias = Literal["likelihood", "quantiles", "prediction", "ranking"]
 DEFAULT_TOP = 5
 
 
@@ -37,15 +36,8 @@ class PredictionOptions:
 
     def __post_init__(self) -> None:
         whole_number("top", self.top, least=1)
-        switch("truncation", self.truncation)
         if self.samples is not None:
             whole_number("samples", self.samples, least=1)
-        if self.context is not None and not isinstance(self.context, str):
-            raise SettingError(f"context = {self.context!r} is not a string", "pass a string")
-        if isinstance(self.labels, str) or not isinstance(self.labels, Sequence):
-            raise SettingError(
-                f"labels = {self.labels!r} is not a list", 'pass a list, as in ["a", "b"]'
-            )
 
 
 @dataclass(frozen=True)

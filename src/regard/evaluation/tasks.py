@@ -12,6 +12,7 @@ from regard.evaluation.classification import (
     answer_questions,
     has_entities,
     predict_numbers,
+    rank_graph_classes,
     rank_labels,
     tag_words,
 )
@@ -25,7 +26,6 @@ from regard.evaluation.forecasting import (
     forecast_points,
     forecast_quantiles,
 )
-from regard.evaluation.graphs import rank_graph_classes
 from regard.evaluation.language_modelling import text_likelihood
 from regard.evaluation.media import (
     rank_captions,

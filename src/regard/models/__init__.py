@@ -8,7 +8,8 @@ from regard.models.dual_encoder import DualEncoderModel
 from regard.models.graph_model import GraphModel
 from regard.models.image_encoder import ImageEncoder
 from regard.models.language_model import LanguageModel
-from regard.models.loading import load, load_language_model, load_translator
+from regard.models.loading import load
+from regard.models.memory_network import MemoryNetworkModel
 from regard.models.sequence_classifier import SequenceClassifier
 from regard.models.series_model import SeriesModel
 from regard.models.sound_classifier import SoundClassifier, SpectrogramClassifier
@@ -26,6 +27,7 @@ __all__ = [
     "GraphModel",
     "ImageEncoder",
     "LanguageModel",
+    "MemoryNetworkModel",
     "Model",
     "ModelOutput",
     "SequenceClassifier",
@@ -40,6 +42,4 @@ __all__ = [
     "WaveformModel",
     "choose_device",
     "load",
-    "load_language_model",
-    "load_translator",
 ]  # fmt: skip

@@ -28,7 +28,7 @@ from regard.models.hf_call import (
 from regard.models.inputs.input_checks import check_inputs, check_separators, require_known_ids
 from regard.models.inputs.input_warnings import warn_of_inputs
 from regard.models.labels import label_name, label_names
-from regard.models.precision import cast, choose_dtype
+from regard.models.saving import cast, choose_dtype
 from regard.models.tasks import Tasks
 from regard.system.arguments import whole_number
 from regard.system.errors import DataError, ModelError, SettingError
@@ -273,6 +273,11 @@ class Model(Tasks):
     def input_tokenizer(self) -> Tokenizer:
         """The tokenizer of inputs, with the special tokens that the model reads."""
         raise no_tokenizer()
+
+    @property
+    def tokenizer(self) -> Tokenizer:
+        """The tokenizer of the texts that it reads."""
+        return self.input_tokenizer
 
     @property
     def output_tokenizer(self) -> Tokenizer:

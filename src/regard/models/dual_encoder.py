@@ -31,7 +31,7 @@ class DualEncoderModel(TokenizerModel):
     model: DualEncoder
     spec: kinds.DualEncoder
     medium = "image"
-    evaluations = ("images", "image_text", "contrastive")
+    evaluations = ("image_text", "images", "contrastive")
 
     @cached_property
     def text_encoder(self) -> TextEncoder:

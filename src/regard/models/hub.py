@@ -19,7 +19,7 @@ from pathlib import Path
 from regard.families.folder import WEIGHTS
 from regard.models.saving import COMPANION_FILES, SENTENCEPIECE_FILES
 from regard.system import disk
-from regard.system.cache_folder import cache_folder
+from regard.system.disk import cache_folder
 from regard.system.errors import CheckpointError, ModelError
 
 _MODEL_NAME = re.compile(r"[\w-][\w.-]*(/[\w-][\w.-]*)?")

@@ -18,7 +18,7 @@ from regard.data.text.streaming import StreamingDecoder
 from regard.data.text.tokenizer import Text, Tokenizer
 from regard.decode.batch_decoding import DecodingSettings, SpecialTokens, batch_by_length, decode
 from regard.decode.beam_memory import require_memory
-from regard.decode.length_warnings import warn_of_long_output
+from regard.decode.events import warn_of_long_output
 from regard.decode.speculative_decoding import DraftModel
 from regard.decode.strategy import (
     BeamSearch,
@@ -37,7 +37,6 @@ from regard.models.inputs.token_batches import (
     different_texts,
     framed_rows,
     padded_inputs,
-    single_texts,
     smaller_limit,
     text_list,
     texts_to_truncate,
@@ -124,7 +123,7 @@ class LanguageModel(TokenizerModel):
         if targets is not None:
             raise no_targets()
         limit = smaller_limit(max_length, self.positions)
-        rows = framed_rows(self.tokenizer, single_texts(texts), limit, truncation, self.say)
+        rows = framed_rows(self.tokenizer, text_list(texts), limit, truncation, self.say)
         # Whatever stands in the padding, the mask hides it.
         batch = padded_inputs(rows, self.tokenizer.special_token_id("pad") or 0)
         return {name: tensor.to(self.device) for name, tensor in batch.items()}

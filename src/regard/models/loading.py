@@ -5,7 +5,7 @@ from __future__ import annotations
 import warnings
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any, Literal, TypeVar
+from typing import Any, Literal, TypeVar, overload
 
 import torch
 
@@ -27,7 +27,7 @@ from regard.models.graph_model import GraphModel
 from regard.models.image_encoder import ImageEncoder
 from regard.models.language_model import LanguageModel
 from regard.models.memory_network import MemoryNetworkModel
-from regard.models.precision import cast, choose_dtype
+from regard.models.saving import cast, choose_dtype
 from regard.models.sequence_classifier import SequenceClassifier
 from regard.models.series_model import SeriesModel
 from regard.models.sound_classifier import SoundClassifier, SpectrogramClassifier
@@ -44,8 +44,30 @@ from regard.wirings.encoder_decoder import EncoderDecoder
 M = TypeVar("M", bound=Model)
 
 
+@overload
 def load(
     folder: str | Path,
+    kind: type[M],
+    *,
+    dtype: str | torch.dtype | None = ...,
+    device: str | torch.device = ...,
+    download: bool = ...,
+    say: Callable[[str], None] | None = ...,
+    kinds: Sequence[type] = ...,
+) -> M: ...
+@overload
+def load(
+    folder: str | Path,
+    *,
+    dtype: str | torch.dtype | None = ...,
+    device: str | torch.device = ...,
+    download: bool = ...,
+    say: Callable[[str], None] | None = ...,
+    kinds: Sequence[type] = ...,
+) -> Model: ...
+def load(
+    folder: str | Path,
+    kind: type[Model] = Model,
     *,
     dtype: str | torch.dtype | None = None,
     device: str | torch.device = "auto",
@@ -65,6 +87,7 @@ def load(
 
     Args:
         folder: Path of the folder, or with `download` a model name on the Hub (owner/name).
+        kind: The class that the model must have, such as `regard.Translator`.
         device: Device of the parameters, such as "cpu" or "cuda:0"; by default a GPU if there is
             one.
         dtype: Data type of the parameters: float32, bfloat16 or float16. By default float32 on a
@@ -77,7 +100,8 @@ def load(
         The model, ready for inference and for training.
 
     Raises:
-        ModelError: The folder has no model that can be opened; the message says what to do.
+        ModelError: The folder has no model that can be opened, or not one of this `kind`; the
+            message says what to do.
     """
     # Before `say` gets its default
     has_listener = say is not None
@@ -106,7 +130,16 @@ def load(
     model.folder = path
     model.coverage = read_coverage(path)
     model.say = say
-    return model
+    if isinstance(model, kind):
+        return model
+    if type(model) is Model and core_model.reads_target:
+        # The right kind of model, so that only its tokenizer can be missing.
+        open_translation_tokenizers(path)  # raises an error that names the missing file
+    raise ModelError(
+        f"{folder} contains a {type(model).__name__} ({model.family}), not a {kind.__name__}",
+        f"it can: {', '.join(model.tasks) or 'be called with tensors'}; try `regard predict`, or "
+        "use another folder",
+    )
 
 
 def _open(
@@ -121,51 +154,6 @@ def _open(
     except CheckpointError as error:
         weights = _recover_weights(path, error, say)
         return folders.open_model(path, weights, dtype=dtype, kinds=kinds)
-
-
-def load_translator(
-    folder: str | Path,
-    *,
-    device: str = "auto",
-    download: bool = False,
-    say: Callable[[str], None] | None = None,
-) -> Translator:
-    """Opens a model that translates; `ModelError` if the folder holds another one."""
-    return load_kind(folder, Translator, device=device, download=download, say=say)
-
-
-def load_language_model(
-    folder: str | Path,
-    *,
-    device: str = "auto",
-    download: bool = False,
-    say: Callable[[str], None] | None = None,
-) -> LanguageModel:
-    """Opens a language model; `ModelError` if the folder holds another one."""
-    return load_kind(folder, LanguageModel, device=device, download=download, say=say)
-
-
-def load_kind(
-    folder: str | Path,
-    kind: type[M],
-    *,
-    device: str = "auto",
-    download: bool = False,
-    say: Callable[[str], None] | None = None,
-) -> M:
-    """Opens a model of this class; `ModelError` if the folder holds another one."""
-    model = load(folder, device=device, download=download, say=say)
-    if isinstance(model, kind):
-        return model
-    if type(model) is Model and model.model.reads_target:
-        assert model.folder is not None
-        # The right kind of model, so that only its tokenizer can be missing.
-        open_translation_tokenizers(model.folder)  # raises an error that names the missing file
-    raise ModelError(
-        f"{folder} contains a {type(model).__name__} ({model.family}), not a {kind.__name__}",
-        f"it can: {', '.join(model.tasks) or 'be called with tensors'}; try `regard predict`, or "
-        "use another folder",
-    )
 
 
 def find_folder(folder: str | Path, download: bool, say: Callable[[str], None]) -> Path:

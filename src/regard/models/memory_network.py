@@ -14,7 +14,7 @@ from regard.data.padding import pad_rows, round_up
 from regard.data.text.tokenizer import Text, Tokenizer
 from regard.models.base import TokenizerModel, no_targets
 from regard.models.inputs.input_warnings import warn_of_inputs
-from regard.models.inputs.token_batches import single_texts, smaller_limit, texts_to_truncate
+from regard.models.inputs.token_batches import smaller_limit, text_list, texts_to_truncate
 from regard.models.labels import Scores, label_scores
 from regard.system.errors import DataError, SettingError
 from regard.wirings.baselines.memory_network import MemoryNetwork
@@ -57,7 +57,7 @@ class MemoryNetworkModel(TokenizerModel):
         if targets is not None:
             raise no_targets()
         max_length = smaller_limit(max_length)
-        stories = [self.sentence_ids(text) for text in single_texts(texts)]
+        stories = [self.sentence_ids(text) for text in text_list(texts)]
         if not stories:
             raise DataError("the list of stories is empty", "pass a story, or a list of stories")
         for story in stories:

@@ -58,7 +58,7 @@ class SequenceClassifier(TokenizerModel):
     ) -> dict[str, Tensor]:
         if targets is not None:
             raise no_targets()
-        several, _ = texts_and_pairs(texts)
+        several = texts_and_pairs(texts)
         limit = smaller_limit(max_length, self.spec.source.max_length)
         encodings = template_encodings(self.tokenizer, several, limit, truncation, self.say)
         pad_token_id = self.tokenizer.required_token_id("pad")
@@ -83,7 +83,7 @@ class SequenceClassifier(TokenizerModel):
         self, texts: Sequence[Text], *, truncation: bool = False, max_length: int | None = None
     ) -> list[Tensor]:
         """The logits [labels] of each text; too long a text is an error unless `truncation`."""
-        several, _ = texts_and_pairs(texts)
+        several = texts_and_pairs(texts)
         limit = smaller_limit(max_length, self.spec.source.max_length)
         encodings = template_encodings(
             self.tokenizer, several, limit, truncation, self.say, SPLIT_OR_TRUNCATE

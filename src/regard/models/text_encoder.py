@@ -27,7 +27,6 @@ from regard.models.inputs.token_batches import (
     SPLIT,
     SPLIT_OR_TRUNCATE,
     padded_inputs,
-    single_texts,
     smaller_limit,
     template_encodings,
     text_list,
@@ -128,7 +127,7 @@ class TextEncoder(TokenizerModel):
     ) -> dict[str, Tensor]:
         if targets is not None:
             raise no_targets()
-        encodings = self._encode(texts_and_pairs(texts)[0], truncation, max_length, SAY_TRUNCATION)
+        encodings = self._encode(texts_and_pairs(texts), truncation, max_length, SAY_TRUNCATION)
         return self._batch(encodings)
 
     # -------------------------------------------------------------- sentence vectors
@@ -171,7 +170,7 @@ class TextEncoder(TokenizerModel):
         self._require("classify")
         names = self.labels
         problem_type = self.config.get("problem_type")
-        logits = self.logits(texts_and_pairs(texts)[0], truncation=truncation)
+        logits = self.logits(texts_and_pairs(texts), truncation=truncation)
         return [label_scores(row, names, problem_type) for row in logits]
 
     @overload
@@ -193,7 +192,7 @@ class TextEncoder(TokenizerModel):
     def tag(self, texts: list[str]) -> list[list[Tagged]]:
         """The label of each word (token classification), which is that of its first token."""
         self._require("tag")
-        texts = single_texts(texts)
+        texts = text_list(texts)
         names = self.labels
         encodings = self._encode(texts)
         logits = self._map(encodings, self._logits)
@@ -212,7 +211,7 @@ class TextEncoder(TokenizerModel):
     def detect(self, texts: list[str]) -> list[list[Suspect]]:
         """The probability of each token that it was replaced (ELECTRA's discriminator)."""
         self._require("detect")
-        texts = single_texts(texts)
+        texts = text_list(texts)
         encodings = self._encode(texts)
         logits = self._map(encodings, self._logits)
         return [
@@ -235,7 +234,7 @@ class TextEncoder(TokenizerModel):
                 "the tokenizer of this model has no mask token",
                 "set mask_token in tokenizer_config.json",
             )
-        texts = single_texts(texts)
+        texts = text_list(texts)
         encodings = self._encode(texts)
         for one, encoding in zip(texts, encodings, strict=True):
             masks = encoding.ids.count(mask_id)

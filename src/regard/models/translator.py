@@ -16,7 +16,7 @@ from regard.data.padding import IGNORED, pad_rows
 from regard.data.text.tokenizer import Between, Text, Tokenizer
 from regard.decode.batch_decoding import DecodingSettings, SpecialTokens, batch_by_length, decode
 from regard.decode.beam_memory import require_memory
-from regard.decode.length_warnings import warn_of_cut_off
+from regard.decode.events import warn_of_cut_off
 from regard.decode.strategy import (
     BeamSearch,
     DecodingOptions,
@@ -33,7 +33,6 @@ from regard.models.inputs.input_warnings import warn_of_inputs
 from regard.models.inputs.token_batches import (
     framed_rows,
     padded_inputs,
-    single_texts,
     smaller_limit,
     text_list,
     text_pairs,
@@ -118,12 +117,12 @@ class Translator(Model):
         targets: str | Sequence[str] | None = None,
     ) -> dict[str, Tensor]:
         limit = smaller_limit(max_length, self.spec.source.max_length)
-        sources = single_texts(texts)
+        sources = text_list(texts)
         rows = framed_rows(self.source_tokenizer, sources, limit, truncation, self.say)
         batch = padded_inputs(rows, self.special_tokens.pad)
         if targets is not None:
             limit = smaller_limit(max_length, self.spec.target.max_length)
-            target_texts = single_texts(targets)
+            target_texts = text_list(targets)
             if len(target_texts) != len(sources):
                 raise DataError(
                     f"{len(target_texts)} targets for {len(sources)} sources",

@@ -18,7 +18,7 @@ from regard.look.probe_names import Head
 from regard.models import Model, hub, load
 from regard.studio.sample_inputs import EXAMPLE, example
 from regard.system import disk
-from regard.system.cache_folder import cache_folder
+from regard.system.disk import cache_folder
 from regard.system.errors import DataError, RegardError, SettingError, did_you_mean
 
 DEMO = Path(__file__).parent / "demo"

@@ -400,3 +400,8 @@ def _content_hash(tensors: Iterable[tuple[str, Tensor]]) -> str:
 def sha256(path: Path) -> str:
     with path.open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def cache_folder() -> Path:
+    """~/.cache/regard, or what REGARD_CACHE names."""
+    return Path(os.environ.get("REGARD_CACHE") or Path.home() / ".cache" / "regard")

@@ -20,10 +20,8 @@ from regard.builder import edit
 from regard.core.frontends.embedding import Embedding
 from regard.core.meta_parameters import parameters_on_meta
 from regard.data import training_coverage
-from regard.data.text.tokenizer import Tokenizer
 from regard.data.word_vectors import read_vectors
 from regard.models import Model, load
-from regard.models.base import TokenizerModel
 from regard.models.inputs.input_warnings import unknown_ids
 from regard.models.saving import (
     PROCESSOR_FILES,
@@ -54,9 +52,11 @@ def assemble(setup: Setup, objective: type[Objective] | None = None) -> Objectiv
     `objective` is a class from outside the package, in place of the recipe's.
     """
     objective = objective or objective_class(setup.recipe.objective)
+    if setup.model is not None:
+        setup.model.save(setup.run_folder.base)  # what a resumed run starts from
     model, data = _model_and_data(setup, objective)
     if setup.recipe.is_finetuning:
-        _write_base_files(setup.run_folder.folder, model)
+        _write_base_files(setup, model)
     else:
         _write_json_files(setup.run_folder.folder, objective.files(model, setup))
     created = resolve(setup, objective, model, data)
@@ -182,11 +182,13 @@ def _set_embeddings(model: Model, setup: Setup) -> None:
 
 
 def _open_base(setup: Setup, objective: type[Objective]) -> Model | None:
-    folder = setup.recipe.tune.base
-    if folder is None:
+    if not setup.recipe.is_finetuning:
         return None
     # In float32 whatever the file has: updates of 1e-5 vanish in a bfloat16 of 8 bits.
-    base = load(folder, device="cpu", dtype="float32", say=setup.say, kinds=setup.kinds)
+    if setup.model is not None and not setup.shards_model:
+        base = setup.model.to("cpu", "float32")
+    else:
+        base = load(setup.base, device="cpu", dtype="float32", say=setup.say, kinds=setup.kinds)
     objective.check_base(base, setup)
     return base
 
@@ -217,11 +219,11 @@ def _write_json_files(folder: Path, files: dict[str, dict[str, Any]]) -> None:
         disk.write_json(folder / name, content)
 
 
-def _write_base_files(folder: Path, model: Model) -> None:
+def _write_base_files(setup: Setup, model: Model) -> None:
     """The run folder holds the complete model in the layout it came in."""
+    folder = setup.run_folder.folder
     # Tokenizer and processor files, as they came.
-    if model.folder is not None:
-        copy_companion_files(model.folder, folder, (*TEXT_FILES, *PROCESSOR_FILES))
+    copy_companion_files(setup.base, folder, (*TEXT_FILES, *PROCESSOR_FILES))
     disk.write_json(folder / "config.json", config_json(model.spec, model.config))
     for name, content in model.files().items():
         if name == "tokenizer.json" and not (folder / name).exists():
@@ -244,19 +246,13 @@ def _note_coverage(objective: Objective) -> None:
         return
     coverage = statistics.coverage
     if setup.recipe.is_finetuning:
-        tokenizer = _tokenizer_of(model)
+        # A memory network has a tokenizer, although its positions are sentences.
+        tokenizer = model.tokenizer
         unknown = unknown_ids(tokenizer, model.coverage)
         _say_unknown(statistics.share_of(unknown, tokenizer.special_ids), setup)
         coverage = training_coverage.merged(model.coverage, coverage)
     coverage.write(folder)
     model.coverage = coverage
-
-
-def _tokenizer_of(model: Model) -> Tokenizer:
-    if isinstance(model, TokenizerModel):
-        # A memory network has a tokenizer, although its positions are sentences.
-        return model.tokenizer
-    return model.input_tokenizer
 
 
 def _say_unknown(share: float, setup: Setup) -> None:

@@ -8,11 +8,9 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import torch
-
 from regard import spec as specs
 from regard.evaluation.evaluation import MetricChoice
-from regard.models import Model, load
+from regard.models import Model
 from regard.system.errors import RegardWarning, SettingError, did_you_mean
 from regard.training import model_spec, run_evaluation
 from regard.training.argument_types import TYPES, check_types
@@ -46,10 +44,11 @@ def train(
     Args:
         recipe: Name of a built-in recipe, path of a TOML file, or a mapping of settings.
         spec: Description of the model, instead of the preset and sizes of the recipe.
-        model: Name of an architecture with its size (`gpt2:small`), a spec, or a loaded model to
-            continue from.
+        model: Name of an architecture with its size (`gpt2:small`), a spec, or a loaded model,
+            which is trained itself unless it needs a new head.
         data: A file, or an object with `splits()`.
-        objective: Name of a training objective, or a subclass of `Objective`.
+        objective: Name of a training objective, or a subclass of `Objective`; of a loaded model, by
+            default its own.
         out: Run folder; by default `runs/NAME`.
         on_step: Called after every update with the training loop. It may read `loop.progress`,
             and end the run with `loop.request_stop()`.
@@ -78,11 +77,13 @@ def train(
         raise SettingError("`spec` and `model` both name a model", "give one of them")
     if isinstance(model, specs.ModelSpec):
         spec = model
-    elif isinstance(model, Model):
-        changes["base"] = str(_folder_of(model))
-    elif model is not None:
+    parts = Parts(kinds=specs.own_kinds(spec))
+    if isinstance(model, Model):
+        parts = _given_model(model, changes)
+        if recipe is None and objective is None:
+            changes.setdefault("objective", _own_objective(model))
+    elif isinstance(model, str):
         changes["model"] = model
-    parts = Parts(kinds=specs.own_kinds(model.spec if isinstance(model, Model) else spec))
     if objective is not None:
         parts, changes = _with_objective(parts, changes, objective)
     if data is not None:
@@ -95,36 +96,30 @@ def train(
     if metrics:
         run_evaluation.check_metrics(parsed, metrics)  # before hours of training
     result = launch(parsed, out, name, spec=spec, on_step=on_step, parts=parts)
-    if not metrics:
-        return result
+    return _with_metrics(result, metrics, parts.kinds) if metrics else result
+
+
+def _with_metrics(result: Result, metrics: MetricChoice, kinds: Sequence[type]) -> Result:
     run_folder = RunFolder(result.folder)
     splits = list(result.scores) or run_evaluation.validation_splits(run_folder)
     if not splits:
         warnings.warn(
             RegardWarning("no validation or test data to score: `metrics` is empty"),
-            stacklevel=2,
+            stacklevel=3,
         )
-    scores = run_evaluation.score_run(run_folder, metrics, splits, parts.kinds)
+    scores = run_evaluation.score_run(run_folder, metrics, splits, kinds)
     return replace(result, metrics=scores)
 
 
-def _folder_of(model: Model) -> Path:
-    """The folder that a model was opened from, whose weights a run starts from."""
-    if model.folder is None:
-        raise SettingError("this model has no folder", "save it first: model.save(folder)")
-    kinds = specs.own_kinds(model.spec)
-    stored = load(model.folder, device="cpu", dtype=model.dtype, say=lambda _: None, kinds=kinds)
-    weights = stored.model.state_dict()
-    current = model.model.state_dict()
-    is_unchanged = weights.keys() == current.keys() and all(
-        torch.equal(weights[name], current[name].cpu()) for name in weights
-    )
-    if not is_unchanged:
-        raise SettingError(
-            f"the weights of this model differ from those in its folder, {model.folder}",
-            "save it to another folder with model.save(folder), and give that one",
-        )
-    return model.folder
+def _given_model(model: Model, changes: dict[str, Any]) -> Parts:
+    """A loaded model as the part of a run, whose recipe names its folder or its class."""
+    changes["base"] = str(model.folder or type(model).__qualname__)
+    return Parts(kinds=specs.own_kinds(model.spec), model=model)
+
+
+def _own_objective(model: Model) -> str | None:
+    """The first of the tasks of a model that it can be trained for."""
+    return next(filter(OBJECTIVES.get, model.evaluations), None)
 
 
 def _with_objective(
@@ -187,11 +182,10 @@ def finetune(
         raise SettingError("`data` is not a file", "give the path of one, or a list of paths")
     if not files or "" in files:
         raise SettingError("there is no training file", "give the path of one")
-    base = _folder_of(model) if isinstance(model, Model) else model
     values = {
         **changes,
         "task": task,
-        "base": str(base),
+        "base": str(model),
         # A run is resumed from anywhere, so its recipe holds absolute paths.
         "files": [str(Path(file).absolute()) for file in files],
     }
@@ -200,7 +194,8 @@ def finetune(
             raise SettingError(f"the path of `{key}` is empty", "give one, or leave it out")
         if changes.get(key) is not None:
             values[key] = str(Path(str(changes[key])).absolute())
+    parts = Parts(kinds=kinds)
     if isinstance(model, Model):
-        kinds = specs.own_kinds(model.spec)
+        parts = _given_model(model, values)
     recipe = loading.load(None, values)
-    return launch(recipe, out, task, quiet=quiet, on_step=on_step, parts=Parts(kinds=kinds))
+    return launch(recipe, out, task, quiet=quiet, on_step=on_step, parts=parts)

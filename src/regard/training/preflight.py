@@ -35,13 +35,14 @@ def check(
     *,
     has_source: bool = False,
     has_spec: bool = False,
+    has_base: bool = False,
     kinds: Sequence[type] = (),
 ) -> None:
     """Raises the error that the run would end with: device, extras, files, sizes of the model.
 
-    `objective` is a class from outside the package, in place of the recipe's. `has_source` and
-    `has_spec`: data and model come from Python, not from the recipe. `kinds` are the dataclasses of
-    parts from outside the package.
+    `objective` is a class from outside the package, in place of the recipe's. `has_source`,
+    `has_spec` and `has_base`: data and model come from Python, not from the recipe. `kinds` are the
+    dataclasses of parts from outside the package.
     """
     # Cheapest first: what costs a read of files comes after what costs nothing.
     choose_device(recipe.train.device)
@@ -51,7 +52,8 @@ def check(
         require_pillow()
     for path in _files(recipe, has_source):
         _check_readable(path)
-    for folder in (recipe.tune.base, recipe.train.teacher):
+    base = None if has_base else recipe.tune.base
+    for folder in (base, recipe.train.teacher):
         if folder is not None:
             folders.peek(Path(folder), kinds)
     if not has_spec and not recipe.is_finetuning:

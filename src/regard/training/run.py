@@ -14,9 +14,10 @@ from typing import TypedDict, Unpack
 import torch
 
 from regard import spec as specs
+from regard.builder import edit
 from regard.evaluation.scores import Score
+from regard.models import Model
 from regard.system import disk, memory
-from regard.system.allocator import keep_large_blocks
 from regard.system.checkpoint import Checkpoints, Retention, Snapshots
 from regard.system.errors import (
     DiskError,
@@ -25,6 +26,7 @@ from regard.system.errors import (
     SettingError,
     TrainingInterrupted,
 )
+from regard.system.memory import keep_large_blocks
 from regard.training import (
     learning_curves,
     model_card,
@@ -65,13 +67,14 @@ OnStep = Callable[[Loop], None]
 class Parts:
     """Parts of a run from outside the package.
 
-    `source` takes the place of the recipe's files, `objective` that of its objective; `kinds` are
-    the dataclasses of parts of its model.
+    `source` takes the place of the recipe's files, `objective` that of its objective, `model` that
+    of the model to fine-tune; `kinds` are the dataclasses of parts of its model.
     """
 
     source: DataSource | None = None
     objective: type[Objective] | None = None
     kinds: Sequence[type] = ()
+    model: Model | None = None
 
     @property
     def objective_name(self) -> str | None:
@@ -184,8 +187,9 @@ class RunSession:
         # mantissas.
         torch.backends.cuda.matmul.allow_tf32 = train.precision == "tf32"
         say = self.progress_bar.say
+        parts = self.parts
         setup = Setup(
-            self.run_folder, self.recipe, say, self.parts.source, self.parts.kinds, self.ranks
+            self.run_folder, self.recipe, say, parts.source, parts.kinds, self.ranks, parts.model
         )
         if setup.device.index is not None:  # "cuda" alone is the current one
             torch.cuda.set_device(setup.device)
@@ -269,6 +273,17 @@ class RunSession:
                 scores = loop.strategy.evaluation.scores()
         self.scores = self.ranks.broadcast(scores)
 
+    def hand_back(self, loop: Loop) -> None:
+        """Leaves the exported weights in a model that was given, which can be used again."""
+        trained = loop.objective.trained_model
+        if trained is not self.parts.model:
+            return  # a new head made another model of it
+        if not self.ranks.several:
+            loop.averaging.assign(loop.averaging.selected(loop.progress))
+        with torch.no_grad():
+            edit.merge(trained.model)  # LoRA
+        trained.model.requires_grad_(True).eval()
+
     def result(self, loop: Loop) -> Result:
         """What the run took and came to; the main rank writes the model card."""
         progress = loop.progress
@@ -316,6 +331,7 @@ def run(
         session.train(loop)
         if score:
             session.score(loop)
+        session.hand_back(loop)
         return session.result(loop)
 
 
@@ -342,6 +358,7 @@ def launch(
             parts.objective or objective_class(recipe.objective),
             has_source=parts.source is not None,
             has_spec=spec is not None,
+            has_base=parts.model is not None,
             kinds=parts.kinds,
         )
         if folder is None and may_be_restarted():

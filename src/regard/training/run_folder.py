@@ -56,6 +56,11 @@ class RunFolder:
         return self.state / "model.json"
 
     @property
+    def base(self) -> Path:
+        """The model that was given to the run, as it was before."""
+        return self.state / "base"
+
+    @property
     def metrics(self) -> Path:
         return self.folder / "metrics.jsonl"
 

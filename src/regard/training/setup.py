@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, Protocol, runtime_checkable
 
 import torch
 
-from regard.models import choose_device
+from regard.models import Model, choose_device
 from regard.training.parallel.launch import rank_device
 from regard.training.parallel.ranks import ONE_RANK, Ranks
 from regard.training.recipe.schema import Recipe
@@ -40,7 +41,8 @@ class Setup:
     """What a run is assembled from. `say` receives messages.
 
     `source` takes the place of the files that the recipe names; `kinds` are the dataclasses of
-    model parts from outside the package; `ranks` are the processes that train together.
+    model parts from outside the package; `ranks` are the processes that train together. `model` is
+    trained in place of the one in the recipe's `base`.
     """
 
     run_folder: RunFolder
@@ -49,6 +51,14 @@ class Setup:
     source: DataSource | None = None
     kinds: Sequence[type] = ()
     ranks: Ranks = ONE_RANK
+    model: Model | None = None
+
+    @property
+    def base(self) -> Path:
+        """The folder of the model to fine-tune: of one given in Python, the copy in the run."""
+        if self.run_folder.base.exists():
+            return self.run_folder.base
+        return Path(str(self.recipe.tune.base))
 
     @property
     def device(self) -> torch.device:

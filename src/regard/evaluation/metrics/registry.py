@@ -5,10 +5,15 @@ from __future__ import annotations
 from collections.abc import Callable
 from functools import partial
 
-from regard.evaluation.metrics.bleu import Bleu, Chrf
-from regard.evaluation.metrics.classification import Accuracy, BinaryF1, MacroF1, TopKAccuracy
-from regard.evaluation.metrics.entity_f1 import EntityF1, TagAccuracy
-from regard.evaluation.metrics.exact_match import ExactMatch
+from regard.evaluation.metrics.bleu import Bleu, Chrf, ExactMatch
+from regard.evaluation.metrics.classification import (
+    Accuracy,
+    BinaryF1,
+    EntityF1,
+    MacroF1,
+    TagAccuracy,
+    TopKAccuracy,
+)
 from regard.evaluation.metrics.forecast import Coverage, QuantileLoss
 from regard.evaluation.metrics.metric import Metric
 from regard.evaluation.metrics.perplexity import BitsPerCharacter, Loss, Perplexity

@@ -17,8 +17,8 @@ from regard.lab.bench.decode import DecodingCase, contenders
 from regard.lab.bench.models import benchmark_model
 from regard.lab.bench.process_memory import peak_memory
 from regard.lab.bench.subprocesses import FAILURE, REPLY, read_request
-from regard.system.allocator import keep_large_blocks
 from regard.system.errors import RegardError
+from regard.system.memory import keep_large_blocks
 
 
 def serve(request: dict[str, Any]) -> None:

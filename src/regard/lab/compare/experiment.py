@@ -27,7 +27,7 @@ from regard.lab.compare.cost import Cost, step_cost
 from regard.lab.compare.quality_by_length import evaluate_by_length
 from regard.lab.compare.report import Comparison
 from regard.lab.compare.results import ContenderResult, Run, Scores
-from regard.models import load_translator
+from regard.models import Translator, load
 from regard.system import disk
 from regard.system.errors import SettingError
 from regard.training import preflight
@@ -344,7 +344,7 @@ def _translation_results(
     first = scores.get("test", next(iter(scores.values())))
     if recipe.objective != "translate":
         return {}
-    translator = load_translator(folder, device=recipe.train.device, say=_silent)
+    translator = load(folder, Translator, device=recipe.train.device, say=_silent)
     sets = test_sets(RunFolder(folder))
     pairs: Sequence[Pair] = sets.get("test", next(iter(sets.values())))
     if recipe.generated_task is not None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
+from typing import Any
 
 import torch
 
@@ -19,7 +20,7 @@ from regard.lab.plan.sharding import (
     sharded_states,
 )
 from regard.lab.plan.step_trace import Memory, StepTrace, trace_step
-from regard.lab.plan.subject import Subject, with_batch
+from regard.lab.plan.subject import Request, Subject, resolve, with_batch
 from regard.system import memory as system_memory
 from regard.system.errors import SettingError
 
@@ -183,6 +184,33 @@ def find_device(name: str) -> Device:
         return Device(f"this {properties.name}", properties.total_memory, None, device)
     accelerator = find_accelerator(name)
     return Device(accelerator.name, accelerator.memory, accelerator, torch.device("cpu"))
+
+
+def plan(
+    model: str,
+    *,
+    device: str = "auto",
+    devices: int = 1,
+    price: float | None = None,
+    utilization: float | None = None,
+    **request: Any,
+) -> Plan:
+    """What it costs to train a model: parameters, FLOPs, memory, time and money.
+
+    Example:
+        `regard.plan("gpt2:small", device="A100", precision="bf16").needed`.
+
+    `model` is a recipe, a preset, a config.json, a spec file or a model folder, `device` cpu, cuda
+    or an accelerator such as H100. `request` are the fields of `Request`: `batch`, `length`,
+    `precision`, `accumulate`, `recompute`, `vocabulary`, `tokens`.
+    """
+    return make_plan(
+        resolve(model, Request(**request)),
+        find_device(device),
+        devices=devices,
+        price=price,
+        utilization=utilization,
+    )
 
 
 def make_plan(

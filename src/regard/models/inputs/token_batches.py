@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any
 
 from tokenizers import Encoding
 from torch import Tensor
 
 from regard.data.padding import pad_rows
 from regard.data.text.tokenizer import Text, Tokenizer
-from regard.system.arguments import switch, whole_number
+from regard.system.arguments import whole_number
 from regard.system.errors import DataError, SettingError
 
 # Repairs of texts that are too long, by what the method that read them offers.
@@ -43,7 +42,6 @@ def texts_to_truncate(
     They are an error, with this repair, unless they are to be truncated, which is then said.
     `prompt_tokens` are the last ones of a prompt, which stay; of other texts the first ones do.
     """
-    truncation = switch("truncation", truncation)
     if limit is None:
         return []
     too_long = [i for i, length in enumerate(lengths) if length > limit]
@@ -102,16 +100,19 @@ def framed_rows(
     return rows
 
 
-def text_list(text: str | Sequence[str]) -> list[str]:
-    """One text or several as a list; anything else is an error that says so."""
-    texts = [text] if isinstance(text, str) else text
-    # bytes are a Sequence too, of numbers.
-    if isinstance(texts, bytes) or not isinstance(texts, Sequence):
-        raise _no_text(text)
-    for one in texts:
+def texts_and_pairs(texts: Text | Sequence[Text]) -> list[Text]:
+    """One text, one pair (a tuple), or several of them as a list."""
+    return [texts] if isinstance(texts, str | tuple) else list(texts)
+
+
+def text_list(texts: Text | Sequence[Text]) -> list[str]:
+    """One text or several as a list; pairs and whatever is no text are errors."""
+    singles = texts_and_pairs(texts)
+    for one in singles:
         if not isinstance(one, str):
-            raise _no_text(one)
-    return list(texts)
+            problem = f"expected a string, not {type(one).__name__}"
+            raise DataError(problem, "pass a string, or a list of strings")
+    return singles  # type: ignore[return-value]
 
 
 def text_pairs(first: str | Sequence[str], second: str | Sequence[str]) -> list[tuple[str, str]]:
@@ -135,43 +136,6 @@ def different_texts(name: str, texts: Sequence[str], least: int = 1) -> list[str
             f"{name} must be {least} or more different texts, none of them empty", f"change {name}"
         )
     return several
-
-
-def single_texts(texts: Text | Sequence[Text]) -> list[str]:
-    """Texts as a list; a pair is an error."""
-    singles, _ = texts_and_pairs(texts)
-    for one in singles:
-        if isinstance(one, tuple):
-            raise DataError(
-                "this model reads single texts, not pairs",
-                "pass a text or a list of texts",
-            )
-    return [one for one in singles if isinstance(one, str)]
-
-
-def texts_and_pairs(texts: Text | Sequence[Text]) -> tuple[list[Text], bool]:
-    """Texts and pairs as a list, and whether a single one was given."""
-    # A tuple of two texts is a pair everywhere in this package, never a list.
-    is_single = isinstance(texts, str | tuple)
-    if not is_single and (isinstance(texts, bytes) or not isinstance(texts, Sequence)):
-        raise _no_text(texts)
-    several: list[Any] = [texts] if is_single else list(texts)
-    for one in several:
-        parts = one if isinstance(one, tuple) else (one,)
-        for part in parts:
-            if not isinstance(part, str):
-                raise _no_text(part)
-        if isinstance(one, tuple) and len(one) != 2:
-            raise DataError(
-                f"a tuple of {len(one)} texts is not a pair", "pass several texts as a list"
-            )
-    return several, is_single
-
-
-def _no_text(value: object) -> DataError:
-    return DataError(
-        f"expected a string, not {type(value).__name__}", "pass a string, or a list of strings"
-    )
 
 
 def padded_inputs(rows: Sequence[Sequence[int]], pad_token_id: int) -> dict[str, Tensor]:

@@ -23,7 +23,7 @@ from regard.data.text.tokenizer_files import (
 from regard.data.text.tokenizer_training import train_tokenizer
 from regard.decode.strategy import BeamSearch
 from regard.families.folder import append_end_token
-from regard.models import Translator, load_translator
+from regard.models import Translator, load
 from regard.system import disk
 from regard.system.errors import DataError, SettingError
 from regard.training.data.generated_examples import generated_pairs
@@ -349,7 +349,7 @@ def _teacher_translations(run_folder: RunFolder, recipe: Recipe, train: Split, s
     """
     path = run_folder.data / f"{_TAUGHT}.jsonl"
     if not path.exists():
-        teacher = load_translator(teacher_folder(recipe), device=recipe.train.device, say=say)
+        teacher = load(teacher_folder(recipe), Translator, device=recipe.train.device, say=say)
         teacher.prepare_for_inference()  # packed weights for inference
         settings = teacher.settings(BeamSearch(recipe.decode.beam, recipe.length_penalty))
         sources = (source for source, _ in train())

@@ -15,7 +15,7 @@ from torch import Tensor
 
 from regard import spec
 from regard.models import LanguageModel, Translator, choose_device
-from regard.models.loading import M, load_kind
+from regard.models.loading import M, load
 from regard.models.text_encoder import TextEncoder
 from regard.system.errors import ModelError, SettingError
 from regard.training.objectives.distillation_loss import distillation_loss
@@ -149,7 +149,7 @@ def _load_teacher(recipe: Recipe, student: M) -> M | None:
         return None
     # Not the student's: a sharded one is on no device yet.
     device = rank_device(choose_device(recipe.train.device))
-    teacher = load_kind(teacher_folder(recipe), type(student), device=str(device))
+    teacher = load(teacher_folder(recipe), type(student), device=str(device))
     teacher.prepare_for_inference()
     teacher.model.requires_grad_(False)  # no graph is built for it
     return teacher

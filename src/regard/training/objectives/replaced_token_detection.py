@@ -23,7 +23,7 @@ from regard.evaluation.metrics.perplexity import perplexity
 from regard.evaluation.replaced_tokens import GENERATOR
 from regard.families import folder as folders
 from regard.models import Model, TextEncoder
-from regard.models.loading import load_kind
+from regard.models.loading import load
 from regard.system import disk
 from regard.system.errors import SettingError
 from regard.training import model_spec
@@ -157,9 +157,7 @@ def _generator(discriminator: TextEncoder, data: TextCorpora, setup: Setup) -> T
     folder = setup.run_folder.folder / GENERATOR
     folder.mkdir(exist_ok=True)  # a resumed run finds it
     if discriminator.folder is not None:
-        generator = load_kind(
-            discriminator.folder / GENERATOR, TextEncoder, device=str(setup.device)
-        )
+        generator = load(discriminator.folder / GENERATOR, TextEncoder, device=str(setup.device))
     else:
         description = _generator_spec(folder, data, setup)
         core = model_spec.build_initialized(description, setup.recipe).to(setup.device)
