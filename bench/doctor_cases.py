@@ -542,9 +542,8 @@ class Open:
 
 def with_mixer(description: Any, mixer: Any) -> Any:
     """A spec of a decoder with another attention kernel."""
-    block = description.stack.block
-    block = replace(block, attention=replace(block.attention, mixer=mixer))
-    return replace(description, stack=replace(description.stack, block=block))
+    attention = replace(description.stack.block.attention, mixer=mixer)
+    return replace(description, stack=description.stack.with_blocks(attention=attention))
 
 
 def own_attention(mixer: Any, family: str = "gpt2") -> Make:

@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 
 import torch
 from own_training_loop import BOS, copying, greedy, train
-from swap_attention_and_positions import ATTENTION, BASE, with_attention
+from swap_attention_and_positions import ATTENTION, BASE
 from torch import Tensor
 from torch.nn import functional
 
@@ -44,7 +44,8 @@ class Sigmoid:  # the part of a spec: its options, and how it is built
 if __name__ == "__main__":
     torch.manual_seed(0)
     sigmoid = replace(ATTENTION, mixer=Sigmoid())
-    model = build(description := replace(BASE, decoder=with_attention(BASE.decoder, sigmoid)))
+    decoder = BASE.decoder.with_blocks(attention=sigmoid)
+    model = build(description := replace(BASE, decoder=decoder))
     losses = train(model, steps=100)
     assert losses[-1] < losses[0]
     # Decoding with a KV cache gives the same result as one forward pass over the whole target.

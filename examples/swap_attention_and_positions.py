@@ -19,27 +19,23 @@ ATTENTION = BASE.encoder.block.attention
 LSH = replace(ATTENTION, mixer=spec.LshAttention(4, chunk=4, after=1), projection="shared")
 
 
-def with_attention(stack: spec.Stack, attention: spec.Attention) -> spec.Stack:
-    return replace(stack, block=replace(stack.block, attention=attention))
-
-
 def with_positions(
     at_input: spec.InputPosition | None, inside: spec.StackPosition | None
 ) -> spec.EncoderDecoder:
     """Positions added to the embeddings, or inside the attention of both stacks."""
     tokens = replace(BASE.target, position=at_input)
-    encoder = replace(BASE.encoder, position=inside)
-    decoder = replace(BASE.decoder, position=inside)
+    encoder = BASE.encoder.with_blocks(position=inside)
+    decoder = BASE.decoder.with_blocks(position=inside)
     return replace(BASE, source=tokens, target=tokens, encoder=encoder, decoder=decoder)
 
 
-WINDOW = replace(BASE.encoder, pattern=spec.WindowMask(1))  # one token to the left and right
-LINEAR = with_attention(BASE.encoder, replace(ATTENTION, mixer=spec.LinearAttention()))
+WINDOW = BASE.encoder.with_blocks(pattern=spec.WindowMask(1))  # one token to the left and right
+LINEAR = BASE.encoder.with_blocks(attention=replace(ATTENTION, mixer=spec.LinearAttention()))
 MODELS = {
     "softmax, sinusoids (2017)": BASE,
     "window attention": replace(BASE, encoder=WINDOW),
     "linear attention": replace(BASE, encoder=LINEAR),
-    "LSH attention": replace(BASE, encoder=with_attention(BASE.encoder, LSH)),
+    "LSH attention": replace(BASE, encoder=BASE.encoder.with_blocks(attention=LSH)),
     "learned positions": with_positions(spec.LearnedPosition(LENGTH), None),
     "rotary positions (RoPE)": with_positions(None, spec.Rope()),
     "ALiBi": with_positions(None, spec.Alibi()),

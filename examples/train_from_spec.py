@@ -10,7 +10,6 @@ from dataclasses import replace
 from pathlib import Path
 
 from own_attention import Sigmoid
-from swap_attention_and_positions import with_attention
 from transformer_from_parts import transformer
 
 import regard
@@ -26,7 +25,7 @@ def run(folder: Path) -> None:
         write_tsv(file, "train", lines=400)  # of the built-in English and German
     base = transformer(TOKENS, d_model=32, d_ff=64, heads=4, layers=1, dropout=0.0)
     attention = replace(base.decoder.block.attention, mixer=Sigmoid())
-    description = replace(base, decoder=with_attention(base.decoder, attention))
+    description = replace(base, decoder=base.decoder.with_blocks(attention=attention))
     settings = {
         "pairs": str(pairs),
         "vocabulary": TOKENS,

@@ -27,8 +27,8 @@ def transformer(
         d_model,
         source=tokens,
         target=tokens,
-        encoder=spec.Stack(layers, encoder),
-        decoder=spec.Stack(layers, decoder, spec.CausalMask()),
+        encoder=spec.Stack.of(layers, encoder),
+        decoder=spec.Stack.of(layers, decoder, spec.CausalMask()),
         share="all",
     )
 

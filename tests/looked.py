@@ -104,7 +104,7 @@ def writer(
 ) -> Tokenized:
     """A language model with grouped keys."""
     torch.manual_seed(1)
-    stack = spec.Stack(
+    stack = spec.Stack.of(
         2, block, pattern or spec.CausalMask(), position or spec.Rope(), final=spec.RMSNorm()
     )
     description = spec.Decoder(24, spec.Tokens(len(WORDS), None, dropout=0.0), stack)
@@ -117,7 +117,7 @@ def writer(
 def reader(position: spec.StackPosition | None = None, **top: object) -> Tokenized:
     torch.manual_seed(2)
     tokens = spec.Tokens(len(WORDS), spec.LearnedPosition(64), dropout=0.0, norm=spec.LayerNorm())
-    stack = spec.Stack(2, BLOCK, position=position)
+    stack = spec.Stack.of(2, BLOCK, position=position)
     description = spec.Encoder(24, tokens, stack, **(top or {"head": spec.LMHead()}))  # type: ignore[arg-type]
     model = build(description).eval()
     sharpened(model)

@@ -35,7 +35,7 @@ def test_a_stack_is_traced_for_any_length(
 ) -> None:
     block = spec.Block(spec.Attention(2, 4, 4), spec.FeedForward(6))
     model = build(
-        spec.Encoder(8, spec.Tokens(20, None), spec.Stack(1, block, pattern, position))
+        spec.Encoder(8, spec.Tokens(20, None), spec.Stack.of(1, block, pattern, position))
     ).eval()
     function = Function(model, lambda model, tokens: (model(tokens)[0],)).eval()
     with torch.no_grad(), with_kernel(model, scaled_dot_product_attention.explicit):
@@ -56,8 +56,8 @@ def test_a_graph_of_one_length_is_refused(tmp_path: Path, monkeypatch: pytest.Mo
     opened = folders.ModelFolder(model_spec, {}, None, folders.describe(model_spec, None))
     axes = Context.axes
 
-    def fixed(self: Context, x: torch.Tensor) -> Any:
-        return axes(self, x.new_empty(x.shape[0], int(x.shape[1]), 0))
+    def fixed(self: Context, x: torch.Tensor, layer: int) -> Any:
+        return axes(self, x.new_empty(x.shape[0], int(x.shape[1]), 0), layer)
 
     monkeypatch.setattr(Context, "axes", fixed)
     with pytest.raises(ModelError, match="supports one size of"):

@@ -15,7 +15,7 @@ from regard.core.context import Context
 from regard.core.probe import Probe
 
 BLOCK = spec.Block(spec.Attention(2, 6, 6), spec.FeedForward(16), dropout=0.0)
-STACK = spec.Stack(2, BLOCK)
+STACK = spec.Stack.of(2, BLOCK)
 LAYERS = (
     spec.Convolution(5, 4, 2, True, spec.LayerNorm()),
     spec.Convolution(7, 3, 2, norm=spec.LayerNorm()),
@@ -95,7 +95,7 @@ def test_a_pair_learns_and_can_be_looked_into() -> None:
     text = spec.Encoder(
         12,
         spec.Tokens(9),
-        spec.Stack(1, BLOCK, spec.CausalMask()),
+        spec.Stack.of(1, BLOCK, spec.CausalMask()),
         spec.Pool(spec.EndToken(8), None, width=5),
     )
     image = spec.Encoder(12, PICTURES, STACK, spec.Pool(norm=spec.LayerNorm(), width=5))

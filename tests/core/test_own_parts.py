@@ -95,7 +95,7 @@ class OwnAlibiBias(nn.Module):
 def decoder(mixer: spec.Mixer, **more: Any) -> spec.Decoder:
     attention = spec.Attention(4, 6, 5, groups=2, mixer=mixer)
     block = spec.Block(attention, spec.FeedForward(20), dropout=0.0)
-    stack = spec.Stack(2, block, **{"pattern": spec.CausalMask(), **more})
+    stack = spec.Stack.of(2, block, **{"pattern": spec.CausalMask(), **more})
     return spec.Decoder(16, spec.Tokens(VOCABULARY, dropout=0.0), stack)
 
 
@@ -107,8 +107,8 @@ def translator(mixer: spec.Mixer) -> spec.EncoderDecoder:
         16,
         tokens,
         tokens,
-        spec.Stack(2, spec.Block(attention, feedforward, dropout=0.0)),
-        spec.Stack(
+        spec.Stack.of(2, spec.Block(attention, feedforward, dropout=0.0)),
+        spec.Stack.of(
             2, spec.Block(attention, feedforward, cross=attention, dropout=0.0), spec.CausalMask()
         ),
     )

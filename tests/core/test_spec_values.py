@@ -25,16 +25,16 @@ TOKENS = spec.Tokens(20)
 ATTENTION = spec.Attention(2, 8, 8)
 FEEDFORWARD = spec.FeedForward(8)
 BLOCK = spec.Block(ATTENTION, FEEDFORWARD)
-STACK = spec.Stack(2, BLOCK)
-CAUSAL = spec.Stack(2, BLOCK, spec.CausalMask())
-CROSS = spec.Stack(2, spec.Block(ATTENTION, FEEDFORWARD, ATTENTION), spec.CausalMask())
+STACK = spec.Stack.of(2, BLOCK)
+CAUSAL = spec.Stack.of(2, BLOCK, spec.CausalMask())
+CROSS = spec.Stack.of(2, spec.Block(ATTENTION, FEEDFORWARD, ATTENTION), spec.CausalMask())
 PATCHES = spec.Patches(16, 4)
 RING = spec.ChunkRing(8, 4)
 CONVOLUTION = spec.Convolution(8, 3, 2)
 WAVEFORM = spec.Waveform((CONVOLUTION,), spec.ConvPosition(4, 4))
 WINDOWS = spec.SeriesPatches(16, 2, (spec.TimeScale(4, 2),))
 LAGS = spec.LaggedValues(8, 2, (1, 2))
-STAGES = spec.Stages(4, 2, (1, 1), (2, 2))
+STAGES = spec.Stages(4, 2, (1, 1))
 IMAGES = spec.Encoder(WIDTH, PATCHES, STACK, spec.Pool(width=8))
 TEXTS = spec.Encoder(WIDTH, TOKENS, STACK, spec.Pool(width=8))
 
@@ -49,11 +49,11 @@ def encoder(**parts: Any) -> spec.Encoder:
 
 def of_block(**parts: Any) -> spec.Encoder:
     block = dataclasses.replace(BLOCK, **parts)
-    return encoder(stack=spec.Stack(2, block))
+    return encoder(stack=spec.Stack.of(2, block))
 
 
-def of_stack(**parts: Any) -> spec.Encoder:
-    return encoder(stack=dataclasses.replace(STACK, **parts))
+def of_scheme(part: Any) -> spec.Encoder:
+    return encoder(stack=dataclasses.replace(STACK, scheme=part))
 
 
 def of_attention(**parts: Any) -> spec.Encoder:
@@ -65,7 +65,7 @@ def decoder(**parts: Any) -> spec.Decoder:
 
 
 def of_pattern(part: Any) -> spec.Encoder:
-    return of_stack(pattern=part)
+    return of_block(pattern=part)
 
 
 def of_input_position(part: Any) -> spec.Encoder:
@@ -94,7 +94,7 @@ def convolutional(unit: Any) -> spec.SequenceToSequence:
 
 
 def of_graph(**parts: Any) -> spec.Encoder:
-    return encoder(input=spec.NodeFeatures(4), stack=dataclasses.replace(STACK, **parts))
+    return encoder(input=spec.NodeFeatures(4), stack=STACK.with_blocks(**parts))
 
 
 def of_windows(**parts: Any) -> spec.Encoder:
@@ -127,7 +127,8 @@ def of_pool(part: Any) -> spec.Encoder:
 
 
 def of_stages(part: Any) -> spec.Encoder:
-    return encoder(input=PATCHES, stack=dataclasses.replace(STACK, stages=part))
+    blocks = (BLOCK, dataclasses.replace(BLOCK, attention=spec.Attention(2, 16, 16)))
+    return encoder(input=PATCHES, stack=spec.Stack(blocks, scheme=part))
 
 
 def of_pixels(part: Any) -> spec.Encoder:
@@ -135,12 +136,9 @@ def of_pixels(part: Any) -> spec.Encoder:
     return encoder(input=dataclasses.replace(PATCHES, mask_token=hides), pixels=part)
 
 
-def of_compressive_memory(part: Any) -> spec.Decoder:
-    return spec.Decoder(
-        WIDTH,
-        spec.Tokens(20, None),
-        spec.Stack(2, BLOCK, spec.CausalMask(), memory=4, compressed=part),
-    )
+def of_segments(part: Any) -> spec.Decoder:
+    stack = spec.Stack.of(2, BLOCK, spec.CausalMask(), scheme=part)
+    return spec.Decoder(WIDTH, spec.Tokens(20, None), stack)
 
 
 def itself(model: Any) -> Any:
@@ -154,26 +152,25 @@ CASES: list[tuple[Any, Callable[[Any], Any]]] = [
     (spec.FixedPosition(32), of_input_position),
     (spec.ConcatenatedPosition(4), of_input_position),
     (spec.AxialPosition((4, 4), (8, 8), 16), of_input_position),
-    (spec.Rope(), lambda part: of_stack(position=part)),
-    (spec.LinearScaling(2.0), lambda part: of_stack(position=spec.Rope(scaling=part))),
+    (spec.Rope(), lambda part: of_block(position=part)),
+    (spec.LinearScaling(2.0), lambda part: of_block(position=spec.Rope(scaling=part))),
     (
         spec.BandedScaling(8.0, 1.0, 4.0, 32),
-        lambda part: of_stack(position=spec.Rope(scaling=part)),
+        lambda part: of_block(position=spec.Rope(scaling=part)),
     ),
-    (spec.T5Bias(8, 16), lambda part: of_stack(position=part)),
-    (spec.Alibi(), lambda part: of_stack(position=part)),
-    (spec.Disentangled(8, 4), lambda part: of_stack(position=part)),
-    (spec.RepeatedBlockBias(4, 1, 8), lambda part: of_stack(position=part)),
+    (spec.T5Bias(8, 16), lambda part: of_block(position=part)),
+    (spec.Alibi(), lambda part: of_block(position=part)),
+    (spec.Disentangled(8, 4), lambda part: of_block(position=part)),
+    (spec.RepeatedBlockBias(4, 1, 8), lambda part: of_block(position=part)),
     (spec.ShortestPathBias(), lambda part: of_graph(position=part)),
-    (spec.RelativeKeys(4), lambda part: of_stack(position=part)),
-    (spec.RelativeSinusoids(), lambda part: of_stack(position=part)),
+    (spec.RelativeKeys(4), lambda part: of_block(position=part)),
+    (spec.RelativeSinusoids(), lambda part: of_block(position=part)),
     (spec.LayerNorm(), lambda part: of_block(norm=part)),
     (spec.RMSNorm(), lambda part: of_block(norm=part)),
     (spec.BatchNorm(), lambda part: of_block(norm=part)),
     (spec.PostNorm(), lambda part: of_block(residual=part)),
     (spec.PreNorm(), lambda part: of_block(residual=part)),
     (spec.Parallel(), lambda part: of_block(residual=part)),
-    (spec.Reversible(), lambda part: of_block(residual=part)),
     (spec.NoResidual(), lambda part: of_block(residual=part)),
     (FEEDFORWARD, lambda part: of_block(feedforward=part)),
     (spec.GatedFeedForward(8), lambda part: of_block(feedforward=part)),
@@ -203,11 +200,20 @@ CASES: list[tuple[Any, Callable[[Any], Any]]] = [
     (spec.And(spec.WindowMask(2), spec.CausalMask()), of_pattern),
     (spec.Or(spec.WindowMask(2), spec.GlobalMask()), of_pattern),
     (spec.Not(spec.WindowMask(2)), of_pattern),
-    (BLOCK, lambda part: of_stack(block=part)),
-    (spec.ConvLayer(3), lambda part: of_stack(conv_layer=part)),
-    (spec.Universal(), lambda part: of_stack(universal=part, shared=True)),
+    (BLOCK, lambda part: encoder(stack=spec.Stack((part, BLOCK)))),
+    (spec.Plain(), of_scheme),
+    (spec.Shared(), of_scheme),
+    (spec.ConvLayer(3), of_scheme),
+    (spec.Universal(), of_scheme),
+    (
+        spec.Reversible(),
+        lambda part: encoder(
+            stack=dataclasses.replace(STACK.with_blocks(residual=spec.PreNorm()), scheme=part)
+        ),
+    ),
     (STAGES, of_stages),
-    (spec.CompressiveMemory(4, 2), of_compressive_memory),
+    (spec.Segments(4), of_segments),
+    (spec.CompressiveMemory(4, 2), lambda part: of_segments(spec.Segments(4, part))),
     (STACK, lambda part: encoder(stack=part)),
     (TOKENS, lambda part: encoder(input=part)),
     (spec.Spectrogram(8, spec.Sinusoidal()), lambda part: encoder(input=part)),
@@ -268,7 +274,7 @@ CASES: list[tuple[Any, Callable[[Any], Any]]] = [
         spec.Convolutional(2),
         lambda part: translator(part, spec.Convolutional(2, sees="attention")),
     ),
-    (spec.PixelDecoder(8, spec.Stack(1, spec.Block(ATTENTION, FEEDFORWARD))), of_pixels),
+    (spec.PixelDecoder(8, spec.Stack.of(1, spec.Block(ATTENTION, FEEDFORWARD))), of_pixels),
     (spec.PixelShuffleHead(4), of_pixels),
     (spec.EncoderDecoder(WIDTH, TOKENS, TOKENS, STACK, CROSS), itself),
     (translator(spec.Recurrent("gru"), spec.Recurrent("gru")), itself),

@@ -17,7 +17,9 @@ TOKENS = spec.Tokens(50, spec.Sinusoidal())
 
 def decoder(tokens: Any = TOKENS, **parts: Any) -> spec.Decoder:
     block: Any = {"attention": ATTENTION, "feedforward": FEEDFORWARD} | parts
-    stack = spec.Stack(1, spec.Block(block["attention"], block["feedforward"]), spec.CausalMask())
+    stack = spec.Stack.of(
+        1, spec.Block(block["attention"], block["feedforward"]), spec.CausalMask()
+    )
     return spec.Decoder(16, tokens, stack)
 
 

@@ -133,7 +133,7 @@ def test_what_cannot_have_a_draft_is_refused() -> None:
     with pytest.raises(SettingError, match="beam"):
         decode(model, [[3]], SPECIAL_TOKENS, beam, draft=draft)
     block = spec.Block(spec.Attention(2, 8, 8), spec.FeedForward(16), dropout=0.0)
-    stack = spec.Stack(1, block, spec.CausalMask(2))
+    stack = spec.Stack.of(1, block, spec.CausalMask(2))
     window = build(spec.Decoder(16, spec.Tokens(9, None, dropout=0.0), stack)).eval()
     assert isinstance(window, Decoder)
     greedy = DecodingSettings(Greedy(), Limit.fixed(9))

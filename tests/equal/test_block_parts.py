@@ -51,14 +51,15 @@ BLOCKS: dict[str, spec.Block] = {
     "convolution of 1": spec.Block(ATTENTION, spec.ConvFeedForward(20)),
     "convolutions": spec.Block(ATTENTION, spec.ConvFeedForward(20, (3, 5), "gelu", bias=False)),
     "reversible convolutions": spec.Block(
-        ATTENTION, spec.ConvFeedForward(20, (3, 1)), residual=spec.Reversible()
+        ATTENTION, spec.ConvFeedForward(20, (3, 1)), residual=spec.PreNorm()
     ),
 }
 
 
 def stack(name: str, pattern: spec.MaskPattern) -> spec.Stack:
     block = dataclasses.replace(BLOCKS[name], dropout=0.0)
-    return spec.Stack(2, block, pattern, final=block.norm)
+    scheme = spec.Reversible() if name.startswith("reversible") else spec.Plain()
+    return spec.Stack.of(2, block, pattern, final=block.norm, scheme=scheme)
 
 
 def decoder(name: str) -> spec.Decoder:
@@ -128,8 +129,8 @@ def test_beam_search_reports_the_probability_of_what_it_gives(name: str) -> None
             24,
             tokens,
             tokens,
-            spec.Stack(1, block),
-            spec.Stack(2, dataclasses.replace(block, cross=ATTENTION), spec.CausalMask()),
+            spec.Stack.of(1, block),
+            spec.Stack.of(2, dataclasses.replace(block, cross=ATTENTION), spec.CausalMask()),
         )
     )
     sources = [[5, 6, 7, 2], [9, 2], [11, 12, 13, 14, 15, 2]]
@@ -273,7 +274,7 @@ def test_blocks_without_residuals_add_nothing() -> None:
             block.feedforward.outer.weight.zero_()
             block.feedforward.outer.bias.zero_()
         x = torch.randn(2, 5, 24, dtype=torch.float64)
-        inputs = model.stack.layer_inputs(x, None, Context())
+        inputs = model.stack.layer_inputs(x, None, Context())[0]
         out = model.stack.apply_block(0, x, inputs, Context().layer(0))
         wanted = torch.zeros_like(x) if pre else block.residual.each[1].norm.bias.expand_as(x)
         torch.testing.assert_close(out, wanted)
@@ -320,15 +321,19 @@ def test_what_does_not_fit_is_refused() -> None:
         spec.Attention(4, 6, 6, scale=1.0, mixer=spec.AdditiveAttention())
     with pytest.raises(ModelError, match="odd"):
         spec.ConvFeedForward(20, (2, 1))
-    with pytest.raises(ModelError, match="twice"):
-        block = spec.Block(
-            ATTENTION, FEED_FORWARD, residual=spec.Reversible(), norm=spec.BatchNorm()
-        )
-        spec.Stack(1, block)
-    with pytest.raises(ModelError, match="additive"):
-        spec.Stack(1, BLOCKS["additive"], position=spec.Rope())
+    with pytest.raises(ModelError, match="BatchNorm"):
+        block = spec.Block(ATTENTION, FEED_FORWARD, residual=spec.PreNorm(), norm=spec.BatchNorm())
+        spec.Stack.of(1, block, scheme=spec.Reversible())
+    with pytest.raises(ModelError, match="AdditiveAttention"):
+        spec.Stack.of(1, BLOCKS["additive"], position=spec.Rope())
     with pytest.raises(ModelError, match="memory"):
-        spec.Stack(1, BLOCKS["convolutions"], spec.CausalMask(), spec.RelativeSinusoids(), memory=4)
+        spec.Stack.of(
+            1,
+            BLOCKS["convolutions"],
+            spec.CausalMask(),
+            spec.RelativeSinusoids(),
+            scheme=spec.Segments(4),
+        )
     with pytest.raises(ModelError, match="padding"):
         build(
             spec.Decoder(

@@ -30,19 +30,19 @@ HASHED = spec.Attention(
 
 def block(attention: spec.Attention, dropout: float = 0.0) -> spec.Block:
     return spec.Block(
-        attention, spec.FeedForward(20), None, spec.Reversible("both"), dropout=dropout
+        attention,
+        spec.FeedForward(20),
+        None,
+        spec.PreNorm(),
+        dropout=dropout,
+        pattern=spec.CausalMask(),
     )
 
 
 def decoder(dropout: float = 0.0) -> spec.Decoder:
-    blocks = [block(attention, dropout) for attention in (LOCAL, HASHED, HASHED)]
-    stack = spec.Stack(
-        5,
-        blocks[0],
-        spec.CausalMask(),
-        final=spec.LayerNorm(),
-        alternating_blocks=tuple(blocks[1:]),
-    )
+    kinds = (LOCAL, HASHED, HASHED, LOCAL, HASHED)
+    blocks = tuple(block(attention, dropout) for attention in kinds)
+    stack = spec.Stack(blocks, spec.LayerNorm(), scheme=spec.Reversible("both"))
     tokens = spec.Tokens(19, spec.AxialPosition((7, 8), (5, 7), 50), False, 0.0)
     return spec.Decoder(12, tokens, stack, spec.LMHead("kept"), tied=False)
 
@@ -198,22 +198,11 @@ def test_what_is_written_is_read_anew() -> None:
         (lambda: spec.ChunkedAttention(4, RING, before=-1), "before cannot be -1"),
         (lambda: spec.Attention(4, 4, 4, groups=2, mixer=spec.ChunkedAttention(4, RING)), "groups"),
         (
-            lambda: spec.Stack(2, block(LOCAL), shared=True, alternating_blocks=(block(HASHED),)),
-            "cannot have shared weights",
+            lambda: spec.Stack((block(LOCAL), block(HASHED)), scheme=spec.Shared()),
+            "groups of equal blocks",
         ),
-        (
-            lambda: spec.Stack(
-                2, block(LOCAL), position=spec.Rope(), alternating_blocks=(block(HASHED),)
-            ),
-            "cannot have shared weights",
-        ),
-        (
-            lambda: spec.Stack(
-                2, block(LOCAL), alternating_blocks=(spec.Block(HASHED, spec.FeedForward(9)),)
-            ),
-            "the same residual",
-        ),
-        (lambda: spec.Stack(2, block(LOCAL), spec.WindowMask(3)), "no masks other than"),
+        (lambda: spec.Stack.of(2, block(LOCAL), position=spec.Rope()), "cannot be added"),
+        (lambda: spec.Stack.of(2, block(LOCAL), spec.WindowMask(3)), "no masks other than"),
         (lambda: dataclasses.replace(decoder(), tied=True), "tied=False"),
         (lambda: spec.AxialPosition((2, 3), (4,), 6), "axis"),
         (
@@ -244,11 +233,11 @@ def test_what_does_not_exist_is_refused_with_the_reason(make: Any, word: str) ->
 
 
 def plain() -> spec.Stack:
-    return spec.Stack(1, spec.Block(spec.Attention(3, 4, 4), spec.FeedForward(9)))
+    return spec.Stack.of(1, spec.Block(spec.Attention(3, 4, 4), spec.FeedForward(9)))
 
 
 def crossed(residual: spec.Residual, own: spec.Attention | None = None) -> spec.Stack:
     other = spec.Attention(3, 4, 4)
-    return spec.Stack(
+    return spec.Stack.of(
         1, spec.Block(own or other, spec.FeedForward(9), other, residual), spec.CausalMask()
     )

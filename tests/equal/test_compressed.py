@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -27,7 +26,7 @@ D = 8
 
 def model(
     compressed: spec.CompressiveMemory | None,
-    memory: int | None = 6,
+    memory: int = 6,
     position: Any = None,
     *,
     layers: int = 2,
@@ -38,9 +37,8 @@ def model(
     block = spec.Block(
         spec.Attention(2, 4, 3, groups), spec.FeedForward(12), residual=residual, dropout=0.0
     )
-    stack = spec.Stack(
-        layers, block, spec.CausalMask(), position, memory=memory, compressed=compressed
-    )
+    scheme = spec.Segments(memory, compressed)
+    stack = spec.Stack.of(layers, block, spec.CausalMask(), position, scheme=scheme)
     return spec.Decoder(D, spec.Tokens(19, None, dropout=0.0), stack)
 
 
@@ -338,23 +336,17 @@ def test_nothing_is_lost_without_compression() -> None:
 
 @pytest.mark.parametrize("function", FUNCTIONS)
 def test_it_is_counted_and_written(function: Any) -> None:
-    for shared in (False, True):
-        description = model(
-            spec.CompressiveMemory(4, 3, function), position=spec.RelativeSinusoids()
-        )
-        description = replace(description, stack=replace(description.stack, shared=shared))
-        assert parameter_count(description) == trainable(build(description))
-        assert spec.from_dict(spec.to_dict(description)) == description
+    description = model(spec.CompressiveMemory(4, 3, function), position=spec.RelativeSinusoids())
+    assert parameter_count(description) == trainable(build(description))
+    assert spec.from_dict(spec.to_dict(description)) == description
 
 
 def test_what_makes_no_sense_is_refused() -> None:
-    with pytest.raises(ModelError, match="needs a segment memory"):
-        model(spec.CompressiveMemory(4, 2), None)
     with pytest.raises(ModelError, match="factor"):
         spec.CompressiveMemory(4, 0)
     description = model(spec.CompressiveMemory(4, 2))
     with pytest.raises(ModelError, match="a causal mask without a window"):
-        replace(description.stack, pattern=spec.CausalMask(3))
+        description.stack.with_blocks(pattern=spec.CausalMask(3))
     assert parse_compressed_memory("64:4") == spec.CompressiveMemory(64, 4, "convolution")
     assert parse_compressed_memory("64:4:max") == spec.CompressiveMemory(64, 4, "max")
     for word in ("64", "64:x", "64:4:sum", "64:4:mean:1"):

@@ -93,7 +93,7 @@ def test_a_model_with_experts_counts_decodes_and_is_written(tmp_path: Any) -> No
         spec.Attention(2, 4, 4), spec.MixtureOfExperts(3, spec.GatedFeedForward(10)), dropout=0.0
     )
     description = spec.Decoder(
-        8, spec.Tokens(19, dropout=0.0), spec.Stack(2, block, spec.CausalMask())
+        8, spec.Tokens(19, dropout=0.0), spec.Stack.of(2, block, spec.CausalMask())
     )
     assert spec.from_dict(spec.to_dict(description)) == description
     model = build(description).double().eval()

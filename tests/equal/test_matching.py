@@ -22,8 +22,8 @@ def described(
         for cross in (None, attention)
     ]
     final = spec.LayerNorm() if pre else None
-    encoder = spec.Stack(layers, blocks[0], spec.FullMask(), final=final)
-    decoder = spec.Stack(layers, blocks[1], spec.CausalMask(), final=final)
+    encoder = spec.Stack.of(layers, blocks[0], spec.FullMask(), final=final)
+    decoder = spec.Stack.of(layers, blocks[1], spec.CausalMask(), final=final)
     tokens = spec.Tokens(19, dropout=0.0)
     return spec.EncoderDecoder(8, tokens, tokens, encoder, decoder, looks=looks)
 
@@ -63,5 +63,5 @@ def test_decoded_as_read_and_one_layer_is_as_always() -> None:
 def test_unlike_heights_are_refused() -> None:
     model = described(2, "matching")
     with pytest.raises(ModelError, match="as many encoder as decoder layers"):
-        replace(model, encoder=replace(model.encoder, layers=3))
+        replace(model, encoder=spec.Stack.of(3, model.encoder.block))
     assert spec.from_dict(spec.to_dict(model)) == model

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import math
 from dataclasses import replace
 from typing import Any
@@ -74,7 +73,9 @@ def stack(mixer: spec.Mixer, allowed: spec.MaskPattern, **more: Any) -> spec.Sta
         mixer=mixer,
         projection="shared" if shared else "apart",
     )
-    return spec.Stack(2, spec.Block(attention, spec.FeedForward(20), dropout=0.0, **more), allowed)
+    return spec.Stack.of(
+        2, spec.Block(attention, spec.FeedForward(20), dropout=0.0, **more), allowed
+    )
 
 
 def encoder(mixer: spec.Mixer, allowed: spec.MaskPattern = spec.FullMask()) -> spec.Encoder:  # noqa: B008
@@ -277,7 +278,7 @@ def test_cross_attention(name: str) -> None:
     block = stack(spec.SoftmaxAttention(), spec.FullMask(), cross=cross)
     description = spec.EncoderDecoder(
         24, spec.Tokens(19, dropout=0.0), spec.Tokens(19, dropout=0.0),
-        stack(spec.SoftmaxAttention(), spec.FullMask()), dataclasses.replace(block, pattern=spec.CausalMask()),
+        stack(spec.SoftmaxAttention(), spec.FullMask()), block.with_blocks(pattern=spec.CausalMask()),
     )  # fmt: skip
     assert parameter_count(description) == trainable(build(description))
     model = made(description)
@@ -319,7 +320,7 @@ def test_global_tokens_look_by_projections_of_their_own() -> None:
         spec.Attention(4, 6, 5, groups=2, projection="global"), spec.FeedForward(20), dropout=0.0
     )
     description = spec.Encoder(
-        24, spec.Tokens(19, dropout=0.0), spec.Stack(1, block, spec.WindowMask(2))
+        24, spec.Tokens(19, dropout=0.0), spec.Stack.of(1, block, spec.WindowMask(2))
     )
     assert parameter_count(description) == trainable(build(description))
     model = made(description)
@@ -330,7 +331,7 @@ def test_global_tokens_look_by_projections_of_their_own() -> None:
     named = torch.zeros(2, 13, dtype=torch.bool)
     named[0, [0, 9]] = named[1, 3] = True
     x, part = model.input(tokens), model.stack.blocks[0].attention
-    inputs = model.stack.layer_inputs(x, padding_mask, Context(global_tokens=named))
+    inputs = model.stack.layer_inputs(x, padding_mask, Context(global_tokens=named))[0]
     probe = Probe(["*"])
     found = part(x, inputs.mask, inputs.positions, LayerContext(probe.scope("self")))
     mixed = [
@@ -346,10 +347,8 @@ def test_global_tokens_look_by_projections_of_their_own() -> None:
     assert (local[0, :, 12, 1:9] == 0).all()
     assert (local[1, :, :, 6:] == 0).all()
     assert (probe.weights("self.global")[0] > 0).all()
-    plain = replace(
-        description, stack=replace(description.stack, block=replace(block, attention=ATTENTION))
-    )
-    without = made(plain).stack.layer_inputs(x, padding_mask, Context(global_tokens=named))
+    plain = replace(description, stack=description.stack.with_blocks(attention=ATTENTION))
+    without = made(plain).stack.layer_inputs(x, padding_mask, Context(global_tokens=named))[0]
     seen = without.mask.allowed
     assert (
         seen[0, 0, 9] == padding_mask[0]
@@ -562,8 +561,8 @@ def test_top_keeps_the_best_scores() -> None:
         (lambda: stack(spec.LinearAttention(), spec.WindowMask(3)), "no masks other than"),
         (lambda: stack(LSH, spec.BlockLocalMask(3)), "no masks other than"),
         (
-            lambda: dataclasses.replace(
-                stack(spec.LinearAttention(), spec.CausalMask()), position=spec.Alibi()
+            lambda: stack(spec.LinearAttention(), spec.CausalMask()).with_blocks(
+                position=spec.Alibi()
             ),
             "no scores",
         ),

@@ -23,7 +23,7 @@ BLOCK = spec.Block(
 DECODER = spec.Decoder(
     32,
     spec.Tokens(50, None),
-    spec.Stack(2, BLOCK, spec.CausalMask(), spec.Rope(), final=spec.LayerNorm()),
+    spec.Stack.of(2, BLOCK, spec.CausalMask(), spec.Rope(), final=spec.LayerNorm()),
     tied=False,
 )
 

@@ -30,11 +30,11 @@ SOURCES = ((3, 6, 2), (8, 1), (9,))
 def decoder(
     block: spec.Block = LAYER, position: Any = None, at_input: Any = None, **changes: Any
 ) -> spec.Decoder:
-    options = {"pattern": spec.CausalMask()} | changes
+    options: dict[str, Any] = {"pattern": spec.CausalMask()} | changes
     return spec.Decoder(
         24,
         spec.Tokens(19, at_input, dropout=0.0),
-        spec.Stack(2, block, position=position, **options),
+        spec.Stack.of(2, block, position=position, **options),
     )
 
 
@@ -48,8 +48,8 @@ DECODERS = {
     "relative keys": decoder(position=spec.RelativeKeys(3)),
     "relative sinusoids": decoder(EVEN, spec.RelativeSinusoids()),
     "window": decoder(at_input=spec.Sinusoidal(), pattern=spec.CausalMask(3)),
-    "told the place": decoder(shared=True, universal=spec.Universal()),
-    "reversible": decoder(replace(LAYER, residual=spec.Reversible()), at_input=spec.Sinusoidal()),
+    "told the place": decoder(scheme=spec.Universal()),
+    "reversible": decoder(scheme=spec.Reversible(), at_input=spec.Sinusoidal()),
 }  # fmt: skip
 SEQUENCES = {
     "the paper": transformer(19, 19, d_model=24, d_ff=40, heads=3, layers=2, dropout=0.0),
@@ -167,7 +167,7 @@ def test_an_encoder() -> None:
         spec.Encoder(
             24,
             spec.Tokens(19, spec.LearnedPosition(13), dropout=0.0),
-            spec.Stack(2, block),
+            spec.Stack.of(2, block),
             head=spec.LMHead(),
         )
     ).double()

@@ -37,8 +37,8 @@ def translator(kind: str) -> Any:
         24,
         tokens,
         tokens,
-        encoder=spec.Stack(2, block, spec.FullMask()),
-        decoder=spec.Stack(2, decoder_block, spec.CausalMask()),
+        encoder=spec.Stack.of(2, block, spec.FullMask()),
+        decoder=spec.Stack.of(2, decoder_block, spec.CausalMask()),
     )
     return build(model).double().train()
 
@@ -79,8 +79,8 @@ def test_a_prompt_without_labels_is_no_padding() -> None:
             24,
             spec.Tokens(19),
             spec.Tokens(19),
-            encoder=spec.Stack(1, spec.Block(spec.Attention(2, 12, 12), FEED_FORWARD), spec.FullMask()),
-            decoder=spec.Stack(
+            encoder=spec.Stack.of(1, spec.Block(spec.Attention(2, 12, 12), FEED_FORWARD), spec.FullMask()),
+            decoder=spec.Stack.of(
                 1,
                 spec.Block(spec.Attention(2, 12, 12), FEED_FORWARD, cross=spec.Attention(2, 12, 12)),
                 spec.CausalMask(),

@@ -35,7 +35,7 @@ from regard.look.head_importance import Importance
 from regard.look.probe_names import Head, attentions, switched_off
 from regard.models import Model
 from regard.models.head_pruning import choose_heads, prunable_attentions, prune_heads
-from regard.system.errors import ModelError, SettingError
+from regard.system.errors import SettingError
 from regard.training.recipe import loading
 from regard.training.run import run as trained
 from regard.training.run_folder import begin
@@ -54,11 +54,11 @@ def with_attention(**changes: Any) -> spec.Block:
 
 
 def sequence(**changes: Any) -> spec.EncoderDecoder:
-    stack = spec.Stack(
+    stack = spec.Stack.of(
         2, replace(LAYER, cross=replace(HEADS, bias="qv")), spec.CausalMask(), **changes
     )
     tokens = spec.Tokens(31, dropout=0.0)
-    return spec.EncoderDecoder(24, tokens, tokens, spec.Stack(3, LAYER, **changes), stack)
+    return spec.EncoderDecoder(24, tokens, tokens, spec.Stack.of(3, LAYER, **changes), stack)
 
 
 def encoder(stack: spec.Stack) -> spec.Encoder:
@@ -67,19 +67,19 @@ def encoder(stack: spec.Stack) -> spec.Encoder:
 
 CAUSAL = spec.CausalMask()
 MODELS: dict[str, spec.Model] = {
-    "positions at the input": decoder(spec.Stack(3, LAYER, CAUSAL), spec.LearnedPosition(20)),
-    "rope": decoder(spec.Stack(2, LAYER, CAUSAL, spec.Rope())),
-    "relative keys": decoder(spec.Stack(2, LAYER, CAUSAL, spec.RelativeKeys(3))),
-    "relative sinusoids": decoder(spec.Stack(2, with_attention(d_v=6), CAUSAL, spec.RelativeSinusoids())),
-    "one key for all": decoder(spec.Stack(2, with_attention(groups=1), CAUSAL)),
-    "some biases": decoder(spec.Stack(2, with_attention(bias="kv"), CAUSAL)),
-    "window": decoder(spec.Stack(2, LAYER, spec.CausalMask(3))),
-    "elu": decoder(spec.Stack(2, with_attention(mixer=spec.LinearAttention()), CAUSAL)),
-    "favor": decoder(spec.Stack(2, with_attention(mixer=spec.LinearAttention(spec.FavorFeatures(7))), CAUSAL)),
-    "parallel": decoder(spec.Stack(2, replace(LAYER, residual=spec.Parallel(1)), CAUSAL)),
-    "reversible": decoder(spec.Stack(2, replace(LAYER, residual=spec.Reversible()), CAUSAL)),
-    "distances": encoder(spec.Stack(2, with_attention(d_v=6), position=spec.Disentangled(5))),
-    "shared": encoder(spec.Stack(3, LAYER, shared=True)),
+    "positions at the input": decoder(spec.Stack.of(3, LAYER, CAUSAL), spec.LearnedPosition(20)),
+    "rope": decoder(spec.Stack.of(2, LAYER, CAUSAL, spec.Rope())),
+    "relative keys": decoder(spec.Stack.of(2, LAYER, CAUSAL, spec.RelativeKeys(3))),
+    "relative sinusoids": decoder(spec.Stack.of(2, with_attention(d_v=6), CAUSAL, spec.RelativeSinusoids())),
+    "one key for all": decoder(spec.Stack.of(2, with_attention(groups=1), CAUSAL)),
+    "some biases": decoder(spec.Stack.of(2, with_attention(bias="kv"), CAUSAL)),
+    "window": decoder(spec.Stack.of(2, LAYER, spec.CausalMask(3))),
+    "elu": decoder(spec.Stack.of(2, with_attention(mixer=spec.LinearAttention()), CAUSAL)),
+    "favor": decoder(spec.Stack.of(2, with_attention(mixer=spec.LinearAttention(spec.FavorFeatures(7))), CAUSAL)),
+    "parallel": decoder(spec.Stack.of(2, replace(LAYER, residual=spec.Parallel(1)), CAUSAL)),
+    "reversible": decoder(spec.Stack.of(2, LAYER, CAUSAL, scheme=spec.Reversible())),
+    "distances": encoder(spec.Stack.of(2, with_attention(d_v=6), position=spec.Disentangled(5))),
+    "shared": encoder(spec.Stack.of(3, LAYER, scheme=spec.Shared())),
     "both sides": sequence(),
     "buckets, cross only": sequence(position=spec.T5Bias(8, 10)),
 }  # fmt: skip
@@ -194,9 +194,8 @@ def test_equally_many_heads_are_one_block() -> None:
     held = made(MODELS["rope"])
     fewer = prune_heads(held, [("decoder.0.self", 1), ("decoder.1.self", 3)])
     assert isinstance(fewer.spec, spec.Decoder)
-    assert fewer.spec.stack.heads is None
     assert fewer.spec.stack.block.attention.heads == 3
-    assert fewer.spec == decoder(spec.Stack(2, with_attention(heads=3), CAUSAL, spec.Rope()))
+    assert fewer.spec == decoder(spec.Stack.of(2, with_attention(heads=3), CAUSAL, spec.Rope()))
     assert fewer.spec.kv_cache_size == 2 * 3 * (6 + 5)
     uneven = prune_heads(held, [("decoder.1.self", 3)])
     assert uneven.spec.kv_cache_size == (4 + 3) * (6 + 5)
@@ -204,7 +203,7 @@ def test_equally_many_heads_are_one_block() -> None:
 
 def test_tokens_that_see_everything_lose_heads_too() -> None:
     block = with_attention(projection="global")
-    held = made(encoder(spec.Stack(2, block, spec.WindowMask(2))))
+    held = made(encoder(spec.Stack.of(2, block, spec.WindowMask(2))))
     fewer = prune_heads(held, [("encoder.0.self", 2)])
     tokens, glob = torch.randint(31, (1, 9)), torch.zeros(1, 9, dtype=torch.bool)
     glob[0, 3] = True
@@ -315,7 +314,7 @@ def test_what_cannot_be_pruned() -> None:
         (LAYER, spec.Alibi()),
         (LAYER, spec.T5Bias()),
     ):
-        other = made(decoder(spec.Stack(2, block, CAUSAL, position)))
+        other = made(decoder(spec.Stack.of(2, block, CAUSAL, position)))
         assert prunable_attentions(other) == {}
         with pytest.raises(SettingError, match="cannot be removed from"):
             prune_heads(other, [("decoder.0.self", 0)])
@@ -328,16 +327,6 @@ def test_what_cannot_be_asked_for(wanted: str) -> None:
     assert len(choose_heads(held, found, "6")) == len(choose_heads(held, found, "75%")) == 6
     with pytest.raises(SettingError):
         choose_heads(held, found, wanted)
-
-
-@pytest.mark.parametrize("heads", [(4,), (4, 0), (4, 5)])
-def test_specs_of_uneven_heads(heads: tuple[int, ...]) -> None:
-    with pytest.raises(ModelError):
-        spec.Stack(2, LAYER, heads=heads)
-    with pytest.raises(ModelError):
-        spec.Stack(2, LAYER, cross_heads=(3, 4))
-    with pytest.raises(ModelError, match="different numbers of heads"):
-        spec.Stack(2, LAYER, position=spec.Alibi(), heads=(3, 4))
 
 
 # ------------------------------------------------------------------ the command

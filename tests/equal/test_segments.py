@@ -31,7 +31,8 @@ def model(
         residual=spec.PreNorm() if pre else spec.PostNorm(),
         dropout=0.0,
     )
-    stack = spec.Stack(2, block, pattern or spec.CausalMask(), position, memory=memory)
+    scheme = spec.Segments(memory) if memory else spec.Plain()
+    stack = spec.Stack.of(2, block, pattern or spec.CausalMask(), position, scheme=scheme)
     return spec.Decoder(8, spec.Tokens(19, None, dropout=0.0), stack)
 
 

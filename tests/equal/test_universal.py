@@ -22,7 +22,8 @@ from regard.wirings.encoder_decoder import EncoderDecoder
 
 def described(layers: int, universal: spec.Universal | None) -> spec.Decoder:
     block = spec.Block(spec.Attention(2, 4, 4), spec.FeedForward(12), dropout=0.0)
-    stack = spec.Stack(layers, block, spec.CausalMask(), shared=True, universal=universal)
+    scheme = universal or spec.Shared()
+    stack = spec.Stack.of(layers, block, spec.CausalMask(), scheme=scheme)
     return spec.Decoder(8, spec.Tokens(19, dropout=0.0), stack)
 
 
@@ -59,7 +60,7 @@ def test_halting_is_the_mean_by_probabilities() -> None:
     with torch.no_grad():
         universal.halt.bias.fill_(-0.5)  # type: ignore[union-attr]
     x = model.tokens(TOKENS)
-    inputs = model.stack.layer_inputs(x, None, Context())  # type: ignore[operator, union-attr]
+    inputs = model.stack.layer_inputs(x, None, Context())[0]  # type: ignore[operator, union-attr]
     states = [x]
     for _ in range(5):
         states.append(block(states[-1], inputs.mask, inputs.positions, LayerContext()))
@@ -98,8 +99,9 @@ def test_decoded_as_read_whatever_stands_in_front() -> None:
 
 def test_steps_of_several_layers_are_refused() -> None:
     stack = described(2, spec.Universal()).stack
-    with pytest.raises(ModelError, match="shared=True"):
-        replace(stack, shared=False)
+    narrower = replace(stack.block, feedforward=spec.FeedForward(11))
+    with pytest.raises(ModelError, match="equal blocks"):
+        replace(stack, blocks=(stack.block, narrower))
     assert spec.from_dict(spec.to_dict(stack)) == stack
 
 

@@ -62,13 +62,13 @@ CASES = list(zip(POSITIONS * 2, itertools.cycle(BLOCKS), itertools.cycle(TOKENS)
 
 def decoder(case: tuple[Any, ...], window: int | None = None) -> spec.Decoder:
     position, block, tokens = case
-    stack = spec.Stack(
+    stack = spec.Stack.of(
         3,
         block,
         spec.CausalMask(window),
         position,
         final=spec.LayerNorm(),
-        shared=tokens.width is not None,
+        scheme=spec.Shared() if tokens.width is not None else spec.Plain(),
     )
     head = (
         spec.LMHead(bias=True, transform=spec.HeadTransform(10))
@@ -118,7 +118,7 @@ def test_pooling_sees_only_real_positions(which: Literal["first", "last", "mean"
             spec.Encoder(
                 12,
                 spec.Tokens(19),
-                spec.Stack(1, block),
+                spec.Stack.of(1, block),
                 spec.Pool(which),
                 labels=spec.ClassifierHead(3),
             )
@@ -198,11 +198,11 @@ def test_fixed_and_shared_states_step_as_a_growing_one(case: tuple[object, ...])
 @pytest.mark.parametrize("case", CASES, ids=str)
 def test_padding_behind_changes_nothing_for_encoders(case: tuple[object, ...]) -> None:
     description = decoder(case)
-    position = description.stack.position
+    position = description.stack.block.position
     model = (
         build(
             spec.Encoder(
-                24, description.tokens, spec.Stack(2, description.stack.block, position=position)
+                24, description.tokens, spec.Stack.of(2, description.stack.block, position=position)
             )
         )
         .double()
@@ -219,7 +219,7 @@ def test_padding_behind_changes_nothing_for_encoders(case: tuple[object, ...]) -
 @pytest.mark.parametrize("case", CASES, ids=str)
 def test_fused_equals_explicit_and_probes_see_the_weights(case: tuple[object, ...]) -> None:
     description = decoder(case)
-    stack = spec.Stack(2, description.stack.block, position=description.stack.position)
+    stack = spec.Stack.of(2, description.stack.block, position=description.stack.block.position)
     model = shaken(build(spec.Encoder(24, description.tokens, stack)))
     tokens = torch.randint(0, 19, (3, 9))
     padding_mask = torch.arange(9) < torch.tensor([9, 4, 1])[:, None]
@@ -249,7 +249,7 @@ def test_hidden_activations_are_recorded_and_edited(
 ) -> None:
     """What is recorded inside a feed-forward network is what its output is made of."""
     block = spec.Block(ATTENTION, kind(10), dropout=0.0)
-    model = shaken(build(spec.Encoder(24, spec.Tokens(19), spec.Stack(2, block))))
+    model = shaken(build(spec.Encoder(24, spec.Tokens(19), spec.Stack.of(2, block))))
     tokens = torch.randint(0, 19, (2, 5))
     name = "encoder.1.feedforward"
     outer = model.stack.blocks[1].feedforward.outer  # type: ignore[union-attr]
@@ -272,7 +272,9 @@ def test_relative_scores_by_hand() -> None:
     """q·k, q·key of the distance and query of the distance·k, written as loops."""
     block = spec.Block(spec.Attention(2, 4, 4, bias="kv"), spec.FeedForward(8), dropout=0.0)
     position = spec.Disentangled(3, norm=spec.LayerNorm())
-    model = shaken(build(spec.Encoder(8, spec.Tokens(19), spec.Stack(1, block, position=position))))
+    model = shaken(
+        build(spec.Encoder(8, spec.Tokens(19), spec.Stack.of(1, block, position=position)))
+    )
     probe = Probe(["*"])
     model(torch.randint(0, 19, (1, 6)), context=Context(probe=probe))
     call = probe.attentions["encoder.0.self"]
@@ -294,7 +296,7 @@ def test_positions_of_each_layer_by_hand(
 ) -> None:
     """q·(k + a of the distance), clipped (Shaw); (q + u)·k + (q + v)·W r of the distance (Transformer-XL): as loops."""
     block = spec.Block(spec.Attention(2, 4, 4), spec.FeedForward(8), dropout=0.0)
-    description = spec.Encoder(8, spec.Tokens(19), spec.Stack(1, block, position=position))
+    description = spec.Encoder(8, spec.Tokens(19), spec.Stack.of(1, block, position=position))
     model = shaken(build(description))
     probe = Probe(["*"])
     tokens = torch.randint(0, 19, (1, 6))
@@ -322,7 +324,7 @@ def test_sinusoids_of_rows_and_columns() -> None:
     """Two patches of one row share the first half of their positions, two of one column the second."""
     patches = spec.Patches(12, 4, extras=1, position="sinusoidal")
     block = spec.Block(spec.Attention(2, 6, 6), spec.FeedForward(16), dropout=0.0)
-    description = spec.Encoder(12, patches, spec.Stack(1, block), spec.Pool())
+    description = spec.Encoder(12, patches, spec.Stack.of(1, block), spec.Pool())
     assert parameter_count(description) == trainable(build(description))
     assert spec.from_dict(spec.to_dict(description)) == description
     model = build(description)
@@ -339,7 +341,7 @@ def test_padding_is_nothing_to_a_convolution() -> None:
     block = spec.Block(spec.Attention(2, 6, 6), spec.FeedForward(16), dropout=0.0)
     conv_layer = spec.ConvLayer(5, groups=3, activation="gelu")
     description = spec.Encoder(
-        12, spec.Tokens(19, norm=spec.LayerNorm()), spec.Stack(2, block, conv_layer=conv_layer)
+        12, spec.Tokens(19, norm=spec.LayerNorm()), spec.Stack.of(2, block, scheme=conv_layer)
     )
     assert parameter_count(description) == trainable(build(description))
     assert spec.from_dict(spec.to_dict(description)) == description
@@ -350,7 +352,7 @@ def test_padding_is_nothing_to_a_convolution() -> None:
         alone, _ = model(tokens[row : row + 1, :length])
         torch.testing.assert_close(together[row : row + 1, :length], alone, rtol=1e-9, atol=1e-9)
     with pytest.raises(ModelError, match="an unmasked stack"):
-        spec.Stack(2, block, spec.CausalMask(), conv_layer=conv_layer)
+        spec.Stack.of(2, block, spec.CausalMask(), scheme=conv_layer)
     with pytest.raises(ModelError, match="odd"):
         spec.ConvLayer(4)
 
@@ -371,7 +373,7 @@ def test_a_key_without_bias_adds_nothing() -> None:
 
 def test_shared_blocks_are_applied_many_times() -> None:
     description = decoder(CASES[1])
-    assert description.stack.shared
+    assert description.stack.scheme == spec.Shared()
     model = build(description)
     assert len(model.stack.blocks) == 1  # type: ignore[arg-type]
     assert len(model.stack.start(2, 5)) == 3

@@ -45,8 +45,8 @@ def changed(part: Any, **changes: Any) -> Any:
     encoder, decoder = part.encoder, part.decoder
     return dataclasses.replace(
         part,
-        encoder=dataclasses.replace(encoder, block=dataclasses.replace(encoder.block, **changes)),
-        decoder=dataclasses.replace(decoder, block=dataclasses.replace(decoder.block, **changes)),
+        encoder=encoder.with_blocks(**changes),
+        decoder=decoder.with_blocks(**changes),
     )
 
 

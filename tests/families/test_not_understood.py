@@ -125,7 +125,7 @@ def test_grouped_heads_and_buckets_of_specs() -> None:
     # 4 buckets are one exact distance on each side of an encoder, 2 are none.
     for count, fits in ((4, True), (2, False)):
         model = spec.Encoder(
-            8, spec.Tokens(9), spec.Stack(1, block, position=spec.T5Bias(count, 10))
+            8, spec.Tokens(9), spec.Stack.of(1, block, position=spec.T5Bias(count, 10))
         )
         if fits:
             hidden, _ = build(model)(torch.arange(9)[None])

@@ -54,7 +54,9 @@ def test_positions_of_every_wiring(name: str, word: str) -> None:
             assert part.position == expected.at_input
         if isinstance(part.position, spec.LearnedPosition):
             assert part.position.length == 32
-    assert [stack.position for stack in stacks(model)] == [expected.inside] * len(stacks(model))
+    assert [stack.block.position for stack in stacks(model)] == [expected.inside] * len(
+        stacks(model)
+    )
     assert runs(model)
 
 
@@ -72,7 +74,7 @@ def test_what_is_advised_for_longer_texts_helps(name: str) -> None:
 
 def test_other_positions_replace_those_of_each_step() -> None:
     model = preset("universal:tiny", 50, 32, position="rope")
-    assert [stack.universal and stack.universal.timing for stack in stacks(model)] == [False] * 2
+    assert [stack.scheme for stack in stacks(model)] == [spec.Universal(timing=False)] * 2
     assert runs(model)
 
 
@@ -110,9 +112,9 @@ def test_shared_matrices_of_every_wiring(name: str, word: str) -> None:
 def test_attention_of_every_wiring(name: str) -> None:
     model = preset(name, 50, 32, attention="window:3", position="rope")
     for stack in stacks(model):
-        causal = spec.is_causal(stack.pattern)
+        causal = spec.is_causal(stack.block.pattern)
         window = spec.WindowMask(3)
-        assert stack.pattern == (spec.And(spec.CausalMask(), window) if causal else window)
+        assert stack.block.pattern == (spec.And(spec.CausalMask(), window) if causal else window)
     assert runs(model)
 
 

@@ -39,7 +39,7 @@ def stack(name: str, attention: str = "bigbird:4:2") -> spec.Stack:
 
 @pytest.mark.parametrize("name", ["bert:tiny", "transformer:tiny", "t5:tiny", "roberta:tiny"])
 def test_an_encoder_draws_from_all_blocks(name: str) -> None:
-    blocks = table(stack(name).pattern, 64)
+    blocks = table(stack(name).block.pattern, 64)
     rows = torch.arange(len(blocks))[:, None]
     assert bool((blocks > rows).any())
     assert bool((blocks < rows).any())
@@ -48,7 +48,7 @@ def test_an_encoder_draws_from_all_blocks(name: str) -> None:
 
 @pytest.mark.parametrize("name", ["gpt2:tiny", "llama:tiny"])
 def test_a_decoder_draws_from_earlier_blocks(name: str) -> None:
-    blocks = table(stack(name).pattern, 64)
+    blocks = table(stack(name).block.pattern, 64)
     assert bool((blocks < torch.arange(len(blocks))[:, None]).all())
 
 

@@ -159,7 +159,7 @@ def test_every_kind_of_attention_is_that_of_a_cpu(kind: str) -> None:
     projection: Literal["apart", "shared"] = "shared" if kind == "reformer" else "apart"
     attention = spec.Attention(2, 16, 16, mixer=mixer, projection=projection)
     block = spec.Block(attention, spec.FeedForward(32), dropout=0.0)
-    encoder = spec.Encoder(32, spec.Tokens(50, None, dropout=0.0), spec.Stack(2, block, pattern))
+    encoder = spec.Encoder(32, spec.Tokens(50, None, dropout=0.0), spec.Stack.of(2, block, pattern))
     model = build(encoder).eval()
     tokens = torch.randint(0, 50, (2, length))
     padding_mask = torch.arange(length) < torch.tensor([[length], [length - 77]])

@@ -467,7 +467,7 @@ def test_attribution_of_a_linear_model_is_exact() -> None:
     description = spec.Encoder(
         12,
         tokens,
-        spec.Stack(2, block),
+        spec.Stack.of(2, block),
         spec.Pool("mean", None),
         labels=spec.ClassifierHead(3, bias=False),
     )
@@ -563,7 +563,7 @@ def test_positions_and_their_products() -> None:
     assert (np.diff(alibi.products[8]) > 0).all()
     assert positions(reader(), 9).encodings is not None
     block = spec.Block(spec.Attention(2, 4, 4), spec.FeedForward(8))
-    bare = spec.Decoder(24, spec.Tokens(9, None), spec.Stack(1, block, spec.CausalMask()))
+    bare = spec.Decoder(24, spec.Tokens(9, None), spec.Stack.of(1, block, spec.CausalMask()))
     with pytest.raises(SettingError, match="has no position encodings"):
         positions(Model(build(bare), bare), 4)
 

@@ -34,7 +34,7 @@ def stack() -> Any:
     attention = spec.Attention(HEADS, D_K, D_K, bias="")
     block = spec.Block(attention, spec.FeedForward(8), residual=spec.NoResidual("pre"), dropout=0.0)
     tokens = spec.Tokens(9, None, dropout=0.0)
-    model: Any = build(spec.Decoder(WIDTH, tokens, spec.Stack(LAYERS, block, spec.CausalMask())))
+    model: Any = build(spec.Decoder(WIDTH, tokens, spec.Stack.of(LAYERS, block, spec.CausalMask())))
     return model.double().stack
 
 
@@ -104,6 +104,6 @@ def test_a_perfect_induction_head_scores_one() -> None:
 def test_shared_projections_have_no_circuits() -> None:
     block = spec.Block(spec.Attention(4, 3, 3, groups=2), spec.FeedForward(8))
     tokens = spec.Tokens(9, None)
-    model: Any = build(spec.Decoder(12, tokens, spec.Stack(1, block, spec.CausalMask())))
+    model: Any = build(spec.Decoder(12, tokens, spec.Stack.of(1, block, spec.CausalMask())))
     with pytest.raises(ModelError, match="grouped"):
         head_circuits(model.stack)

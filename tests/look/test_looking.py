@@ -171,13 +171,13 @@ def test_heads_switched_off_are_zeroed_slices_of_the_output_projection(model: Mo
 def test_tensors_of_other_front_ends() -> None:
     image = spec.Patches(size=8, patch=4)
     description = spec.Encoder(
-        24, image, spec.Stack(1, BLOCK), spec.Pool(), labels=spec.ClassifierHead(3)
+        24, image, spec.Stack.of(1, BLOCK), spec.Pool(), labels=spec.ClassifierHead(3)
     )
     run = look(Model(build(description).eval(), description), torch.randn(1, 3, 8, 8), ask=["*"])
     assert run.source == ("extra 0", "0,0", "0,1", "1,0", "1,1")
     assert run.attention("encoder.0.self").weights.shape == (4, 5, 5)
     sound = spec.Spectrogram(3, spec.Sinusoidal())
-    description = spec.Encoder(24, sound, spec.Stack(1, BLOCK))
+    description = spec.Encoder(24, sound, spec.Stack.of(1, BLOCK))
     model = Model(build(description).eval(), description)
     assert look(model, torch.randn(1, 3, 10)).source == ("0", "1", "2", "3", "4")
     with pytest.raises(SettingError, match="tokenizer"):
@@ -186,9 +186,9 @@ def test_tensors_of_other_front_ends() -> None:
 
 def test_two_towers() -> None:
     tokens = spec.Tokens(len(WORDS), dropout=0.0)
-    text = spec.Encoder(24, tokens, spec.Stack(1, BLOCK), spec.Pool(width=5))
+    text = spec.Encoder(24, tokens, spec.Stack.of(1, BLOCK), spec.Pool(width=5))
     image = spec.Encoder(
-        24, spec.Patches(size=8, patch=4), spec.Stack(1, BLOCK), spec.Pool(width=5)
+        24, spec.Patches(size=8, patch=4), spec.Stack.of(1, BLOCK), spec.Pool(width=5)
     )
     description = spec.DualEncoder(text, image)
     model = Tokenized(build(description).eval(), description)

@@ -99,11 +99,11 @@ ATTENTION = spec.Attention(2, 8, 8)
 FEEDFORWARD = spec.FeedForward(32, "relu")
 TOKENS = spec.Tokens(50, spec.Sinusoidal())
 BLOCK = spec.Block(ATTENTION, FEEDFORWARD)
-DECODER = spec.Decoder(16, TOKENS, spec.Stack(1, BLOCK, spec.CausalMask()))
+DECODER = spec.Decoder(16, TOKENS, spec.Stack.of(1, BLOCK, spec.CausalMask()))
 
 
 def _encoder(block: spec.Block) -> Any:
-    return build(spec.Encoder(16, TOKENS, spec.Stack(1, block)))
+    return build(spec.Encoder(16, TOKENS, spec.Stack.of(1, block)))
 
 
 def _forecaster() -> Any:
@@ -131,7 +131,7 @@ OF_THE_PACKAGE: dict[str, tuple[Callable[[], Any], str]] = {
     "data that is a number": (lambda: regard.finetune("x", "classify", 5), "path"),  # type: ignore[arg-type]
     "a preset that is a number": (lambda: preset(5), "NAME:SIZE"),  # type: ignore[arg-type]
     "heads in quotes": (lambda: spec.Attention("2", 8, 8), "Attention.heads"),  # type: ignore[arg-type]
-    "a width of 0": (lambda: spec.Encoder(0, TOKENS, spec.Stack(1, BLOCK)), "d_model"),
+    "a width of 0": (lambda: spec.Encoder(0, TOKENS, spec.Stack.of(1, BLOCK)), "d_model"),
     "words as a series": (lambda: _forecaster().forecast([["a"]] * 140), "not a series"),
     "an empty caption": (lambda: _dual_encoder().classify("a.png", [""]), "captions"),
     "dropout of 2": (lambda: spec.Block(ATTENTION, FEEDFORWARD, dropout=2), "0 to 1"),
@@ -144,7 +144,7 @@ OF_THE_PACKAGE: dict[str, tuple[Callable[[], Any], str]] = {
         "'relu'",
     ),
     "a mask that is a class": (
-        lambda: spec.Stack(1, BLOCK, spec.CausalMask),  # type: ignore[arg-type]
+        lambda: spec.Stack.of(1, BLOCK, spec.CausalMask),  # type: ignore[arg-type]
         "Stack.pattern",
     ),
     "cross-attention of an encoder": (

@@ -275,11 +275,11 @@ def test_a_window_that_is_not_said(tmp_path: Path) -> None:
         ({"sliding_window": 7}, 7),
     ):
         assert transformers.MistralConfig(**SMALL, **window_options).sliding_window == window
-        assert MISTRAL.to_spec({**SMALL, **window_options}).stack.pattern == kinds.CausalMask(
+        assert MISTRAL.to_spec({**SMALL, **window_options}).stack.block.pattern == kinds.CausalMask(
             window
         )
     assert (
-        QWEN2.to_spec({**SMALL, "sliding_window": 7, "max_window_layers": 1}).stack.pattern
+        QWEN2.to_spec({**SMALL, "sliding_window": 7, "max_window_layers": 1}).stack.block.pattern
         == kinds.CausalMask()
     )
     with pytest.raises(ModelError, match="use_sliding_window"):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -152,7 +153,9 @@ def test_layer_scale_starts_at_its_value_and_draws_nothing() -> None:
             block.attention, block.feedforward, residual=block.residual, layer_scale=scale
         )
         torch.manual_seed(5)
-        stacks[scale] = build(spec.Encoder(192, plain.patches, spec.Stack(2, changed))).state_dict()
+        stacks[scale] = build(
+            spec.Encoder(192, plain.patches, spec.Stack.of(2, changed))
+        ).state_dict()
     scales = {name: value for name, value in stacks[0.1].items() if "layer_scales" in name}
     assert len(scales) == 4
     assert all(bool((value == 0.1).all()) for value in scales.values())
@@ -168,7 +171,7 @@ def test_stochastic_depth_skips_sublayers_of_whole_examples() -> None:
         dropout=0.0,
         drop_path=0.5,
     )
-    model = build(spec.Encoder(8, spec.Patches(12, 4), spec.Stack(1, block)))
+    model = build(spec.Encoder(8, spec.Patches(12, 4), spec.Stack.of(1, block)))
     pixels = torch.randn(1, 3, 12, 12).expand(64, -1, -1, -1)
     with torch.no_grad():
         calm = model.eval()(pixels)[0]
@@ -179,6 +182,8 @@ def test_stochastic_depth_skips_sublayers_of_whole_examples() -> None:
     # With P = ¼ neither sublayer ran, and an example is its embedding.
     skipped = torch.isclose(states, embedded).flatten(1).all(dim=1)
     assert 6 <= int(skipped.sum()) <= 28
-    for residual in (spec.Parallel(), spec.Reversible()):
-        with pytest.raises(ModelError, match="LayerScale"):
-            spec.Block(block.attention, block.feedforward, residual=residual, layer_scale=1.0)
+    with pytest.raises(ModelError, match="LayerScale"):
+        replace(block, residual=spec.Parallel(), layer_scale=1.0)
+    with pytest.raises(ModelError, match="LayerScale"):
+        scaled = replace(block, residual=spec.PreNorm(), layer_scale=1.0)
+        spec.Stack((scaled,), scheme=spec.Reversible())

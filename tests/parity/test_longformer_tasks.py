@@ -183,4 +183,4 @@ def test_a_decoder_has_none() -> None:
 def test_positions_inside_attention_are_refused_with_the_reason() -> None:
     model = bert.preset("tiny", 61, 64, attention="longformer:2")
     with pytest.raises(ModelError, match="`global`"):
-        kinds.Stack(1, model.stack.block, kinds.WindowMask(2), position=kinds.Alibi())
+        kinds.Stack.of(1, model.stack.block, kinds.WindowMask(2), position=kinds.Alibi())

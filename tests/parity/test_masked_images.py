@@ -261,7 +261,7 @@ def test_units_of_several_patches_are_hidden_as_a_whole(tmp_path: Path) -> None:
 
 
 def test_mask_tokens_and_their_decoder_belong_together() -> None:
-    stack = spec.Stack(1, spec.Block(spec.Attention(2, 4, 4), spec.FeedForward(8)))
+    stack = spec.Stack.of(1, spec.Block(spec.Attention(2, 4, 4), spec.FeedForward(8)))
     patches = spec.Patches(8, 4)
     with pytest.raises(ModelError, match="mask_token=True"):
         spec.Encoder(8, patches, stack, pixels=spec.PixelShuffleHead(4))

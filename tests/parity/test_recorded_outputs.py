@@ -165,7 +165,7 @@ def test_attention_without_weights_is_refused_with_the_reason() -> None:
     own = spec.Decoder(
         description.d_model,
         description.tokens,
-        spec.Stack(2, block, pattern=spec.CausalMask()),
+        spec.Stack.of(2, block, pattern=spec.CausalMask()),
     )
     model = Model(build(own).eval(), own)
     assert len(model(ids, output_hidden_states=True).hidden_states) == 3
@@ -178,7 +178,7 @@ def test_attention_without_weights_is_refused_with_the_reason() -> None:
 def test_global_tokens_have_the_weights_of_their_own_projections() -> None:
     """Longformer: what a layer mixes is its weights times its values, in global rows too."""
     attention = spec.Attention(2, 4, 4, projection="global")
-    stack = spec.Stack(1, spec.Block(attention, spec.FeedForward(9)), spec.WindowMask(2))
+    stack = spec.Stack.of(1, spec.Block(attention, spec.FeedForward(9)), spec.WindowMask(2))
     encoder = build(spec.Encoder(8, spec.Tokens(11), stack)).eval()
     which = torch.tensor([[True, False, False, True, False, False]])
     probe = Probe(["*.self", "*.self.global", "*.self.mixed"], gradients=True)

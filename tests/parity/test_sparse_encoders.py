@@ -215,7 +215,7 @@ def test_long_inputs_take_the_sparse_kernel(tmp_path: Path) -> None:
     theirs.save_pretrained(tmp_path)
     model, _ = folders.open_model(tmp_path)
     assert isinstance(model, Encoder)
-    assert model.stack.layer_inputs(torch.zeros(3, 580, 1), None, Context()).mask.is_sparse
+    assert model.stack.layer_inputs(torch.zeros(3, 580, 1), None, Context())[0].mask.is_sparse
     inputs = batch("Longformer", config, 580)
     expected = their_outputs(theirs, inputs)
     assert_close(our_outputs(model, inputs, expected), expected, inputs["padding_mask"])
@@ -268,7 +268,7 @@ def test_another_pattern_is_no_longformer(tmp_path: Path) -> None:
     model = folders.read(tmp_path).spec
     assert isinstance(model, kinds.Encoder)
     assert folders.describe(model)["model_type"] == "longformer"
-    wide = replace(model, stack=replace(model.stack, pattern=kinds.DilatedMask(2, 3)))
+    wide = replace(model, stack=model.stack.with_blocks(pattern=kinds.DilatedMask(2, 3)))
     assert folders.describe(wide)["model_type"] == "regard"
 
 

@@ -236,7 +236,7 @@ def test_layers_are_skipped_in_training_only(tmp_path: Path) -> None:
     saved(tmp_path, "Model", 0, decoder_layerdrop=0.0, encoder_layerdrop=0.5, dropout=0.0)
     model = regard.load(tmp_path, device="cpu")
     assert isinstance(model.spec, spec.SeriesEncoderDecoder)
-    assert model.spec.encoder.layer_drop == 0.5
+    assert model.spec.encoder.scheme == spec.Plain(0.5)
     stack = model.model.encoder
     x = torch.randn(2, 6, 15)
     with torch.inference_mode():

@@ -196,8 +196,8 @@ def test_what_is_not_understood_is_refused(tmp_path: Path) -> None:
 
 def test_images_of_another_size_are_refused() -> None:
     block = spec.Block(spec.Attention(2, 4, 4), spec.FeedForward(8))
-    model = build(spec.Encoder(8, spec.Patches(12, 4), spec.Stack(1, block)))
+    model = build(spec.Encoder(8, spec.Patches(12, 4), spec.Stack.of(1, block)))
     with pytest.raises(DataError, match="preprocessor_config"):
         model(torch.randn(1, 3, 16, 16))
     with pytest.raises(ModelError, match="tokens"):
-        spec.Encoder(8, spec.Patches(12, 4), spec.Stack(1, block), head=spec.LMHead())
+        spec.Encoder(8, spec.Patches(12, 4), spec.Stack.of(1, block), head=spec.LMHead())

@@ -159,7 +159,7 @@ def test_new_positions_are_theirs() -> None:
         spec.Encoder(
             20,
             spec.Patches(12, 4, position="fixed"),
-            spec.Stack(1, spec.Block(spec.Attention(4, 5, 5), spec.FeedForward(8))),
+            spec.Stack.of(1, spec.Block(spec.Attention(4, 5, 5), spec.FeedForward(8))),
         )
     )
     wanted = build_2d_sinusoidal_position_embedding(3, 3, 20, cls_token=True)

@@ -258,7 +258,7 @@ def test_too_little_sound_is_refused_and_the_least_is_one_position() -> None:
     block = spec.Block(spec.Attention(2, 4, 4), spec.FeedForward(8))
     layers = (spec.Convolution(4, 5, 3), spec.Convolution(4, 3, 2))
     model = build(
-        spec.Encoder(8, spec.Waveform(layers, spec.ConvPosition(4, 2)), spec.Stack(1, block))
+        spec.Encoder(8, spec.Waveform(layers, spec.ConvPosition(4, 2)), spec.Stack.of(1, block))
     )
     assert model(torch.randn(1, 11))[0].shape == (1, 1, 8)
     with pytest.raises(DataError, match="11"):

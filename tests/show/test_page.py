@@ -34,9 +34,9 @@ OWN: dict[str, spec.Model] = {
 OWN["parallel, one norm"] = spec.Decoder(
     24,
     spec.Tokens(19, None, segments=3, norm=spec.LayerNorm(bias=False), width=10),
-    spec.Stack(
+    spec.Stack.of(
         3, spec.Block(spec.Attention(4, 6, 5, groups=1, bias="qv"), spec.GatedFeedForward(20), residual=spec.Parallel(1)),
-        spec.CausalMask(4), spec.Alibi(), final=spec.RMSNorm(), shared=True,
+        spec.CausalMask(4), spec.Alibi(), final=spec.RMSNorm(), scheme=spec.Shared(),
     ),
     spec.LMHead(bias=True, transform=spec.HeadTransform(10)),
 )  # fmt: skip
@@ -130,11 +130,11 @@ def test_shapes_are_those_of_a_real_forward() -> None:
 @pytest.mark.parametrize("kind", ["Linformer, one projection for all layers", "Universal"])
 def test_what_belongs_to_no_single_layer_is_counted_too(kind: str) -> None:
     attention = spec.Attention(2, 4, 4)
-    options: dict[str, Any] = {"shared": True, "universal": spec.Universal()}
+    options: dict[str, Any] = {"scheme": spec.Universal()}
     if kind.startswith("Linformer"):
         attention = spec.Attention(2, 4, 4, mixer=spec.Linformer(8, 4, "layers"))
         options = {}
-    stack = spec.Stack(2, spec.Block(attention, spec.FeedForward(6)), **options)
+    stack = spec.Stack.of(2, spec.Block(attention, spec.FeedForward(6)), **options)
     model = spec.Encoder(8, spec.Tokens(20, None), stack)
     assert sum(module.parameters for module in summarize(model)) == parameter_count(model)
 

@@ -283,7 +283,7 @@ def test_512_tokens_and_144_heads_stay_small_to_send() -> None:
         spec.Attention(12, 4, 4), spec.GatedFeedForward(20), norm=spec.RMSNorm(), dropout=0.0
     )
     tokens = spec.Tokens(len(WORDS), None, dropout=0.0)
-    description = spec.Encoder(48, tokens, spec.Stack(12, block))
+    description = spec.Encoder(48, tokens, spec.Stack.of(12, block))
     core = build(description).eval()
     sharpened(core)
     model = Tokenized(core, description)

@@ -116,7 +116,7 @@ def test_settings_of_architecture_hold_for_every_wiring() -> None:
         recipe = loading.load(None, settings | {"position": "rope", "residual": "pre"})
         description: Any = model_spec.describe(recipe, 50)
         for stack in description.stacks.values():
-            assert stack.position == spec.Rope()
+            assert stack.block.position == spec.Rope()
             assert stack.block.residual == spec.PreNorm()
         untied: Any = model_spec.describe(
             loading.load(None, settings | {"tie_embeddings": "none"}), 50

@@ -159,6 +159,6 @@ def test_a_recipe_says_what_the_spec_then_is() -> None:
     )
     made = describe(recipe, 50, 50)
     assert made.encoder.block.attention.mixer == spec.Linformer(256, 8)
-    assert made.decoder.pattern == spec.And(spec.CausalMask(), spec.WindowMask(5))
+    assert made.decoder.block.pattern == spec.And(spec.CausalMask(), spec.WindowMask(5))
     assert made.decoder.block.cross == transformer(50, 50, d_model=128, heads=4).decoder.block.cross
     build(made)

@@ -43,9 +43,8 @@ class UnscaledAttention(ExplicitAttention):
 
 def own_model(vocabulary: int = 300) -> spec.EncoderDecoder:
     base = preset("tiny", vocabulary, vocabulary, **SIZES)
-    block = base.decoder.block
-    block = replace(block, attention=replace(block.attention, mixer=Unscaled()))
-    return replace(base, decoder=replace(base.decoder, block=block))
+    attention = replace(base.decoder.block.attention, mixer=Unscaled())
+    return replace(base, decoder=base.decoder.with_blocks(attention=attention))
 
 
 @pytest.fixture

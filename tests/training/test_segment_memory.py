@@ -86,7 +86,7 @@ def test_what_leaves_the_memory_is_compressed(text: str, tmp_path: Path) -> None
     """Trained by its own loss, written and opened again, inspected, and writing on at a constant size."""
     place = trained(tmp_path / "run", text, memory=12, compressed="6:3")
     model = regard.load(place.folder)
-    assert model.spec.stack.compressed == spec.CompressiveMemory(6, 3)  # type: ignore[attr-defined]
+    assert model.spec.stack.scheme == spec.Segments(12, spec.CompressiveMemory(6, 3))  # type: ignore[attr-defined]
     assert 'compressed = "6:3"' in (place.folder / "README.md").read_text()
     torch.manual_seed(loading.load(None, SMALL | {"text": text}).train.seed)
     first = build(model.spec)  # type: ignore[attr-defined]
@@ -131,8 +131,8 @@ def test_only_what_leaves_a_memory_is_compressed(text: str) -> None:
 
 def test_it_writes_on_beyond_its_context(text: str, tmp_path: Path) -> None:
     model = regard.load(trained(tmp_path / "run", text, memory=12, steps=6).folder)
-    assert model.spec.stack.memory == 12  # type: ignore[attr-defined]
-    assert isinstance(model.spec.stack.position, spec.RelativeSinusoids)  # type: ignore[attr-defined]
+    assert model.spec.stack.scheme == spec.Segments(12)  # type: ignore[attr-defined]
+    assert isinstance(model.spec.stack.block.position, spec.RelativeSinusoids)  # type: ignore[attr-defined]
     assert len(model.generate("The", max_new_tokens=60)) > 30  # type: ignore[attr-defined]
 
 
@@ -148,7 +148,7 @@ def test_language_models_look_as_they_are_told(word: str, text: str, tmp_path: P
     place = trained(tmp_path / "run", text, attention=word, steps=6, validate_every=6)
     model = regard.load(place.folder)
     made = gpt2.preset("tiny", 50, 16, attention=word).stack
-    assert model.spec.stack.pattern == made.pattern  # type: ignore[attr-defined]
+    assert model.spec.stack.block.pattern == made.block.pattern  # type: ignore[attr-defined]
     assert type(model.spec.stack.block.attention.mixer) is type(made.block.attention.mixer)  # type: ignore[attr-defined]
 
 

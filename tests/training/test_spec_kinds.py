@@ -27,8 +27,8 @@ TOKENS = spec.Tokens(64)
 ATTENTION = spec.Attention(2, 8, 8)
 BLOCK = spec.Block(ATTENTION, spec.FeedForward(8))
 CROSS_BLOCK = spec.Block(ATTENTION, spec.FeedForward(8), ATTENTION)
-STACK = spec.Stack(1, BLOCK)
-DECODER = spec.Stack(1, CROSS_BLOCK, spec.CausalMask())
+STACK = spec.Stack.of(1, BLOCK)
+DECODER = spec.Stack.of(1, CROSS_BLOCK, spec.CausalMask())
 CELLS = spec.Recurrent("gru")
 POOL = spec.Pool("mean", None)
 CLASSES = spec.ClassifierHead(2)
@@ -79,7 +79,7 @@ SPECS: dict[str, spec.Model] = {
     "graph classes": encoder(NODES, pool=POOL, labels=CLASSES),
     "recurrent text": spec.RecurrentEncoder(WIDTH, TOKENS, CELLS),
     "recurrent text classes": spec.RecurrentEncoder(WIDTH, TOKENS, CELLS, POOL, CLASSES),
-    "language model": spec.Decoder(WIDTH, TOKENS, spec.Stack(1, BLOCK, spec.CausalMask())),
+    "language model": spec.Decoder(WIDTH, TOKENS, spec.Stack.of(1, BLOCK, spec.CausalMask())),
     "recurrent language model": spec.RecurrentDecoder(WIDTH, TOKENS, CELLS),
     "dual encoder": spec.DualEncoder(
         encoder(TOKENS, pool=spec.Pool(width=8)), encoder(PATCHES, pool=spec.Pool(width=8))

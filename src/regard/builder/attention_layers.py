@@ -10,7 +10,7 @@ from torch import nn
 from regard import spec
 from regard.builder.own_parts import build_own_kernel
 from regard.builder.positions import build_layer_position
-from regard.core import attention, linear, projection
+from regard.core import attention, linear, projection, stack
 from regard.core.caches import segment_memory
 from regard.core.mixers import (
     additive_attention,
@@ -30,23 +30,24 @@ from regard.system import memory
 _BYTES_PER_DIRECTION = 32
 
 
-class SharedParts(NamedTuple):
-    """What all layers of a stack share: its spec, positions, and Linformer's projections."""
+class LayerParts(NamedTuple):
+    """What a layer has from its stack: the parts that it shares with others are one object."""
 
-    stack: spec.Stack
-    position: position_terms.AnyPosition | None
-    self_lengths: linformer.LengthProjection | None
+    scheme: spec.Scheme
+    d_model: int
+    type: stack.LayerType
+    self_lengths: linformer.LengthProjection | None  # Linformer's
     cross_lengths: linformer.LengthProjection | None
-    windows: shifted_window_attention.Windows | None = None  # of a layer in stages (Swin)
+    windows: shifted_window_attention.Windows | None  # of a layer in stages (Swin)
 
 
-def build_self_attention(
-    part: spec.Attention, shared: SharedParts, d_model: int
-) -> attention.Attention:
-    scale = _scale(part, shared.position)
-    relative = build_layer_position(shared.stack.position, part, d_model, scale)
-    compression = _compression(shared.stack, d_model)
-    mixer = _mixer(part, scale, shared.self_lengths)
+def build_self_attention(block: spec.Block, layer: LayerParts) -> attention.Attention:
+    part = block.attention
+    d_model = layer.d_model
+    scale = _scale(part, layer.type.position)
+    relative = build_layer_position(block.position, part, d_model, scale)
+    compression = _compression(layer.scheme, d_model)
+    mixer = _mixer(part, scale, layer.self_lengths)
     sizes = (d_model, part.heads, part.key_heads, part.d_k, part.d_v, part.bias)
     if part.projection == "global":
         assert isinstance(mixer, scaled_dot_product_attention.SoftmaxAttention)
@@ -58,7 +59,7 @@ def build_self_attention(
             mixer,
             _output_projection(part, d_model),
             global_projection,
-            _shared_position(part, shared, d_model, scale),
+            _shared_position(block, layer, scale),
         )
     project: projection.Projection
     match part.projection:
@@ -70,29 +71,31 @@ def build_self_attention(
         case _:
             project = projection.SelfProjection(*sizes)
     output = _output_projection(part, d_model)
-    position = relative or _shared_position(part, shared, d_model, scale)
-    if shared.stack.memory is not None:
+    position = relative or _shared_position(block, layer, scale)
+    if isinstance(layer.scheme, spec.Segments):
         return segment_attention.SegmentAttention(project, mixer, output, position, compression)
-    if shared.windows is not None:
+    if layer.windows is not None:
         return shifted_window_attention.WindowAttention(
-            project, mixer, output, shared.windows, part.heads
+            project, mixer, output, layer.windows, part.heads
         )
     return attention.Attention(project, mixer, output, position)
 
 
 def _shared_position(
-    part: spec.Attention, shared: SharedParts, d_model: int, scale: float
+    block: spec.Block, layer: LayerParts, scale: float
 ) -> position_terms.LayerPosition:
     """How the position of a stack acts in one of its layers."""
-    vectors = shared.stack.position
-    if isinstance(shared.position, rotary.Rope):
-        return shared.position
-    if not isinstance(shared.position, relative_position.Disentangled):
+    part = block.attention
+    position = layer.type.position
+    if isinstance(position, rotary.Rope):
+        return position
+    if not isinstance(position, relative_position.Disentangled):
         return position_terms.NO_POSITION
     project = None
-    if isinstance(vectors, spec.Disentangled) and vectors.projections != "shared":
-        terms = shared.position.scored
-        project = relative_position.PositionProjection(d_model, part.heads, part.d_k, terms)
+    if isinstance(block.position, spec.Disentangled) and block.position.projections != "shared":
+        project = relative_position.PositionProjection(
+            layer.d_model, part.heads, part.d_k, position.scored
+        )
     return relative_position.DisentangledScores(project, scale)
 
 
@@ -110,11 +113,10 @@ def global_tokens(
             assert_never(part)
 
 
-def build_cross_attention(
-    part: spec.Attention, shared: SharedParts, d_model: int
-) -> attention.Attention:
+def build_cross_attention(part: spec.Attention, layer: LayerParts) -> attention.Attention:
     # Positions of the stack concern its own sequence: they do not act on cross-attention.
-    mixer = _mixer(part, _scale(part, None), shared.cross_lengths)
+    d_model = layer.d_model
+    mixer = _mixer(part, _scale(part, None), layer.cross_lengths)
     sizes = (d_model, part.heads, part.key_heads, part.d_k, part.d_v, part.bias)
     project = projection.CrossProjection(*sizes)
     return attention.Attention(project, mixer, _output_projection(part, d_model))
@@ -137,8 +139,8 @@ def _scale(part: spec.Attention, position: position_terms.AnyPosition | None) ->
     return (terms * part.d_k) ** -0.5
 
 
-def _compression(part: spec.Stack, d_model: int) -> segment_memory.CompressiveMemory | None:
-    if part.compressed is None or part.memory is None:
+def _compression(part: spec.Scheme, d_model: int) -> segment_memory.CompressiveMemory | None:
+    if not isinstance(part, spec.Segments) or part.compressed is None:
         return None
     kind = part.compressed.function
     factor = part.compressed.factor

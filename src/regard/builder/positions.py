@@ -13,15 +13,30 @@ from regard.core.positions import position_terms, relative_position, rotary
 from regard.system.errors import ModelError
 
 
-def build_stack_position(part: spec.Stack, d_model: int) -> position_terms.AnyPosition | None:
-    match part.position:
+def position_sizes(block: spec.Block, d_model: int) -> spec.PositionSizes:
+    """The sizes that the position of a block depends on: equal ones are one part."""
+    attention = block.attention
+    match block.position:
+        case spec.Rope():
+            return spec.PositionSizes(d_model, 1, attention.d_k, causal=False)
+        case spec.Disentangled():
+            return spec.PositionSizes(d_model, 1, 1, causal=False)
+        case _:
+            causal = spec.is_causal(block.pattern)
+            return spec.PositionSizes(d_model, attention.heads, attention.d_k, causal)
+
+
+def build_stack_position(
+    part: spec.StackPosition | None, sizes: spec.PositionSizes
+) -> position_terms.AnyPosition | None:
+    match part:
         case None | spec.RelativeKeys() | spec.RelativeSinusoids():
             return None  # the last two have weights in each layer: see build_layer_position
         case spec.Rope(base, share, pairs, scaling):
             # d of Su et al.; partial rotation (GPT-NeoX, GPT-J) leaves the other dimensions alone.
-            dimensions = int(part.block.attention.d_k * share)
+            dimensions = int(sizes.d_k * share)
             frequencies = rotary.rope_frequencies(dimensions, base)
-            if 2 * len(frequencies) > part.block.attention.d_k:
+            if 2 * len(frequencies) > sizes.d_k:
                 raise ModelError(
                     f"RoPE needs an even number of rotated dimensions, not {dimensions}",
                     "set an even d_k, or another `share` of Rope",
@@ -30,24 +45,20 @@ def build_stack_position(part: spec.Stack, d_model: int) -> position_terms.AnyPo
             return rotary.Rope(_scaled_frequencies(frequencies, scaling), pairs, settings)
         case spec.T5Bias(count, distance):
             # Decoders need no buckets for later keys.
-            both_ways = not spec.is_causal(part.pattern)
-            heads = part.block.attention.heads
-            return relative_position.T5Bias(heads, count, distance, both_ways)
+            return relative_position.T5Bias(sizes.heads, count, distance, not sizes.causal)
         case spec.Alibi():
-            return relative_position.Alibi(part.block.attention.heads)
+            return relative_position.Alibi(sizes.heads)
         case spec.ShortestPathBias(distance):
-            return relative_position.ShortestPathBias(part.block.attention.heads, distance)
+            return relative_position.ShortestPathBias(sizes.heads, distance)
         case spec.RepeatedBlockBias(size, times, length):
             return relative_position.RepeatedBlockBias(size, times, length)
         case spec.Disentangled(distance, buckets, terms, table_norm, dropout):
             both = ("c2p", "p2c") if terms == "both" else (terms,)
+            d_model = sizes.d_model
             normed = build_norm(table_norm, d_model) if table_norm else None
             return relative_position.Disentangled(d_model, distance, buckets, both, normed, dropout)
         case _:
-            own_attention = part.block.attention
-            causal = spec.is_causal(part.pattern)
-            sizes = spec.PositionSizes(d_model, own_attention.heads, own_attention.d_k, causal)
-            return build_own_position(part.position, sizes)
+            return build_own_position(part, sizes)
 
 
 def build_layer_position(

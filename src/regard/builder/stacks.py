@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from typing import assert_never
+import functools
+from collections.abc import Callable
+from typing import Any, assert_never
 
 from regard import spec
 from regard.builder.attention_layers import (
-    SharedParts,
+    LayerParts,
     build_cross_attention,
     build_length_projection,
     build_self_attention,
@@ -14,8 +16,9 @@ from regard.builder.attention_layers import (
 )
 from regard.builder.masks import build_mask_pattern
 from regard.builder.norms import build_block_norm, build_norm
-from regard.builder.positions import build_stack_position
+from regard.builder.positions import build_stack_position, position_sizes
 from regard.core import block, feedforward, linear, mixture_of_experts, residual, stack
+from regard.core.masks import mask
 from regard.core.mixers import global_attention
 from regard.core.stacks import (
     conv_layer,
@@ -27,89 +30,94 @@ from regard.system.errors import ModelError
 
 
 def build_stack(part: spec.Stack, d_model: int) -> stack.Stack:
-    if part.stages is not None:
-        return _staged_stack(part, part.stages, d_model)
-    position = build_stack_position(part, d_model)
-    self_lengths = build_length_projection(part.block.attention, shared=True)
-    cross_lengths = build_length_projection(part.block.cross, shared=True)
-    # One object for all blocks: what it holds is shared by reference.
-    shared = SharedParts(part, position, self_lengths, cross_lengths)
-    blocks = [_block(one, shared, d_model) for one in part.unique_blocks]
+    layers = _layer_parts(part, d_model)
+    layer_types = [layer.type for layer in layers]
+    blocks = [_block(part.blocks[i], layers[i]) for i in part.unique_layers]
     final = build_block_norm(part.final, part.width(d_model)) if part.final else None
-    pattern = build_mask_pattern(part.pattern)
-    if part.block.attention.projection == "global":
-        default = global_tokens(part.block.attention.global_tokens)
-        pattern = global_attention.GlobalTokens(pattern, default)
-    segment_length = _segment_length(part)
-    if part.conv_layer is not None:
-        layer = _conv_layer(part.conv_layer, d_model)
-        return conv_layer.ConvStack(
-            blocks, part.layers, final, pattern, position, conv_layer=layer, dropout=part.dropout
-        )
-    if part.universal is not None:
-        return universal_transformer.UniversalStack(
-            blocks,
-            part.layers,
-            final,
-            pattern,
-            position,
-            universal=_universal(part.universal, d_model),
-            dropout=part.dropout,
-            segment_length=segment_length,
-        )
-    kind = stack.Stack
-    if isinstance(part.block.residual, spec.Reversible):
-        kind = reversible.ReversibleStack
-    return kind(
-        blocks,
-        part.layers,
-        final,
-        pattern,
-        position,
-        dropout=part.dropout,
-        segment_length=segment_length,
-        layer_drop=part.layer_drop,
-    )
-
-
-def _staged_stack(
-    part: spec.Stack, stages: spec.Stages, d_model: int
-) -> shifted_window_attention.StagedStack:
-    blocks = iter(part.blocks)
-    parts: list[block.AnyBlock] = []
-    merges = []
-    for stage, depth in enumerate(stages.depths):
-        width = 2**stage * d_model
-        side = stages.sides[stage]
-        for layer in range(depth):
-            windows = shifted_window_attention.Windows(
-                side, stages.window, stages.shift(stage, layer)
+    dropout = part.dropout
+    match part.scheme:
+        case spec.Plain(layer_drop):
+            return stack.Stack(blocks, layer_types, final, dropout=dropout, layer_drop=layer_drop)
+        case spec.Shared():
+            return stack.Stack(blocks, layer_types, final, dropout=dropout)
+        case spec.Segments() as segments:
+            return stack.Stack(
+                blocks, layer_types, final, dropout=dropout, segment_length=segments.length
             )
-            parts.append(_block(next(blocks), SharedParts(part, None, None, None, windows), width))
-        if stage + 1 < len(stages.depths):
-            # The authors' ε here is always PyTorch's own.
-            merging_norm = build_norm(spec.LayerNorm(1e-5), 4 * width)
-            reduce = linear.Linear(4 * width, 2 * width, bias=False)
-            merges.append(shifted_window_attention.PatchMerging(side, merging_norm, reduce))
-    final = build_block_norm(part.final, part.width(d_model)) if part.final else None
-    pattern = build_mask_pattern(part.pattern)
-    return shifted_window_attention.StagedStack(
-        parts, stages.depths, merges, final, pattern, dropout=part.dropout
-    )
+        case spec.Reversible(gives):
+            return reversible.ReversibleStack(blocks, layer_types, final, gives, dropout=dropout)
+        case spec.Universal(timing, halts, least, cost):
+            universal = universal_transformer.Universal(
+                d_model, timing=timing, halts=halts, least=least, cost=cost
+            )
+            return universal_transformer.UniversalStack(
+                blocks, layer_types, final, universal, dropout=dropout
+            )
+        case spec.ConvLayer() as convolution:
+            layer = _conv_layer(convolution, d_model)
+            return conv_layer.ConvStack(blocks, layer_types, final, layer, dropout=dropout)
+        case spec.Stages() as stages:
+            merges = _patch_merging(stages, d_model)
+            return shifted_window_attention.StagedStack(
+                blocks, layer_types, final, stages.depths, merges, dropout=dropout
+            )
+        case _:
+            assert_never(part.scheme)
 
 
-def _segment_length(part: spec.Stack) -> int | None:
-    """How many earlier positions the layers keep for a segment."""
-    if part.memory is None or part.compressed is None:
-        return part.memory
-    # Up to factor − 1 old positions wait until there are enough of them to compress.
-    return part.memory + part.compressed.length + part.compressed.factor - 1
+def _layer_parts(part: spec.Stack, d_model: int) -> list[LayerParts]:
+    """What each layer has from its stack; layers share what is made of equal parts."""
+    widths = [d_model] * part.layers
+    windows: list[shifted_window_attention.Windows | None] = [None] * part.layers
+    if isinstance(part.scheme, spec.Stages):
+        stages = part.scheme
+        places = [(stage, i) for stage, depth in enumerate(stages.depths) for i in range(depth)]
+        widths = [2**stage * d_model for stage, _ in places]
+        windows = [
+            shifted_window_attention.Windows(
+                stages.sides[stage], stages.window, stages.shift(stage, i)
+            )
+            for stage, i in places
+        ]
+    position: Callable[..., Any] = functools.cache(build_stack_position)
+    pattern = functools.cache(_mask_pattern)
+    layer_type: Callable[..., stack.LayerType] = functools.cache(stack.LayerType)
+    self_lengths = functools.cache(build_length_projection)
+    cross_lengths = functools.cache(build_length_projection)
+    types = []
+    for one in part.blocks:
+        has_global_tokens = one.attention.projection == "global"
+        mask_pattern = pattern(one.pattern, has_global_tokens, one.attention.global_tokens)
+        types.append(layer_type(mask_pattern, position(one.position, position_sizes(one, d_model))))
+    lengths = [self_lengths(one.attention, shared=True) for one in part.blocks]
+    memory_lengths = [cross_lengths(one.cross, shared=True) for one in part.blocks]
+    rows = zip(widths, types, lengths, memory_lengths, windows, strict=True)
+    return [LayerParts(part.scheme, *row) for row in rows]
 
 
-def _universal(part: spec.Universal, d_model: int) -> universal_transformer.Universal:
-    return universal_transformer.Universal(
-        d_model, timing=part.timing, halts=part.halts, least=part.least, cost=part.cost
-    )
+def _mask_pattern(
+    part: spec.MaskPattern,
+    has_global_tokens: bool,
+    by_default: spec.GlobalTokens | None,
+) -> mask.MaskPattern:
+    pattern = build_mask_pattern(part)
+    if has_global_tokens:
+        return global_attention.GlobalTokens(pattern, global_tokens(by_default))
+    return pattern
+
+
+def _patch_merging(
+    stages: spec.Stages, d_model: int
+) -> list[shifted_window_attention.PatchMerging]:
+    """Between each stage and the next, which is twice as wide."""
+    merges = []
+    for stage, side in enumerate(stages.sides[:-1]):
+        width = 2**stage * d_model
+        # The authors' ε here is always PyTorch's own.
+        merging_norm = build_norm(spec.LayerNorm(1e-5), 4 * width)
+        reduce = linear.Linear(4 * width, 2 * width, bias=False)
+        merges.append(shifted_window_attention.PatchMerging(side, merging_norm, reduce))
+    return merges
 
 
 def _conv_layer(part: spec.ConvLayer, d_model: int) -> conv_layer.ConvLayer:
@@ -124,13 +132,13 @@ def _conv_layer(part: spec.ConvLayer, d_model: int) -> conv_layer.ConvLayer:
     )
 
 
-def _block(part: spec.Block, shared: SharedParts, d_model: int) -> block.AnyBlock:
-    self_attention = build_self_attention(part.attention, shared, d_model)
+def _block(part: spec.Block, layer: LayerParts) -> block.AnyBlock:
+    d_model = layer.d_model
+    self_attention = build_self_attention(part, layer)
     cross = None
     if part.cross is not None:
-        cross = build_cross_attention(part.cross, shared, d_model)
-    causal = spec.is_causal(shared.stack.pattern)
-    feed_forward = _feedforward(part.feedforward, d_model, causal=causal)
+        cross = build_cross_attention(part.cross, layer)
+    feed_forward = _feedforward(part.feedforward, d_model, causal=spec.is_causal(part.pattern))
     sublayers = 3 if part.cross else 2  # one norm for each
     norms = [build_block_norm(part.norm, d_model) for _ in range(sublayers)]
     connections: list[residual.Residual]
@@ -142,24 +150,19 @@ def _block(part: spec.Block, shared: SharedParts, d_model: int) -> block.AnyBloc
         case spec.NoResidual(place):
             pre = place == "pre"
             connections = [residual.NoResidual(norm, part.dropout, pre=pre) for norm in norms]
-        case spec.Reversible(gives):
-            streams = reversible.ReversibleResidual(norms, part.dropout, gives)
-            return reversible.ReversibleBlock(self_attention, cross, feed_forward, streams)
         case spec.Parallel(count):
             parallel = residual.ParallelResidual(norms[:count], part.dropout)
             return block.ParallelBlock(self_attention, feed_forward, parallel)
         case _:
             assert_never(part.residual)
+    sequential = residual.SequentialResidual(connections)
+    if isinstance(layer.scheme, spec.Reversible):
+        return reversible.ReversibleBlock(self_attention, cross, feed_forward, sequential)
     layer_scales = None
     if part.layer_scale is not None:
         layer_scales = [residual.LayerScale(d_model, part.layer_scale) for _ in norms]
     return block.Block(
-        self_attention,
-        cross,
-        feed_forward,
-        residual.SequentialResidual(connections),
-        layer_scales,
-        part.drop_path,
+        self_attention, cross, feed_forward, sequential, layer_scales, part.drop_path
     )
 
 

@@ -105,9 +105,9 @@ class Context:
             return Positions(0, length, length)
         return self.state.positions(length)
 
-    def axes(self, x: Tensor) -> MaskAxes:
-        """The positions of x [rows, T, D], and of the keys to attend to."""
-        return MaskAxes.counted(0, x) if self.state is None else self.state.axes(x)
+    def axes(self, x: Tensor, layer: int) -> MaskAxes:
+        """The positions of x [rows, T, D], and of the keys that a layer attends to."""
+        return MaskAxes.counted(0, x) if self.state is None else self.state.axes(x, layer)
 
     def call(self, axes: MaskAxes, x: Tensor, padding_mask: Tensor | None) -> Call:
         """What masks and positions may know of a call on x [rows, T, D]."""

@@ -32,7 +32,11 @@ class Side(nn.Module):
 
     kind: ClassVar[SideKind] = "transformer"  # of its layers
     layers: int
-    position: Any  # what acts inside attention; None where order comes from elsewhere
+
+    @property
+    def position(self) -> Any:
+        """What acts inside attention; None where order comes from elsewhere."""
+        return None
 
     @property
     def carries_state(self) -> bool:

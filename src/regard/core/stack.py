@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import cached_property
-from typing import NamedTuple, cast
+from typing import Any, NamedTuple, cast
 
 import torch
 from torch import Tensor, nn
@@ -23,8 +23,16 @@ from regard.core.side import Side
 from regard.system.errors import ModelError
 
 
+class LayerType(NamedTuple):
+    """How the layers of one type attend (`layer_types` of transformers): the mask pattern of their
+    self-attention, and the position that acts inside it (RoPE, ALiBi, T5's bias)."""
+
+    pattern: MaskPattern
+    position: AnyPosition | None = None
+
+
 class LayerInputs(NamedTuple):
-    """Inputs that all layers of a stack share in one forward pass."""
+    """Inputs that all layers of a type share in one forward pass."""
 
     mask: AttentionMask
     positions: PositionTerms
@@ -36,20 +44,17 @@ class LayerInputs(NamedTuple):
 class Stack(Side):
     """A Transformer stack: blocks one after the other, and a final norm if there is one.
 
-    `pattern` is the mask pattern of self-attention, `position` the positional encoding that acts
-    inside attention (RoPE, ALiBi, T5's bias). One block may be applied `layers` times (ALBERT,
-    Universal Transformer). `segment_length` is how many positions of the segments before are
-    remembered (Transformer-XL). With `activation_checkpointing`, activations are recomputed in the
-    backward pass.
+    `layer_types` has one type a layer, the same object where they are alike. Fewer blocks than
+    layers are shared by consecutive ones (ALBERT, Universal Transformer). `segment_length` is how
+    many positions of the segments before are remembered (Transformer-XL). With
+    `activation_checkpointing`, activations are recomputed in the backward pass.
     """
 
     def __init__(
         self,
         blocks: Sequence[AnyBlock],
-        layers: int,
+        layer_types: Sequence[LayerType],
         final_norm: Norm | None,
-        pattern: MaskPattern,
-        position: AnyPosition | None = None,
         *,
         dropout: float = 0.0,
         segment_length: int | None = None,
@@ -57,17 +62,22 @@ class Stack(Side):
     ) -> None:
         super().__init__()
         self.blocks = nn.ModuleList(blocks)
-        self.layers = layers
+        self.layers = len(layer_types)
+        self.layer_types = list(layer_types)
+        first = {id(kind): number for number, kind in reversed([*enumerate(layer_types)])}
+        # Of each layer, the first one of its type.
+        self.first_alike = [first[id(kind)] for kind in layer_types]
+        positions: dict[int, Any] = {id(kind.position): kind.position for kind in layer_types}
         self.final_norm = final_norm
-        self.pattern = pattern
-        self.position = position
+        self.positions = nn.ModuleList(part for part in positions.values() if part is not None)
         self.dropout = Dropout(dropout)
         self.segment_length = segment_length
         self.layer_drop = LayerDrop(layer_drop) if layer_drop else None
         self.activation_checkpointing = False
 
     def extra_repr(self) -> str:
-        text = f"layers={self.layers}, mask={self.pattern}"
+        masks = dict.fromkeys(str(kind.pattern) for kind in self.layer_types)
+        text = f"layers={self.layers}, mask={' or '.join(masks)}"
         if len(self.blocks) < self.layers:
             text += ", one block for all"
         if self.segment_length is not None:
@@ -88,9 +98,9 @@ class Stack(Side):
         x = context.probe.through("embedded", in_autocast_dtype(x))
         for number in range(self.layers):
             layer = context.layer(number)
-            x = self.apply_block(number, x, inputs, layer)
+            x = self.apply_block(number, x, inputs[number], layer)
             x = context.layer_done(layer, x)
-        return context.probe.through("output", self.finish(x, inputs.padding_mask))
+        return context.probe.through("output", self.finish(x, inputs[0].padding_mask))
 
     def apply_block(
         self, number: int, x: Tensor, inputs: LayerInputs, context: LayerContext
@@ -110,8 +120,8 @@ class Stack(Side):
 
     def block(self, number: int) -> AnyBlock:
         """The block that is applied as layer `number`."""
-        # As many blocks as layers, or fewer that are repeated in turn.
-        return cast(AnyBlock, self.blocks[number % len(self.blocks)])
+        # As many blocks as layers, or fewer, each for consecutive ones.
+        return cast(AnyBlock, self.blocks[number * len(self.blocks) // self.layers])
 
     def residual_stream(self, embedded: Tensor) -> Tensor:
         """The input of the first block, from the embeddings."""
@@ -131,16 +141,25 @@ class Stack(Side):
         padding_mask: Tensor | None,
         context: Context,
         memory: EncoderOutput | None = None,
-    ) -> LayerInputs:
-        """The attention mask and the position terms of a call, made once for all layers."""
+    ) -> list[LayerInputs]:
+        """The attention mask and the position terms of each layer, made once for all of a type."""
         token_mask = self._token_mask(x, padding_mask, context)
-        axes = context.axes(x)
+        axes = context.axes(x, 0)
         call = context.call(axes, x, padding_mask)
-        mask = AttentionMask.lay(self.pattern, call, axes)
-        terms = position_terms(self.position, mask, self._position_ids(mask, call), call)
         memory_mask = cross_attention_mask(memory, context.state, context.documents)
-        self.block(0).prepare(mask, terms, memory_mask)
-        return LayerInputs(mask, terms, memory, memory_mask, token_mask)
+        inputs: list[LayerInputs] = []
+        for number, first in enumerate(self.first_alike):
+            if first < number:
+                inputs.append(inputs[first])
+                continue
+            pattern, position = self.layer_types[number]
+            if number > 0:  # other caches may hold other keys
+                axes = context.axes(x, number)
+            mask = AttentionMask.lay(pattern, call, axes)
+            terms = position_terms(position, mask, _position_ids(mask, call, pattern), call)
+            self.block(number).prepare(mask, terms, memory_mask)
+            inputs.append(LayerInputs(mask, terms, memory, memory_mask, token_mask))
+        return inputs
 
     def _token_mask(
         self, x: Tensor, padding_mask: Tensor | None, context: Context
@@ -162,15 +181,6 @@ class Stack(Side):
             return None
         return padding_mask[:, -x.shape[1] :]
 
-    def _position_ids(self, mask: AttentionMask, call: Call) -> Tensor:
-        """The positions of the queries: [T], or [B, T] counted in each document or from each row's
-        first token."""
-        if call.documents is not None:
-            return call.documents.positions
-        if call.padding_mask is None or not self.pattern.causal:
-            return mask.queries
-        return (mask.queries - first_token(call.padding_mask)).clamp_min(0)
-
     # ------------------------------------------------------------------ caches
 
     def start(
@@ -182,7 +192,7 @@ class Stack(Side):
         for number in range(self.layers):
             hidden = None if memory is None else memory.for_layer(number)
             block = self.block(number)
-            caches.append(block.start(rows, capacity, hidden, self.max_lookback, like))
+            caches.append(block.start(rows, capacity, hidden, self._max_lookback(number), like))
         return caches
 
     def start_segments(self, rows: int, width: int) -> list[LayerCache]:
@@ -194,12 +204,17 @@ class Stack(Side):
     # ------------------------------------------------------------------ what others ask
 
     @property
+    def position(self) -> AnyPosition | None:
+        """What acts inside the attention of the first layer."""
+        return self.layer_types[0].position
+
+    @property
     def carries_state(self) -> bool:
         return self.segment_length is not None
 
     @property
     def waits_for_device(self) -> bool:
-        return self.pattern.waits_for_device
+        return any(kind.pattern.waits_for_device for kind in self.layer_types)
 
     @property
     def mixes_positions(self) -> bool:
@@ -217,10 +232,9 @@ class Stack(Side):
         once."""
         return next(self.blocks[0].residual.parameters()).device  # type: ignore[union-attr]
 
-    @property
-    def max_lookback(self) -> int | None:
-        """The number of positions before the new ones that are needed; None: all."""
-        limits = (self.pattern.max_lookback, self.segment_length)
+    def _max_lookback(self, number: int) -> int | None:
+        """The number of positions before the new ones that a layer needs; None: all."""
+        limits = (self.layer_types[number].pattern.max_lookback, self.segment_length)
         return min((limit for limit in limits if limit is not None), default=None)
 
     def attentions(self) -> dict[str, HasHeads]:
@@ -232,6 +246,16 @@ class Stack(Side):
             if block.cross is not None:
                 attentions[f"{number}.cross"] = block.cross
         return attentions
+
+
+def _position_ids(mask: AttentionMask, call: Call, pattern: MaskPattern) -> Tensor:
+    """The positions of the queries: [T], or [B, T] counted in each document or from each row's
+    first token."""
+    if call.documents is not None:
+        return call.documents.positions
+    if call.padding_mask is None or not pattern.causal:
+        return mask.queries
+    return (mask.queries - first_token(call.padding_mask)).clamp_min(0)
 
 
 def in_autocast_dtype(x: Tensor) -> Tensor:

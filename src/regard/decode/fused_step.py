@@ -62,7 +62,7 @@ def _run_side(side: Side, x: Tensor, padding_mask: Tensor | None, context: Conte
     if not isinstance(side, Stack) or not _fits(side, x, context.state.layers):
         return side(x, padding_mask, context)
     inputs = side.layer_inputs(x, padding_mask, context)
-    if inputs.positions.relative is not None:
+    if any(one.positions.relative is not None for one in inputs):
         return side(x, padding_mask, context)
     return run_stack(side, x, inputs, context.state.layers)
 
@@ -154,14 +154,16 @@ def _is_static(cache: LayerCache, rows: int) -> bool:
 # ------------------------------------------------------------------ the stack
 
 
-def run_stack(stack: Stack, x: Tensor, inputs: LayerInputs, caches: Sequence[LayerCache]) -> Tensor:
+def run_stack(
+    stack: Stack, x: Tensor, inputs: Sequence[LayerInputs], caches: Sequence[LayerCache]
+) -> Tensor:
     """x [rows, 1, D], one new token each, through all blocks and the final norm."""
     from regard.core.kernels.decode_step import Sum, summed
 
     residual = Sum(x[:, 0])  # [rows, D]
     for number in range(stack.layers):
         block = cast(Block, stack.block(number))
-        residual = _run_block(block, residual, inputs, caches[number])
+        residual = _run_block(block, residual, inputs[number], caches[number])
     # The last sublayer's output may still wait to be added to the stream.
     if stack.final_norm is not None or residual.parts is not None:
         final = None if stack.final_norm is None else kernel_norm(stack.final_norm)

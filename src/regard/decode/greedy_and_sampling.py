@@ -174,8 +174,7 @@ def _prefill_is_capturable(model: Generative) -> bool:
     stack = model.stacks()["decoder"]
     return (
         isinstance(stack, Stack)
-        and stack.pattern == CausalMask()
-        and stack.max_lookback is None
+        and all(kind.pattern == CausalMask() for kind in stack.layer_types)
         and fused_step.is_usual(stack)
     )
 

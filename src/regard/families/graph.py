@@ -52,7 +52,7 @@ def preset(
     pattern = spec.NeighbourMask() if neighbours else spec.FullMask()
     paths = settings["distances"]
     position = spec.ShortestPathBias(paths) if paths else None
-    stack = spec.Stack(
+    stack = spec.Stack.of(
         settings["layers"],
         block,
         pattern=pattern,

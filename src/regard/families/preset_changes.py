@@ -45,7 +45,7 @@ RESIDUALS: dict[str, spec.Residual] = {
     "post": spec.PostNorm(),
     "pre": spec.PreNorm(),
     "parallel": spec.Parallel(),  # GPT-J, PaLM, GPT-NeoX
-    "reversible": spec.Reversible(),  # Reformer
+    "reversible": spec.PreNorm(),  # in two streams: Reformer
     "none": spec.NoResidual(),
 }
 NORMS: dict[str, spec.Norm] = {
@@ -118,7 +118,7 @@ def with_changes(model: spec.Model, length: int, changes: Mapping[str, Any]) -> 
 
 def _dropout(model: spec.Model, probability: float, length: int) -> spec.Model:
     def of_stack(stack: spec.Stack) -> spec.Stack:
-        return _with_blocks(stack, lambda block: replace(block, dropout=probability))
+        return stack.with_blocks(dropout=probability)
 
     changed = _with_stacks("dropout", model, of_stack)
     return _with_front_ends(changed, lambda part: replace(part, dropout=probability))
@@ -134,10 +134,17 @@ def _attention_dropout(model: spec.Model, probability: float, length: int) -> sp
 
 
 def _drop_path(model: spec.Model, probability: float, length: int) -> spec.Model:
-    def of_block(block: spec.Block) -> spec.Block:
-        return replace(block, drop_path=probability)
+    def of_stack(stack: spec.Stack) -> spec.Stack:
+        if not isinstance(stack.scheme, spec.Stages):
+            return stack.with_blocks(drop_path=probability)
+        rates = [stack.scheme.drop_path(probability, i) for i in range(stack.layers)]
+        return replace(stack, blocks=tuple(map(_with_drop_path, stack.blocks, rates)))
 
-    return _with_stacks("drop_path", model, lambda stack: _with_blocks(stack, of_block))
+    return _with_stacks("drop_path", model, of_stack)
+
+
+def _with_drop_path(block: spec.Block, probability: float) -> spec.Block:
+    return replace(block, drop_path=probability)
 
 
 def _with_attention_dropout(part: spec.Attention, probability: float) -> spec.Attention:
@@ -175,14 +182,18 @@ def _residual(model: spec.Model, word: str, length: int) -> spec.Model:
     residual = RESIDUALS[_word("residual", word, RESIDUALS)]
 
     def of_stack(stack: spec.Stack) -> spec.Stack:
-        if isinstance(stack.block.residual, type(residual)):
+        reversible = isinstance(stack.scheme, spec.Reversible)
+        to_reversible = word == "reversible"
+        if isinstance(stack.block.residual, type(residual)) and reversible == to_reversible:
             return stack
         # Only post-norm leaves the stream normalized; the others end with a norm.
         final = None
         if not isinstance(residual, spec.PostNorm | spec.NoResidual):
             final = stack.final or stack.block.norm
-        changed = _with_blocks(stack, lambda block: replace(block, residual=residual))
-        return replace(changed, final=final)
+        if reversible:
+            stack = replace(stack, scheme=spec.Plain())
+        stack = replace(stack.with_blocks(residual=residual), final=final)
+        return _with_scheme(stack, spec.Reversible()) if to_reversible else stack
 
     return _with_stacks("residual", model, of_stack)
 
@@ -194,8 +205,7 @@ def _norm(model: spec.Model, word: str, length: int) -> spec.Model:
         # A norm of the same kind keeps its family's ε.
         if isinstance(stack.block.norm, type(norm)):
             return stack
-        changed = _with_blocks(stack, lambda block: replace(block, norm=norm))
-        return replace(changed, final=stack.final and norm)
+        return replace(stack.with_blocks(norm=norm), final=stack.final and norm)
 
     return _with_stacks("norm", model, of_stack)
 
@@ -249,11 +259,11 @@ def _position(model: spec.Model, word: str, length: int) -> spec.Model:
         return replace(part, position=at_input)
 
     def of_stack(stack: spec.Stack) -> spec.Stack:
-        changed = replace(stack, position=positions.inside)
-        if stack.universal is None:
-            return changed
+        stack = stack.with_blocks(position=positions.inside)
+        if not isinstance(stack.scheme, spec.Universal):
+            return stack
         # A Universal Transformer adds sinusoids at each step; these other positions replace.
-        return replace(changed, universal=replace(stack.universal, timing=False))
+        return replace(stack, scheme=replace(stack.scheme, timing=False))
 
     # Front ends first: a segment memory allows no positions there.
     return _with_stacks("position", _with_front_ends(model, of_front_end), of_stack)
@@ -289,11 +299,12 @@ def _memory(model: spec.Model, positions: int, length: int) -> spec.Model:
         )
     stack = model.stack
     # Positions at the input would begin anew in each segment (Transformer-XL, Section 3.3).
-    if model.tokens.position is not None or stack.position is None:
+    if model.tokens.position is not None or stack.block.position is None:
         tokens = replace(model.tokens, position=None)
-        stack = replace(stack, position=spec.RelativeSinusoids())
+        stack = stack.with_blocks(position=spec.RelativeSinusoids())
         model = replace(model, tokens=tokens, stack=stack)
-    return replace(model, stack=replace(stack, memory=positions))
+    compressed = stack.scheme.compressed if isinstance(stack.scheme, spec.Segments) else None
+    return replace(model, stack=_with_scheme(stack, spec.Segments(positions, compressed)))
 
 
 def _compressed(model: spec.Model, option: str, length: int) -> spec.Model:
@@ -302,7 +313,11 @@ def _compressed(model: spec.Model, option: str, length: int) -> spec.Model:
             "only decoder-only language models support a compressive memory", "remove `compressed`"
         )
     compressed = parse_compressed_memory(option)
-    return replace(model, stack=replace(model.stack, compressed=compressed))
+    scheme = model.stack.scheme
+    if not isinstance(scheme, spec.Segments):
+        raise SettingError("`compressed` needs a segment memory", "set `memory`")
+    scheme = replace(scheme, compressed=compressed)
+    return replace(model, stack=replace(model.stack, scheme=scheme))
 
 
 def _attention(model: spec.Model, option: str, length: int) -> spec.Model:
@@ -319,21 +334,27 @@ def _decoder_attention(model: spec.Model, option: str, length: int) -> spec.Mode
 
 def _with_attention(stack: spec.Stack, option: str, length: int) -> spec.Stack:
     mixer, _ = parse_attention(option)
-    part = stack.block.attention
-    dropout = part.mixer.dropout
-    # Linear attention does not compute weights, so the family's dropout on them does not apply.
-    if isinstance(mixer, spec.LinearAttention):
-        dropout = 0.0
-    mixer = spec.SoftmaxAttention(dropout)
-    softmax = replace(part, mixer=mixer, projection="apart", global_tokens=None)
-    causal = spec.is_causal(stack.pattern)
-    attention, pattern = self_attention(option, softmax, length, causal=causal)
-    # The bias for repeated blocks belongs to the pattern that is replaced (BigBird).
-    position = stack.position
-    if isinstance(position, spec.RepeatedBlockBias):
-        position = None
-    block = replace(stack.block, attention=attention)
-    return replace(stack, block=block, pattern=pattern, position=position, alternating_blocks=())
+
+    def of_block(block: spec.Block) -> spec.Block:
+        dropout = block.attention.mixer.dropout
+        # Linear attention does not compute weights, so the family's dropout does not apply.
+        if isinstance(mixer, spec.LinearAttention):
+            dropout = 0.0
+        softmax = replace(
+            block.attention,
+            mixer=spec.SoftmaxAttention(dropout),
+            projection="apart",
+            global_tokens=None,
+        )
+        causal = spec.is_causal(block.pattern)
+        attention, pattern = self_attention(option, softmax, length, causal=causal)
+        # The bias for repeated blocks belongs to the pattern that is replaced (BigBird).
+        position = block.position
+        if isinstance(position, spec.RepeatedBlockBias):
+            position = None
+        return replace(block, attention=attention, pattern=pattern, position=position)
+
+    return _with_blocks(stack, of_block)
 
 
 def _share(model: spec.Model, word: str, length: int) -> spec.Model:
@@ -448,8 +469,14 @@ def _with_stacks(
 
 
 def _with_blocks(stack: spec.Stack, change: Callable[[spec.Block], spec.Block]) -> spec.Stack:
-    others = tuple(change(block) for block in stack.alternating_blocks)
-    return replace(stack, block=change(stack.block), alternating_blocks=others)
+    return replace(stack, blocks=tuple(map(change, stack.blocks)))
+
+
+def _with_scheme(stack: spec.Stack, scheme: spec.Scheme) -> spec.Stack:
+    if not isinstance(stack.scheme, spec.Plain | type(scheme)):
+        names = (type(stack.scheme).__name__, type(scheme).__name__)
+        raise SettingError(f"a stack cannot be {names[0]} and {names[1]}", "choose one of them")
+    return replace(stack, scheme=scheme)
 
 
 def _with_front_ends(model: spec.Model, change: Callable[[Any], Any]) -> spec.Model:

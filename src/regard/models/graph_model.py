@@ -247,11 +247,11 @@ def _structure(
         for row, (graph_edges, size) in enumerate(zip(edges, sizes, strict=True)):
             vectors[row, :size] = torch.from_numpy(laplacian_eigenvectors(graph_edges, size, count))
         tensors["eigenvectors"] = vectors
-    if isinstance(spec.stack.position, kinds.ShortestPathBias):
+    if isinstance(spec.stack.block.position, kinds.ShortestPathBias):
         # −1 is "no path", for padding too; int16, because N² of them are the largest input.
         distances = torch.full((len(sizes), longest, longest), -1, dtype=torch.int16)
         for row, (graph_edges, size) in enumerate(zip(edges, sizes, strict=True)):
-            paths = shortest_paths(graph_edges, size, spec.stack.position.distance)
+            paths = shortest_paths(graph_edges, size, spec.stack.block.position.distance)
             distances[row, :size, :size] = torch.from_numpy(paths)
         tensors["distances"] = distances
     return tensors

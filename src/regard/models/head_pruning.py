@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any, TypeVar
 
 import torch
@@ -29,18 +30,32 @@ def prunable_attentions(model: Model) -> dict[str, int]:
 
     Of a block that several layers share (ALBERT, Universal Transformer), only the first is listed.
     """
-    spec_stacks = model.spec.stacks
+    stacks = model.spec.stacks
     heads: dict[str, int] = {}
     visited: set[int] = set()
     for name, part in attentions(model.model).items():  # type: ignore[arg-type]
         if id(part) in visited:
             continue
         visited.add(id(part))
-        stack, _, kind = name.rsplit(".", 2)  # encoder, 3, self
-        is_cross = kind == "cross"
-        if isinstance(part, Attention) and kinds.prunable(spec_stacks[stack], is_cross):
+        stack, layer, kind = name.rsplit(".", 2)  # encoder, 3, self
+        if isinstance(part, Attention) and _is_prunable(stacks[stack].blocks[int(layer)], kind):
             heads[name] = part.heads
     return heads
+
+
+def _is_prunable(block: kinds.Block, kind: str) -> bool:
+    """Whether heads can be pruned from a single layer.
+
+    They cannot if a bias for all layers has one entry per head, if groups of heads share their
+    keys, or if the mixer has weights or random draws per head.
+    """
+    part = block.attention if kind == "self" else block.cross
+    biased = isinstance(block.position, kinds.T5Bias | kinds.Alibi | kinds.BuildsPosition)
+    if part is None or (kind == "self" and biased):
+        return False
+    ungrouped = part.key_heads in (1, part.heads)  # multi-query or plain multi-head attention
+    mixers = kinds.SoftmaxAttention | kinds.LinearAttention
+    return ungrouped and isinstance(part.mixer, mixers) and part.projection != "shared"
 
 
 def choose_heads(model: Model, importance: Importance, amount: str) -> list[Head]:
@@ -109,14 +124,24 @@ def prune_heads(model: M, heads: Sequence[Head]) -> M:
     # The spec follows the weights, so that config.json describes what was saved.
     pruned_stacks: dict[str, Any] = pruned.model.stacks()  # type: ignore[arg-type,assignment]
     pruned.spec = model.spec.with_stacks(
-        {name: _count_heads(spec, pruned_stacks[name]) for name, spec in model.spec.stacks.items()}
+        {name: _with_heads(spec, pruned_stacks[name]) for name, spec in model.spec.stacks.items()}
     )
     return pruned
 
 
-def _count_heads(spec: kinds.Stack, stack: Stack) -> kinds.Stack:
+def _with_heads(spec: kinds.Stack, stack: Stack) -> kinds.Stack:
     """The spec of a stack with the number of heads in each of its layers."""
-    blocks: list[Any] = list(stack.blocks)
-    self_heads = tuple(block.attention.heads for block in blocks)
-    cross_heads = tuple(block.cross.heads for block in blocks if block.cross is not None)
-    return kinds.with_heads(spec, self_heads, cross_heads)
+    blocks = []
+    for layer, block in enumerate(spec.blocks):
+        built = stack.block(layer)
+        attention = _fewer(block.attention, built.attention.heads)
+        cross = block.cross
+        if cross is not None and built.cross is not None:
+            cross = _fewer(cross, built.cross.heads)
+        blocks.append(replace(block, attention=attention, cross=cross))
+    return replace(spec, blocks=tuple(blocks))
+
+
+def _fewer(part: kinds.Attention, heads: int) -> kinds.Attention:
+    """Either each head has its own keys, then these become fewer too, or all heads share theirs."""
+    return replace(part, heads=heads, groups=None if part.key_heads == part.heads else part.groups)

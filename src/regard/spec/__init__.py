@@ -174,19 +174,20 @@ from regard.spec.residual import (
     PostNorm,
     PreNorm,
     Residual,
-    Reversible,
     RMSNorm,
 )
 from regard.spec.stack import (
     Block,
     CompressiveMemory,
     ConvLayer,
+    Plain,
+    Reversible,
+    Scheme,
+    Segments,
+    Shared,
     Stack,
     Stages,
     Universal,
-    fewer,
-    prunable,
-    with_heads,
 )
 # fmt: on
 # isort: on
@@ -286,6 +287,7 @@ __all__ = [
     "Patches",
     "PixelDecoder",
     "PixelShuffleHead",
+    "Plain",
     "Points",
     "Pool",
     "PositionSizes",
@@ -308,10 +310,13 @@ __all__ = [
     "Rope",
     "RopeScaling",
     "ScaledDotScore",
+    "Scheme",
+    "Segments",
     "SequenceToSequence",
     "SeriesEncoderDecoder",
     "SeriesHead",
     "SeriesPatches",
+    "Shared",
     "ShortestPathBias",
     "Sinusoidal",
     "SoftmaxAttention",
@@ -329,15 +334,12 @@ __all__ = [
     "Waveform",
     "WindowMask",
     "counts_from_the_end",
-    "fewer",
     "from_dict",
     "image_stride",
     "is_causal",
     "masked_image_model",
     "own_kinds",
-    "prunable",
     "to_dict",
-    "with_heads",
 ]  # fmt: skip
 
 # In errors and pickles a kind is `regard.spec.SoftmaxAttention`, whichever file defines it.

@@ -19,7 +19,7 @@ from regard.spec.model_spec import (
     check_tied,
     chunks_shift,
 )
-from regard.spec.stack import Stack
+from regard.spec.stack import Segments, Stack
 from regard.spec.validation import Size
 from regard.system.errors import ModelError
 
@@ -43,7 +43,7 @@ class Decoder(ModelSpec):
             for b in self.stack.blocks
         ):
             raise chunks_shift()
-        if self.stack.memory is not None and self.tokens.position is not None:
+        if isinstance(self.stack.scheme, Segments) and self.tokens.position is not None:
             raise ModelError(
                 "positions added at the input start again in each segment, so they do not "
                 "work with a segment memory",

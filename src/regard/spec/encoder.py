@@ -113,11 +113,15 @@ class Encoder(ModelSpec):
                 # Whisper has no attention mask: padding is silence, and is attended to.
                 return arguments(name)
             case NodeFeatures(laplacian=laplacian):
+                paths = isinstance(self.stack.block.position, ShortestPathBias)
                 return (
                     *arguments(name, "attention_mask"),
                     Input("edges"),
                     Input("eigenvectors", required=laplacian > 0),
-                    Input("distances", required=isinstance(self.stack.position, ShortestPathBias)),
+                    Input(
+                        "distances",
+                        required=paths,
+                    ),
                 )
             case Waveform() if self.contrastive is not None:
                 return arguments(name, "attention_mask mask_time_indices sampled_negative_indices")
@@ -242,7 +246,10 @@ def _check_pixels(model: Encoder) -> None:
 def _check_graph(model: Encoder) -> None:
     """Neighbour masks and shortest-path biases need graphs."""
     stack = model.stack
-    along_edges = stack.pattern == NeighbourMask() or isinstance(stack.position, ShortestPathBias)
+    along_edges = any(
+        block.pattern == NeighbourMask() or isinstance(block.position, ShortestPathBias)
+        for block in stack.blocks
+    )
     if along_edges and not isinstance(model.input, NodeFeatures):
         raise ModelError(
             "NeighbourMask and ShortestPathBias need graphs as input", "set input=NodeFeatures(…)"

@@ -19,7 +19,7 @@ from regard.spec.model_spec import (
     check_recurrent_encoder,
     chunks_shift,
 )
-from regard.spec.stack import Stack
+from regard.spec.stack import Segments, Stack
 from regard.spec.validation import Size
 from regard.system.errors import ModelError
 
@@ -74,15 +74,15 @@ class EncoderDecoder(ModelSpec):
                 "classification by an encoder–decoder needs both `pool` and `labels`",
                 "set both, or neither",
             )
-        if self.decoder.compressed is not None:
+        if any(isinstance(stack.scheme, Segments) for stack in (self.encoder, self.decoder)):
             raise ModelError(
-                ("compressed memory is for language models, which read a text segment by segment"),
-                "remove `compressed`",
+                "a segment memory is for language models, which read a text segment by segment",
+                "use another scheme",
             )
-        if self.decoder.block.cross is None:
+        if any(block.cross is None for block in self.decoder.blocks):
             raise ModelError(
                 "the decoder of an encoder–decoder has no cross-attention",
-                "set decoder.block.cross",
+                "set `cross` of its blocks",
             )
         if any(stack.width(self.d_model) != self.d_model for stack in (self.encoder, self.decoder)):
             raise ModelError(
@@ -223,10 +223,10 @@ class SeriesEncoderDecoder(ModelSpec):
     output: Distribution | None = field(default_factory=Distribution)  # None: without a head
 
     def validate(self) -> None:
-        if self.decoder.block.cross is None:
+        if any(block.cross is None for block in self.decoder.blocks):
             raise ModelError(
                 "the decoder of an encoder–decoder has no cross-attention",
-                "set decoder.block.cross",
+                "set `cross` of its blocks",
             )
         if any(stack.width(self.d_model) != self.d_model for stack in (self.encoder, self.decoder)):
             raise ModelError(

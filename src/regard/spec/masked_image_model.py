@@ -7,6 +7,7 @@ import dataclasses
 from regard.spec.encoder import Encoder
 from regard.spec.frontend import Patches
 from regard.spec.pixel_decoder import PixelShuffleHead
+from regard.spec.stack import Stages
 from regard.system.errors import ModelError
 
 SIMMIM_MASK_RATIO = 0.6  # Section 4.1
@@ -49,8 +50,8 @@ def masked_image_model(
 def image_stride(encoder: Encoder) -> int | None:
     """Pixels along an image for each position of the last layer; None if they do not divide it."""
     patches = encoder.patches
-    stages = encoder.stack.stages
-    side = patches.side if stages is None else stages.sides[-1]
+    scheme = encoder.stack.scheme
+    side = scheme.sides[-1] if isinstance(scheme, Stages) else patches.side
     if patches.size % side or patches.size % patches.patch:
         return None
     return patches.size // side

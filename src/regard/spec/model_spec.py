@@ -115,12 +115,13 @@ def check_no_cross(stack: Stack) -> None:
 
 def check_decoder(stack: Stack) -> None:
     """Autoregressive decoding: the mask is causal, and the same for every length of the text."""
-    if not is_causal(stack.pattern):
+    patterns = {block.pattern for block in stack.blocks}
+    if not all(map(is_causal, patterns)):
         raise ModelError(
             "the mask of a decoder must be causal",
             "combine its pattern with a causal mask: And(CausalMask(), …)",
         )
-    if counts_from_the_end(stack.pattern):
+    if any(map(counts_from_the_end, patterns)):
         raise ModelError(
             "the mask of a decoder must not depend on the length of the text",
             "use GlobalMask(last=0) and RandomBlockMask(of='before')",

@@ -62,21 +62,10 @@ class Parallel(Part):
 
 
 @dataclass(frozen=True)
-class Reversible(Part):
-    """Reversible residual layers (Kitaev et al. 2020, Reformer), with two streams.
-
-    Each sublayer maps (a, b) to (b, a + sublayer(norm(b))). Both streams start as the
-    embedding. The backward pass recomputes activations from the output instead of storing them.
-    """
-
-    gives: Literal["mean", "both"] = "mean"  # output: mean of the streams, or both concatenated
-
-
-@dataclass(frozen=True)
 class NoResidual(Part):
     """No residual connection: norm(sublayer(x)), or sublayer(norm(x)) with the norm before."""
 
     norm: Literal["post", "pre"] = "post"  # where the norm stands, as in PostNorm and PreNorm
 
 
-Residual = PostNorm | PreNorm | Parallel | Reversible | NoResidual
+Residual = PostNorm | PreNorm | Parallel | NoResidual

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import itertools
 import reprlib
 from collections.abc import Iterable, Mapping
 from typing import Any
@@ -21,7 +22,7 @@ from regard.spec import (
     residual,
     stack,
 )
-from regard.spec.validation import check_field, describe, type_hints
+from regard.spec.validation import Depth, check_field, describe, type_hints
 from regard.system.errors import ModelError, did_you_mean
 
 # The `kind` written to JSON → its class: all dataclasses of the other files.
@@ -58,6 +59,9 @@ def to_dict(part: Any) -> Any:
         fields = {f.name: to_dict(getattr(part, f.name)) for f in dataclasses.fields(part)}
         return {"kind": name, **fields}
     if isinstance(part, tuple):
+        runs = [(item, len(list(run))) for item, run in itertools.groupby(part)]
+        if any(dataclasses.is_dataclass(item) for item in part):  # equal blocks once
+            return [to_dict(item) | {"repeat": n} if n > 1 else to_dict(item) for item, n in runs]
         return [to_dict(item) for item in part]
     if part is None or isinstance(part, bool | int | float | str):
         return part
@@ -106,7 +110,7 @@ def _refuse_known_name(name: str) -> None:
 def _read(data: Any, kinds: Mapping[str, type]) -> Any:
     # JSON has no tuples: every list of a spec was one.
     if isinstance(data, list):
-        return tuple(_read(item, kinds) for item in data)
+        return tuple(item for value in data for item in _read_run(value, kinds))
     if not isinstance(data, dict):
         return data
     name = data.get("kind")
@@ -137,6 +141,15 @@ def _read(data: Any, kinds: Mapping[str, type]) -> Any:
             problem = f"{name} is incomplete: it has no {key!r}"
             raise ModelError(problem, f"add it: {describe(hints[key])}")
     return kind(**values)
+
+
+def _read_run(data: Any, kinds: Mapping[str, type]) -> tuple[Any, ...]:
+    """An item of a list, as often as it says."""
+    if not isinstance(data, dict) or "repeat" not in data:
+        return (_read(data, kinds),)
+    check_field("a part of a list", "repeat", data["repeat"], Depth)
+    part = _read({key: value for key, value in data.items() if key != "repeat"}, kinds)
+    return (part,) * data["repeat"]
 
 
 def _is_required(field: dataclasses.Field[Any]) -> bool:

@@ -251,7 +251,7 @@ def with_task_head(
         bare = without_heads(description)
         head = spec.ClassifierHead(count, task, dropout=bare.stack.block.dropout)
         # A causal model knows the text at its last token only.
-        pool = spec.Pool("last", None) if spec.is_causal(bare.stack.pattern) else spec.Pool()
+        pool = spec.Pool("last", None) if spec.is_causal(bare.stack.block.pattern) else spec.Pool()
         encoder = replace(bare, labels=head, pool=None if head.each else pool)
     assert isinstance(encoder, spec.Encoder)
     return encoder

@@ -395,9 +395,9 @@ class DecoderState:
         """The positions of the next `new` tokens, as embeddings count them."""
         return self.layers[0].self_attention.positions(self.position, new)
 
-    def axes(self, x: Tensor) -> MaskAxes:
-        """The positions of the next tokens x [rows, T, D], and of all keys."""
-        axes = self.layers[0].self_attention.axes(self.position, x)
+    def axes(self, x: Tensor, layer: int) -> MaskAxes:
+        """The positions of the next tokens x [rows, T, D], and of all keys of a layer."""
+        axes = self.layers[layer].self_attention.axes(self.position, x)
         if self.ancestry is None:
             return axes
         ancestry = self._extend_ancestry(axes.length)

@@ -11,10 +11,8 @@ from regard.core.context import LayerContext
 from regard.core.dropout import Dropout
 from regard.core.feedforward import ACTIVATIONS
 from regard.core.masks.attention_mask import AttentionMask
-from regard.core.masks.mask import MaskPattern
 from regard.core.norm import Norm
-from regard.core.positions.position_terms import AnyPosition
-from regard.core.stack import LayerInputs, Stack
+from regard.core.stack import LayerInputs, LayerType, Stack
 
 
 class ConvLayer(nn.Module):
@@ -46,15 +44,13 @@ class ConvStack(Stack):
     def __init__(
         self,
         blocks: Sequence[AnyBlock],
-        layers: int,
+        layer_types: Sequence[LayerType],
         final_norm: Norm | None,
-        pattern: MaskPattern,
-        position: AnyPosition | None = None,
-        *,
         conv_layer: ConvLayer,
+        *,
         dropout: float = 0.0,
     ) -> None:
-        super().__init__(blocks, layers, final_norm, pattern, position, dropout=dropout)
+        super().__init__(blocks, layer_types, final_norm, dropout=dropout)
         self.conv_layer = conv_layer
 
     def apply_block(

@@ -14,51 +14,35 @@ from functools import partial
 from typing import Any, cast
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 from regard.core.attention import Attention
 from regard.core.block import AnyBlock
 from regard.core.context import Context, LayerContext
-from regard.core.dropout import Dropout
 from regard.core.encoder_output import EncoderOutput
 from regard.core.feedforward import PositionWise
 from regard.core.masks.attention_mask import AttentionMask
 from regard.core.norm import Norm
 from regard.core.positions.position_terms import PositionTerms
-from regard.core.stack import LayerInputs, Stack
+from regard.core.residual import SequentialResidual
+from regard.core.stack import LayerInputs, LayerType, Stack
 
 Sublayer = Callable[[Tensor], Tensor]
-
-
-class ReversibleResidual(nn.Module):
-    """The norms and the dropout of a block with two streams. `gives` says what a stack of them
-    returns: the `mean` of both streams, or `both`."""
-
-    def __init__(self, norms: list[Norm], dropout: float, gives: str = "mean") -> None:
-        super().__init__()
-        self.gives = gives
-        self.norms = nn.ModuleList(norms)
-        self.dropout = Dropout(dropout)
-
-    def around(self, number: int, sublayer: Sublayer) -> Sublayer:
-        """The term that a sublayer adds to the other stream: Dropout(Sublayer(norm(x)))."""
-        norm = self.norms[number]
-        return lambda x: self.dropout(sublayer(norm(x)))
 
 
 class ReversibleBlock(AnyBlock):
     """Self-attention, cross-attention if there is one, feed-forward; both streams side by side,
     [B, T, 2·D]."""
 
-    residual: ReversibleResidual
+    residual: SequentialResidual
 
     def __init__(
         self,
         attention: Attention,
         cross: Attention | None,
         feedforward: PositionWise,
-        residual: ReversibleResidual,
+        residual: SequentialResidual,
     ) -> None:
         super().__init__()
         self.attention = attention
@@ -91,22 +75,36 @@ class ReversibleBlock(AnyBlock):
         memory_mask: AttentionMask | None,
     ) -> list[Sublayer]:
         """The functions of the sublayers, each added to the other stream, in order."""
-        residual = self.residual
-        attend = partial(self.self_attention, mask=mask, positions=positions, context=context)
-        steps = [residual.around(0, attend)]
-        if self.cross is not None:
-            cross = partial(
-                self.cross_attention, memory_mask=memory_mask, context=context, memory=memory
-            )
-            steps.append(residual.around(1, cross))
-        feed = partial(self.feed_forward, context=context)
-        steps.append(residual.around(len(steps), feed))
-        return steps
+        sublayers = [
+            partial(self.self_attention, mask=mask, positions=positions, context=context),
+            partial(self.cross_attention, memory_mask=memory_mask, context=context, memory=memory),
+            partial(self.feed_forward, context=context),
+        ]
+        if self.cross is None:
+            del sublayers[1]
+        return list(map(_added, self.residual.each, sublayers))
+
+
+def _added(connection: Any, sublayer: Sublayer) -> Sublayer:
+    """What a sublayer adds to the other stream: Dropout(Sublayer(norm(x)))."""
+    return lambda x: connection.dropout(sublayer(connection.norm(x)))
 
 
 class ReversibleStack(Stack):
-    """A stack of reversible blocks. In training, activations are computed again from the
-    outputs."""
+    """A stack of reversible blocks, which `gives` the `mean` of both streams, or `both`. In
+    training, activations are computed again from the outputs."""
+
+    def __init__(
+        self,
+        blocks: Sequence[AnyBlock],
+        layer_types: Sequence[LayerType],
+        final_norm: Norm | None,
+        gives: str,
+        *,
+        dropout: float = 0.0,
+    ) -> None:
+        super().__init__(blocks, layer_types, final_norm, dropout=dropout)
+        self.gives = gives
 
     def forward(
         self,
@@ -124,12 +122,12 @@ class ReversibleStack(Stack):
         watched = context.probe.active or context.layer_outputs is not None
         if self.training and context.state is None and not watched:
             x = self._without_activations(x, inputs, context)
-            return self.finish(x, inputs.padding_mask)
+            return self.finish(x, inputs[0].padding_mask)
         for number in range(self.layers):
             layer = context.layer(number)
-            x = self.apply_block(number, x, inputs, layer)
+            x = self.apply_block(number, x, inputs[number], layer)
             x = context.layer_done(layer, x)
-        return context.probe.through("output", self.finish(x, inputs.padding_mask))
+        return context.probe.through("output", self.finish(x, inputs[0].padding_mask))
 
     def residual_stream(self, embedded: Tensor) -> Tensor:
         """Both streams begin as the same: [B, T, 2·D]."""
@@ -137,21 +135,22 @@ class ReversibleStack(Stack):
 
     def finish(self, x: Tensor, padding_mask: Tensor | None = None) -> Tensor:
         """The mean of both streams, or both, normalised."""
-        residual = cast(ReversibleBlock, self.block(0)).residual
-        if residual.gives == "mean":
+        if self.gives == "mean":
             first, second = x.chunk(2, dim=-1)
             x = (first + second) / 2
         return super().finish(x, padding_mask)
 
-    def _without_activations(self, x: Tensor, inputs: LayerInputs, context: Context) -> Tensor:
+    def _without_activations(
+        self, x: Tensor, inputs: Sequence[LayerInputs], context: Context
+    ) -> Tensor:
         steps: list[Sublayer] = []
         outside: list[Tensor] = []
-        memory = inputs.memory
-        for number in range(self.layers):
+        memory = inputs[0].memory
+        for number, (mask, positions, _, memory_mask, padding_mask) in enumerate(inputs):
             block = cast(ReversibleBlock, self.block(number))
             hidden = None if memory is None else memory.for_layer(number)
-            layer = context.layer(number)._replace(padding_mask=inputs.padding_mask)
-            steps += block.steps(inputs.mask, inputs.positions, layer, hidden, inputs.memory_mask)
+            layer = context.layer(number)._replace(padding_mask=padding_mask)
+            steps += block.steps(mask, positions, layer, hidden, memory_mask)
         if memory is not None:
             outside = list(memory.layers) or [memory.hidden]
         return run_reversibly(x, steps, (*self.blocks.parameters(), *outside))

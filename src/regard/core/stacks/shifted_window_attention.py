@@ -19,7 +19,7 @@ from regard.core.masks.mask import DocumentMask, FullMask, MaskPattern
 from regard.core.norm import Norm
 from regard.core.positions.position_terms import PositionTerms
 from regard.core.projection import Projection
-from regard.core.stack import LayerInputs, Stack
+from regard.core.stack import LayerInputs, LayerType, Stack
 
 
 class Windows(NamedTuple):
@@ -152,14 +152,14 @@ class StagedStack(Stack):
     def __init__(
         self,
         blocks: Sequence[AnyBlock],
+        layer_types: Sequence[LayerType],
+        final_norm: Norm | None,
         depths: Sequence[int],
         merges: Sequence[PatchMerging],
-        final_norm: Norm | None,
-        pattern: MaskPattern,
         *,
         dropout: float = 0.0,
     ) -> None:
-        super().__init__(blocks, sum(depths), final_norm, pattern, dropout=dropout)
+        super().__init__(blocks, layer_types, final_norm, dropout=dropout)
         self.merges = nn.ModuleList(merges)
         self.ends = [sum(depths[: i + 1]) - 1 for i in range(len(depths))]  # layers
 

@@ -12,11 +12,9 @@ from regard.core.block import AnyBlock
 from regard.core.context import Context, add_loss
 from regard.core.encoder_output import EncoderOutput
 from regard.core.linear import Linear
-from regard.core.masks.mask import MaskPattern
 from regard.core.norm import Norm
-from regard.core.positions.position_terms import AnyPosition
 from regard.core.positions.positional_encoding import sinusoids
-from regard.core.stack import Stack, in_autocast_dtype
+from regard.core.stack import LayerType, Stack, in_autocast_dtype
 
 
 class Universal(nn.Module):
@@ -103,24 +101,13 @@ class UniversalStack(Stack):
     def __init__(
         self,
         blocks: Sequence[AnyBlock],
-        layers: int,
+        layer_types: Sequence[LayerType],
         final_norm: Norm | None,
-        pattern: MaskPattern,
-        position: AnyPosition | None = None,
-        *,
         universal: Universal,
+        *,
         dropout: float = 0.0,
-        segment_length: int | None = None,
     ) -> None:
-        super().__init__(
-            blocks,
-            layers,
-            final_norm,
-            pattern,
-            position,
-            dropout=dropout,
-            segment_length=segment_length,
-        )
+        super().__init__(blocks, layer_types, final_norm, dropout=dropout)
         self.universal = universal
 
     def forward(
@@ -133,7 +120,7 @@ class UniversalStack(Stack):
         """As `Stack.forward`; embeddings of the step and of the positions are added at each step,
         and the outputs of the steps are weighted by the halting probabilities."""
         context = context or Context()
-        inputs = self.layer_inputs(x, padding_mask, context, memory)
+        inputs = self.layer_inputs(x, padding_mask, context, memory)[0]
         ids = _row_positions(inputs.positions.ids, x)
         halting = self.universal.begin()
         x = context.probe.through("embedded", in_autocast_dtype(x))

@@ -154,7 +154,7 @@ class GptFamily:
             dropout=values["embd_pdrop"],
         )
         final = norm if isinstance(self.residual, spec.PreNorm) else None
-        stack = spec.Stack(values["n_layer"], block, spec.CausalMask(), final=final)
+        stack = spec.Stack.of(values["n_layer"], block, spec.CausalMask(), final=final)
         return spec.Decoder(d_model, tokens, stack, tied=values["tie_word_embeddings"])
 
     def tensor_table(self, model: spec.Decoder, positions: int) -> list[Rule]:

@@ -36,15 +36,17 @@ def decoder(settings: Mapping[str, Any], vocabulary: int, context: int) -> spec.
     block = spec.Block(attention, feedforward, residual=spec.PreNorm(), dropout=dropout)
     input_position = None if s["memory"] else spec.LearnedPosition(context)
     relative_position = spec.RelativeSinusoids() if s["memory"] else None
-    compressed = parse_compressed_memory(s["compressed"]) if s["compressed"] else None
-    stack = spec.Stack(
+    scheme: spec.Scheme = spec.Plain()
+    if s["memory"]:
+        compressed = parse_compressed_memory(s["compressed"]) if s["compressed"] else None
+        scheme = spec.Segments(s["memory"], compressed)
+    stack = spec.Stack.of(
         s["layers"],
         block,
         mask,
         relative_position,
         final=spec.LayerNorm(),
-        memory=s["memory"],
-        compressed=compressed,
+        scheme=scheme,
     )
     tokens = spec.Tokens(vocabulary, input_position, scale=False, dropout=dropout)
     return spec.Decoder(s["d_model"], tokens, stack)

@@ -97,7 +97,7 @@ def to_spec(config: Mapping[str, Any], stored: Collection[str] = ()) -> spec.Dec
     rope_values = {**values, "rope_theta": values["rotary_emb_base"]}
     rope = parse_rope(rope_values, partial_factor=values["rotary_pct"])
     tokens = spec.Tokens(values["vocab_size"], None, scale=False, dropout=block.dropout)
-    stack = spec.Stack(
+    stack = spec.Stack.of(
         values["num_hidden_layers"], block, spec.CausalMask(), rope, final=block.norm
     )
     return spec.Decoder(

@@ -72,7 +72,7 @@ class LlamaFamily:
     def to_config(self, model: spec.Decoder, positions: int) -> dict[str, Any]:
         block = model.stack.block
         attention = block.attention
-        pattern = model.stack.pattern
+        pattern = model.stack.block.pattern
         rope = rope_config(model)
         config = {
             "model_type": self.model_type,
@@ -132,7 +132,7 @@ class LlamaFamily:
             norm=norm,
             dropout=0.0,
         )
-        stack = spec.Stack(
+        stack = spec.Stack.of(
             values["num_hidden_layers"],
             block,
             spec.CausalMask(values.get("sliding_window")),

@@ -93,5 +93,5 @@ def inv_freq_rule(model: spec.Decoder, hf: str) -> Constant:
 
 def _rope(model: spec.Decoder) -> spec.Rope:
     """Its rotary positions; other positions are described as these and do not match."""
-    position = model.stack.position
+    position = model.stack.block.position
     return position if isinstance(position, spec.Rope) else spec.Rope()

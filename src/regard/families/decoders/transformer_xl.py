@@ -43,11 +43,10 @@ def preset(name: str, vocabulary: int, context: int, **changes: Any) -> spec.Dec
     s = transformer_settings("transformer-xl", SIZES, name, DEFAULTS, changes)
     model = decoder({**s, "attention": "softmax"}, vocabulary, context)
     # Queries, keys and values have no biases but u and v, which all queries share (Section 3.3).
-    block = model.stack.block
-    attention = replace(block.attention, bias="")
-    block = replace(block, attention=attention, residual=spec.PostNorm())
+    attention = replace(model.stack.block.attention, bias="")
+    stack = model.stack.with_blocks(attention=attention, residual=spec.PostNorm())
     tokens = replace(model.tokens, scale=True)
-    stack = replace(model.stack, block=block, final=None)
+    stack = replace(stack, final=None)
     return replace(model, tokens=tokens, stack=stack, head=spec.LMHead(bias=True))
 
 

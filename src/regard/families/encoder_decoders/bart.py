@@ -67,8 +67,8 @@ def preset(name: str, vocabulary: int, context: int, **changes: Any) -> spec.Enc
         s["d_model"],
         tokens,
         tokens,
-        spec.Stack(s["layers"], encoder),
-        spec.Stack(s["decoder_layers"] or s["layers"], decoder, spec.CausalMask()),
+        spec.Stack.of(s["layers"], encoder),
+        spec.Stack.of(s["decoder_layers"] or s["layers"], decoder, spec.CausalMask()),
     )
 
 

@@ -139,8 +139,8 @@ def both_sides(values: Mapping[str, Any], residual: spec.Residual) -> tuple[spec
     # Pre-norm leaves the residual stream unnormalized, so each stack ends with a norm.
     final = spec.LayerNorm(1e-5) if isinstance(residual, spec.PreNorm) else None
     return (
-        spec.Stack(values["encoder_layers"], encoder, final=final),
-        spec.Stack(values["decoder_layers"], decoder, spec.CausalMask(), final=final),
+        spec.Stack.of(values["encoder_layers"], encoder, final=final),
+        spec.Stack.of(values["decoder_layers"], decoder, spec.CausalMask(), final=final),
     )
 
 

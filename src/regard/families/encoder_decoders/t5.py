@@ -58,14 +58,16 @@ def preset(name: str, vocabulary: int, context: int, **changes: Any) -> spec.Enc
     )
     feedforward = spec.FeedForward(s["d_ff"], s["activation"], dropout, bias=False)
     encoder_block = spec.Block(attention, feedforward, None, spec.PreNorm(), norm, dropout)
-    encoder = spec.Stack(
+    encoder = spec.Stack.of(
         s["layers"], encoder_block, position=spec.T5Bias(), final=norm, dropout=dropout
     )
-    decoder = replace(
-        encoder,
-        layers=s["decoder_layers"] or s["layers"],
-        block=replace(encoder_block, cross=attention),
-        pattern=spec.CausalMask(),
+    decoder = spec.Stack.of(
+        s["decoder_layers"] or s["layers"],
+        replace(encoder_block, cross=attention),
+        spec.CausalMask(),
+        spec.T5Bias(),
+        final=norm,
+        dropout=dropout,
     )
     tokens = spec.Tokens(vocabulary, None, scale=False, dropout=dropout)
     lm_head = spec.LMHead(scale=d_model**-0.5)

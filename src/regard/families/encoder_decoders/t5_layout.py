@@ -78,7 +78,7 @@ class T5Family:
 
     def to_config(self, model: spec.EncoderDecoder, positions: int) -> dict[str, Any]:
         block = model.encoder.block
-        position = model.encoder.position
+        position = model.encoder.block.position
         bias = position if isinstance(position, spec.T5Bias) else spec.T5Bias()
         config = {
             "model_type": self.model_type,
@@ -132,12 +132,14 @@ class T5Family:
             values["relative_attention_num_buckets"], values["relative_attention_max_distance"]
         )
         layers = values["num_layers"]
-        encoder = spec.Stack(layers, encoder_block, position=bias, final=norm, dropout=dropout)
-        decoder = replace(
-            encoder,
-            layers=values["num_decoder_layers"] or layers,
-            block=replace(encoder_block, cross=attention),
-            pattern=spec.CausalMask(),
+        encoder = spec.Stack.of(layers, encoder_block, position=bias, final=norm, dropout=dropout)
+        decoder = spec.Stack.of(
+            values["num_decoder_layers"] or layers,
+            replace(encoder_block, cross=attention),
+            spec.CausalMask(),
+            bias,
+            final=norm,
+            dropout=dropout,
         )
         tokens = spec.Tokens(values["vocab_size"], None, scale=False, dropout=dropout)
         scaled = self._scales(config)
@@ -186,7 +188,7 @@ def _stack_rules(side: str, stack: spec.Stack) -> list[Rule]:
     # The relative bias of all layers is stored with the first.
     bias = f"{side}.block.0.layer.0.SelfAttention.relative_attention_bias.weight"
     return [
-        Rename(f"{side}.position.table", bias),
+        Rename(f"{side}.positions.0.table", bias),
         *per_layer(stack.layers, _block_rules(side, stack.block)),
         *module_rules(f"{side}.final_norm", f"{side}.final_layer_norm", bias=False),
     ]

@@ -119,7 +119,9 @@ def transformer(
         d_model=d_model,
         source=spec.Tokens(source_vocabulary, s["position"], dropout=dropout),
         target=spec.Tokens(target_vocabulary, s["position"], dropout=dropout),
-        encoder=spec.Stack(layers, encoder_block, encoder_mask, s["relative"], final=final),
-        decoder=spec.Stack(decoder_layers, decoder_block, decoder_mask, s["relative"], final=final),
+        encoder=spec.Stack.of(layers, encoder_block, encoder_mask, s["relative"], final=final),
+        decoder=spec.Stack.of(
+            decoder_layers, decoder_block, decoder_mask, s["relative"], final=final
+        ),
         share=share,
     )

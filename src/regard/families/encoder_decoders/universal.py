@@ -31,12 +31,8 @@ def preset(
     # Positions are added at each step (Equation 4), and not once at the input.
     settings = {**SIZES[name].settings, "position": None, **changes}
     model = transformer.transformer(source_vocabulary, target_vocabulary, **settings)
-    universal = spec.Universal()
-    return replace(
-        model,
-        encoder=replace(model.encoder, shared=True, universal=universal),
-        decoder=replace(model.decoder, shared=True, universal=universal),
-    )
+    encoder = replace(model.encoder, scheme=spec.Universal())
+    return replace(model, encoder=encoder, decoder=replace(model.decoder, scheme=encoder.scheme))
 
 
 PRESETS = {"universal": translation_family(preset, SIZES, transformer.OPTIONS)}

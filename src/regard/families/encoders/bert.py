@@ -110,7 +110,7 @@ def encoder(
         norm=NORM,
         width=None if embedding_size == s["d_model"] else embedding_size,
     )
-    return spec.Encoder(s["d_model"], tokens, spec.Stack(s["layers"], block, mask), **heads)
+    return spec.Encoder(s["d_model"], tokens, spec.Stack.of(s["layers"], block, mask), **heads)
 
 
 # ------------------------------------------------------------------ files

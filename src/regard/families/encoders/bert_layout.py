@@ -223,11 +223,11 @@ class BertFamily:
             norm=block.norm,
             width=embedding_size if projects else None,
         )
-        stack = spec.Stack(
+        stack = spec.Stack.of(
             values["num_hidden_layers"],
             block,
             position=self.relative_bias,
-            shared=self.shared_layers,
+            scheme=spec.Shared() if self.shared_layers else spec.Plain(),
         )
         lm_head = None
         if heads.language_model:
@@ -348,7 +348,7 @@ class BertFamily:
         rules = self._embedding_rules(model, prefix, positions)
         if self.relative_bias:
             hf = f"{prefix}encoder.relative_attention_bias.weight"
-            rules.append(Rename("stack.position.table", hf))
+            rules.append(Rename("stack.positions.0.table", hf))
         rules += per_layer(layers, self.layer.layer_template(model, prefix))
         if model.head:
             rules += self._lm_head_rules()

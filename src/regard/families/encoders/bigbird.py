@@ -86,7 +86,7 @@ _SPARSE = ConfigSchema(
 def to_config(model: spec.Encoder, positions: int) -> dict[str, Any]:
     config = BASE.to_config(model, positions)
     config["attention_type"] = "original_full"
-    bias = model.stack.position
+    bias = model.stack.block.position
     if isinstance(bias, spec.RepeatedBlockBias):
         config["attention_type"] = "block_sparse"
         config["block_size"] = bias.size
@@ -128,8 +128,7 @@ def _block_sparse(stack: spec.Stack, size: int, random_blocks: int) -> spec.Stac
     # transformers falls back to full attention up to this length.
     longest_full = (5 + 2 * random_blocks) * size
     blocks = spec.Or(spec.BlockLocalMask(size, 1), spec.GlobalMask(1, 1, size))
-    return replace(
-        stack,
+    return stack.with_blocks(
         pattern=spec.LongerThan(longest_full, blocks),
         position=spec.RepeatedBlockBias(size, random_blocks, longest_full),
     )

@@ -103,7 +103,7 @@ _NEW_LM_HEAD = "lm_predictions.lm_head"
 def to_config(model: spec.Encoder, positions: int) -> dict[str, Any]:
     config = BASE.to_config(model, positions)
     config["position_biased_input"] = model.tokens.position is not None
-    position = model.stack.position
+    position = model.stack.block.position
     if isinstance(position, spec.Disentangled):
         terms = [position.terms]
         if position.terms == "both":
@@ -116,8 +116,8 @@ def to_config(model: spec.Encoder, positions: int) -> dict[str, Any]:
             "position_buckets": position.buckets or -1,
             "norm_rel_ebd": "layer_norm" if position.norm else "none",
         }
-    convolution = model.stack.conv_layer
-    if convolution:
+    convolution = model.stack.scheme
+    if isinstance(convolution, spec.ConvLayer):
         config |= {
             "conv_kernel_size": convolution.width,
             "conv_groups": convolution.groups,
@@ -144,16 +144,17 @@ def to_spec(config: Mapping[str, Any], stored: Collection[str] = ()) -> spec.Enc
             "remove attention_head_size",
         )
     conv_activation = parse_activation(values["conv_act"])
-    convolution = None
+    scheme: spec.Scheme = spec.Plain()
     if values["conv_kernel_size"]:
-        convolution = spec.ConvLayer(
+        scheme = spec.ConvLayer(
             values["conv_kernel_size"],
             values["conv_groups"],
             conv_activation,
             block.norm,
             block.dropout,
         )
-    stack = replace(model.stack, position=relative_position(values, model), conv_layer=convolution)
+    position = relative_position(values, model)
+    stack = replace(model.stack.with_blocks(position=position), scheme=scheme)
     tokens = model.tokens
     if not values["position_biased_input"]:
         tokens = replace(tokens, position=None)
@@ -221,12 +222,12 @@ def tensor_table(model: spec.Encoder, positions: int) -> list[Rule]:
     for module in ("dense", "LayerNorm", "classifier"):
         rules.append(Unused(f"mask_predictions.{module}.weight"))
         rules.append(Unused(f"mask_predictions.{module}.bias"))
-    position = model.stack.position
+    position = model.stack.block.position
     if isinstance(position, spec.Disentangled):
-        rules.append(Rename("stack.position.table", f"{encoder}.rel_embeddings.weight"))
+        rules.append(Rename("stack.positions.0.table", f"{encoder}.rel_embeddings.weight"))
         if position.norm:
-            rules += module_rules("stack.position.norm", f"{encoder}.LayerNorm")
-    if model.stack.conv_layer:
+            rules += module_rules("stack.positions.0.norm", f"{encoder}.LayerNorm")
+    if isinstance(model.stack.scheme, spec.ConvLayer):
         rules += module_rules("stack.conv_layer.conv", f"{encoder}.conv.conv")
         rules += module_rules("stack.conv_layer.norm", f"{encoder}.conv.LayerNorm")
     return rules

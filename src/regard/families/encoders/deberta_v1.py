@@ -81,7 +81,7 @@ _FIRST_VERSION: dict[str, Any] = {
 def to_config(model: spec.Encoder, positions: int) -> dict[str, Any]:
     config = BASE.to_config(model, positions)
     config["position_biased_input"] = model.tokens.position is not None
-    position = model.stack.position
+    position = model.stack.block.position
     if isinstance(position, spec.Disentangled):
         config |= {
             "relative_attention": True,
@@ -112,7 +112,6 @@ def to_spec(config: Mapping[str, Any], stored: Collection[str] = ()) -> spec.Enc
         # Terms that have no distances to read still count in the scale.
         scale = (attention.d_k * (1 + len(values["pos_att_type"]))) ** -0.5
         attention = replace(attention, scale=scale)
-    block = replace(model.stack.block, attention=attention)
     tokens = model.tokens
     if not values["position_biased_input"]:
         tokens = replace(tokens, position=None)
@@ -121,7 +120,7 @@ def to_spec(config: Mapping[str, Any], stored: Collection[str] = ()) -> spec.Enc
     return replace(
         model,
         input=tokens,
-        stack=replace(model.stack, block=block, position=position),
+        stack=model.stack.with_blocks(attention=attention, position=position),
         pool=pool if model.pool else None,
     )
 
@@ -137,9 +136,9 @@ def tensor_table(model: spec.Encoder, positions: int) -> list[Rule]:
         if not _is_qkv(rule)
     ]
     rules += per_layer(model.stack.layers, _attention_rules(model, f"{prefix}encoder.layer.{{i}}"))
-    if isinstance(model.stack.position, spec.Disentangled):
+    if isinstance(model.stack.block.position, spec.Disentangled):
         hf = f"{prefix}encoder.rel_embeddings.weight"
-        rules.append(Rename("stack.position.table", hf))
+        rules.append(Rename("stack.positions.0.table", hf))
     return rules
 
 
@@ -158,7 +157,7 @@ def _attention_rules(model: spec.Encoder, layer: str) -> list[ParameterRule]:
         InterleavedQkv(f"{name}.project.qkv.weight", f"{hf}.in_proj.weight", attention.heads),
         Concat(f"{name}.project.qkv.bias", biases, (width, width)),
     ]
-    position = model.stack.position
+    position = model.stack.block.position
     if not isinstance(position, spec.Disentangled):
         return rules
     if position.terms != "p2c":

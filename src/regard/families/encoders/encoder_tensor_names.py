@@ -38,10 +38,7 @@ class LayerNames:
     def block_rules(self, block: spec.Block, name: str, hf: str) -> list[ParameterRule]:
         """The rules of one layer: our block `name`, their layer `hf`."""
         attention = block.attention
-        if isinstance(block.residual, spec.Reversible):
-            norms = [f"{name}.residual.norms.{i}" for i in (0, 1)]
-        else:
-            norms = [f"{name}.residual.each.{i}.norm" for i in (0, 1)]
+        norms = [f"{name}.residual.each.{i}.norm" for i in (0, 1)]
         # Reformer's LSH attention projects queries and keys by one matrix.
         projection = "qkv" if len(self.qkv) == 3 else "qv"
         rows = [attention.heads * attention.d_k] * len(self.qkv)

@@ -50,7 +50,7 @@ PREFIX = BASE.PREFIX
 
 
 def to_config(model: spec.Encoder, positions: int) -> dict[str, Any]:
-    pattern = model.stack.pattern
+    pattern = model.stack.block.pattern
     one_side = pattern.size if isinstance(pattern, spec.WindowMask) else 1
     windows = [2 * one_side] * model.stack.layers
     config = {**BASE.to_config(model, positions), "attention_window": windows}
@@ -72,11 +72,7 @@ def to_spec(config: Mapping[str, Any], stored: Collection[str] = ()) -> spec.Enc
         global_tokens=_global_tokens(model, config),
     )
     one_side = _one_side(config.get("attention_window", 512), model.stack.layers)
-    stack = replace(
-        model.stack,
-        block=replace(model.stack.block, attention=attention),
-        pattern=spec.WindowMask(one_side),
-    )
+    stack = model.stack.with_blocks(attention=attention, pattern=spec.WindowMask(one_side))
     return replace(model, stack=stack)
 
 

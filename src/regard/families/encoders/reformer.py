@@ -121,7 +121,7 @@ def to_config(model: spec.Decoder | spec.Encoder, positions: int) -> dict[str, A
         "hidden_act": activation_name(block.feedforward.activation),
         "hidden_dropout_prob": block.dropout,
         "layer_norm_eps": block.norm.eps,
-        "is_decoder": spec.is_causal(model.stack.pattern),
+        "is_decoder": spec.is_causal(model.stack.block.pattern),
         "max_position_embeddings": positions,
         "axial_pos_embds": isinstance(position, spec.AxialPosition),
         **chunked_layers.attention_config(model.stack),
@@ -192,19 +192,12 @@ def _stack(values: Mapping[str, Any]) -> spec.Stack:
     norm = spec.LayerNorm(values["layer_norm_eps"])
     activation = parse_activation(values["hidden_act"])
     feedforward = spec.FeedForward(values["feed_forward_size"], activation)
-    blocks = [
-        spec.Block(attention, feedforward, None, spec.Reversible("both"), norm, dropout)
-        for attention in chunked_layers.layer_attentions(values)
-    ]
     pattern = spec.CausalMask() if values["is_decoder"] else spec.FullMask()
-    return spec.Stack(
-        len(blocks),
-        blocks[0],
-        pattern,
-        final=norm,
-        dropout=dropout,
-        alternating_blocks=tuple(blocks[1:]),
+    blocks = tuple(
+        spec.Block(attention, feedforward, None, spec.PreNorm(), norm, dropout, pattern=pattern)
+        for attention in chunked_layers.layer_attentions(values)
     )
+    return spec.Stack(blocks, norm, dropout, spec.Reversible("both"))
 
 
 # ------------------------------------------------------------------ tensors

@@ -137,7 +137,7 @@ def to_spec(config: Mapping[str, Any], stored: Collection[str] = ()) -> spec.Enc
         masking=masking_from_config(config, values) if masks else None,
     )
     # Positions are added at the input; attention itself knows none.
-    stack = spec.Stack(values["num_hidden_layers"], _block(values))
+    stack = spec.Stack.of(values["num_hidden_layers"], _block(values))
     head = head_from_config(kind, config, values)
     return spec.Encoder(values["d_model"], windows, stack, series=head)
 

@@ -79,8 +79,8 @@ def to_config(model: spec.SeriesEncoderDecoder, positions: int) -> dict[str, Any
         "model_type": "time_series_transformer",
         "architectures": [_CLASS + kind],
         **both_sides_config(model.d_model, model.encoder, model.decoder),
-        "encoder_layerdrop": model.encoder.layer_drop,
-        "decoder_layerdrop": model.decoder.layer_drop,
+        "encoder_layerdrop": _layer_drop(model.encoder),
+        "decoder_layerdrop": _layer_drop(model.decoder),
         "prediction_length": model.horizon,
         "context_length": part.length,
         "input_size": part.channels,
@@ -98,6 +98,10 @@ def to_config(model: spec.SeriesEncoderDecoder, positions: int) -> dict[str, Any
     if model.output is not None:
         config["distribution_output"] = model.output.name
     return config
+
+
+def _layer_drop(stack: spec.Stack) -> float:
+    return stack.scheme.layer_drop if isinstance(stack.scheme, spec.Plain) else 0.0
 
 
 # ------------------------------------------------------------------ config.json → spec
@@ -131,8 +135,8 @@ def to_spec(config: Mapping[str, Any], stored: Collection[str] = ()) -> spec.Ser
     return spec.SeriesEncoderDecoder(
         values["d_model"],
         part,
-        replace(encoder, layer_drop=float(values["encoder_layerdrop"])),
-        replace(decoder, layer_drop=float(values["decoder_layerdrop"])),
+        replace(encoder, scheme=spec.Plain(float(values["encoder_layerdrop"]))),
+        replace(decoder, scheme=spec.Plain(float(values["decoder_layerdrop"]))),
         horizon,
         _output(config, values["distribution_output"]),
     )

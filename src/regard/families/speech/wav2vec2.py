@@ -120,7 +120,7 @@ class SpeechEncoderFamily:
             masked=has_mask_vector(values, stored),
         )
         final = block.norm if pre_norm else None
-        stack = spec.Stack(values["num_hidden_layers"], block, final=final)
+        stack = spec.Stack.of(values["num_hidden_layers"], block, final=final)
         contrastive = None
         if _architecture(config) == _PRETRAINING:
             contrastive = _contrastive_head(values)

@@ -131,7 +131,7 @@ def to_spec(
 def _without_key_bias(stack: spec.Stack) -> spec.Stack:
     attention = replace(stack.block.attention, bias="qvo")
     cross = attention if stack.block.cross else None
-    return replace(stack, block=replace(stack.block, attention=attention, cross=cross))
+    return stack.with_blocks(attention=attention, cross=cross)
 
 
 # ------------------------------------------------------------------ tensors

@@ -27,7 +27,7 @@ def _encoder(
     return spec.Encoder(
         values["hidden_size"],
         patches,
-        spec.Stack(values["num_hidden_layers"], block),
+        spec.Stack.of(values["num_hidden_layers"], block),
         spec.Pool("first", None, norm=block.norm, width=projection_dim),
     )
 

@@ -135,7 +135,7 @@ def to_spec(config: Mapping[str, Any], stored: Collection[str] = ()) -> spec.Enc
         mask_token=values["use_mask_token"],
     )
     block = _block(values)
-    stack = spec.Stack(values["num_hidden_layers"], block, final=block.norm)
+    stack = spec.Stack.of(values["num_hidden_layers"], block, final=block.norm)
     pool, labels = _heads(config)
     return spec.Encoder(values["hidden_size"], patches, stack, pool, labels=labels)
 
@@ -268,12 +268,11 @@ def _preset_spec(config: Mapping[str, Any]) -> spec.Encoder:
     """The spec of a preset, whose d_ff may be any: one that no ratio gives is stored natively."""
     d_ff = config["intermediate_size"]
     model = to_spec({key: value for key, value in config.items() if key != "intermediate_size"})
-    block = model.stack.block
-    feedforward = block.feedforward
+    feedforward = model.stack.block.feedforward
     assert isinstance(feedforward, spec.FeedForward | spec.GatedFeedForward)
     width = swiglu_width(d_ff) if config["use_swiglu_ffn"] else d_ff
-    block = replace(block, feedforward=replace(feedforward, d_ff=width))
-    return replace(model, stack=replace(model.stack, block=block))
+    stack = model.stack.with_blocks(feedforward=replace(feedforward, d_ff=width))
+    return replace(model, stack=stack)
 
 
 preset = ConfigPresets("dinov2", SIZES, PRESET_DEFAULTS, _preset_config, _preset_spec)

@@ -64,7 +64,7 @@ def _text_encoder(
     return spec.Encoder(
         width,
         spec.Tokens(values["vocab_size"], position, scale=False, dropout=0.0),
-        spec.Stack(values["num_hidden_layers"], block, final=block.norm),
+        spec.Stack.of(values["num_hidden_layers"], block, final=block.norm),
         spec.Pool("final", None, width=values["projection_size"] or width, bias=True),
     )
 
@@ -122,7 +122,7 @@ def _image_encoder(
             block.norm,
         )
         pool = spec.Pool(pooling, None)
-    stack = spec.Stack(values["num_hidden_layers"], block, final=block.norm)
+    stack = spec.Stack.of(values["num_hidden_layers"], block, final=block.norm)
     return spec.Encoder(values["hidden_size"], patches, stack, pool)
 
 

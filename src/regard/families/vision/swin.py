@@ -5,8 +5,9 @@ A classifier scores the mean of the last stage's positions (Liu et al. 2021).
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import replace
+from itertools import accumulate
 from typing import Any
 
 from regard import spec
@@ -63,11 +64,11 @@ _LAYER = LayerNames(attention_norm="layernorm_before", feedforward_norm="layerno
 def to_config(model: spec.Encoder, positions: int) -> dict[str, Any]:
     patches = model.patches
     block = model.stack.block
-    stages = model.stack.stages
-    if stages is None:
-        raise ModelError(
-            "Swin needs a stack with stages", "set `stages`, or save it as another family"
-        )
+    stages = _stages(model)
+    blocks = model.stack.blocks
+    firsts = accumulate(stages.depths[:-1], initial=0)
+    # The last stage is the widest: its ratio gives the widths of all of them.
+    width = 2 ** (len(stages.depths) - 1) * model.d_model
     config = {
         "model_type": "swin",
         "architectures": ["SwinModel"],
@@ -76,13 +77,13 @@ def to_config(model: spec.Encoder, positions: int) -> dict[str, Any]:
         "num_channels": patches.channels,
         "embed_dim": model.d_model,
         "depths": list(stages.depths),
-        "num_heads": list(stages.heads),
+        "num_heads": [blocks[i].attention.heads for i in firsts],
         "window_size": stages.window,
-        "mlp_ratio": stages.mlp_ratio,
+        "mlp_ratio": blocks[-1].feedforward.d_ff / width,
         "qkv_bias": "q" in block.attention.bias,
         "hidden_dropout_prob": block.dropout,
         "attention_probs_dropout_prob": block.attention.mixer.dropout,
-        "drop_path_rate": block.drop_path,
+        "drop_path_rate": blocks[-1].drop_path,
         "hidden_act": activation_name(block.feedforward.activation),
         "layer_norm_eps": block.norm.eps,
     }
@@ -115,38 +116,55 @@ def to_spec(config: Mapping[str, Any], stored: Collection[str] = ()) -> spec.Enc
         patches.side,
         values["window_size"],
         tuple(values["depths"]),
-        tuple(values["num_heads"]),
-        float(values["mlp_ratio"]),
     )
-    block = _block(values, stages)
-    stack = spec.Stack(sum(stages.depths), block, final=block.norm, stages=stages)
+    blocks = tuple(_blocks(values, stages))
+    stack = spec.Stack(blocks, blocks[0].norm, scheme=stages)
     model = spec.Encoder(d_model, patches, stack, spec.Pool("mean", None))
     return _with_head(model, config, values, stored)
 
 
-def _block(values: Mapping[str, Any], stages: spec.Stages) -> spec.Block:
-    """The block of the first stage."""
-    d_model = values["embed_dim"]
-    if int(stages.mlp_ratio * d_model) < 1:
+def _stages(model: spec.Encoder) -> spec.Stages:
+    if not isinstance(model.stack.scheme, spec.Stages):
         raise ModelError(
-            f"config.json: mlp_ratio {stages.mlp_ratio} gives a feed-forward width of 0",
+            "Swin needs a stack with stages", "set the scheme Stages, or save it as another family"
+        )
+    return model.stack.scheme
+
+
+def _blocks(values: Mapping[str, Any], stages: spec.Stages) -> Iterator[spec.Block]:
+    """The blocks of all layers: wider in each stage, and skipped more often the deeper they are."""
+    heads = values["num_heads"]
+    ratio = float(values["mlp_ratio"])
+    if len(heads) != len(stages.depths):
+        raise ModelError(
+            f"config.json: depths has {len(stages.depths)} stages and num_heads {len(heads)}",
+            "set one depth and one number of heads for each stage",
+        )
+    if int(ratio * values["embed_dim"]) < 1:
+        raise ModelError(
+            f"config.json: mlp_ratio {ratio} gives a feed-forward width of 0",
             "increase mlp_ratio",
         )
-    attention = attention_spec(
-        d_model,
-        stages.heads[0],
-        values["attention_probs_dropout_prob"],
-        "qkvo" if values["qkv_bias"] else "o",
-    )
-    activation = parse_activation(values["hidden_act"])
-    return spec.Block(
-        attention,
-        spec.FeedForward(int(stages.mlp_ratio * d_model), activation),
-        residual=spec.PreNorm(),
-        norm=spec.LayerNorm(values["layer_norm_eps"]),
-        dropout=values["hidden_dropout_prob"],
-        drop_path=float(values["drop_path_rate"]),
-    )
+    number = 0
+    for stage, depth in enumerate(stages.depths):
+        width = 2**stage * values["embed_dim"]
+        attention = attention_spec(
+            width,
+            heads[stage],
+            values["attention_probs_dropout_prob"],
+            "qkvo" if values["qkv_bias"] else "o",
+        )
+        activation = parse_activation(values["hidden_act"])
+        for _ in range(depth):
+            yield spec.Block(
+                attention,
+                spec.FeedForward(int(ratio * width), activation),
+                residual=spec.PreNorm(),
+                norm=spec.LayerNorm(values["layer_norm_eps"]),
+                dropout=values["hidden_dropout_prob"],
+                drop_path=stages.drop_path(float(values["drop_path_rate"]), number),
+            )
+            number += 1
 
 
 def _with_head(
@@ -175,8 +193,7 @@ def _with_head(
 
 
 def tensor_table(model: spec.Encoder, positions: int) -> list[Rule]:
-    stages = model.stack.stages
-    assert stages is not None, "to_config has refused others"
+    stages = _stages(model)
     prefix = PREFIX if model.labels or model.pixels else ""
     rules: list[Rule] = [
         *patch_rules(model, f"{prefix}embeddings.patch_embeddings.projection"),

@@ -128,7 +128,7 @@ class VitFamily:
             extras=len(self.extra_tokens),
             dropout=block.dropout,
         )
-        stack = spec.Stack(values["num_hidden_layers"], block, final=block.norm)
+        stack = spec.Stack.of(values["num_hidden_layers"], block, final=block.norm)
         model = spec.Encoder(values["hidden_size"], patches, stack)
         return self._with_head(model, config, values, stored)
 

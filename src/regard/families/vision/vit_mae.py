@@ -115,7 +115,7 @@ def to_spec(config: Mapping[str, Any], stored: Collection[str] = ()) -> spec.Enc
 def _stack(values: Mapping[str, Any]) -> spec.Stack:
     bias = "qkvo" if values["qkv_bias"] else "o"
     block = block_from_config(values, spec.PreNorm(), bias=bias)
-    return spec.Stack(values["num_hidden_layers"], block, final=block.norm)
+    return spec.Stack.of(values["num_hidden_layers"], block, final=block.norm)
 
 
 # ------------------------------------------------------------------ tensors

@@ -185,7 +185,7 @@ def _call(
     )
     # The smallest encoder around that attention: its stack makes the mask, its mixer is called.
     block = spec.Block(attention, spec.FeedForward(1))
-    encoder = spec.Encoder(1, spec.Tokens(1, None), spec.Stack(1, block, pattern))
+    encoder = spec.Encoder(1, spec.Tokens(1, None), spec.Stack.of(1, block, pattern))
     stack = build(encoder).to(q.device, q.dtype).eval().stack
     mix = stack.blocks[0].attention.mixer  # type: ignore[union-attr, index]
 
@@ -195,7 +195,7 @@ def _call(
         with torch.set_grad_enabled(gradient is not None):
             # Reformer's keys are its queries, at unit length.
             keys: Tensor = torch.nn.functional.normalize(q, dim=-1) if shared_qk else k
-            mask = stack.layer_inputs(shape, None, Context()).mask  # type: ignore[operator]
+            mask = stack.layer_inputs(shape, None, Context())[0].mask  # type: ignore[operator]
             out: Tensor = mix(q, keys, v, mask)  # type: ignore[operator]
             if gradient is not None:
                 out.backward(gradient)

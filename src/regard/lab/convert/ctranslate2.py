@@ -168,9 +168,10 @@ def _decoder(
             _refuse("parallel blocks with RMSNorm")
         options["parallel_residual"] = True
         options["shared_layer_norm"] = part.block.residual.norms == 1
-    if isinstance(part.pattern, specs.CausalMask) and part.pattern.window is not None:
-        options["sliding_window"] = part.pattern.window
-    if isinstance(part.position, specs.Alibi):
+    pattern = part.block.pattern
+    if isinstance(pattern, specs.CausalMask) and pattern.window is not None:
+        options["sliding_window"] = pattern.window
+    if isinstance(part.block.position, specs.Alibi):
         options["alibi"] = True
     options["with_encoder_attention"] = part.block.cross is not None
     decoder = ct2.specs.TransformerDecoderSpec(**options)
@@ -197,12 +198,12 @@ def _stack_options(ct2: Any, part: specs.Stack, tokens: specs.Tokens) -> dict[st
         "no_final_norm": part.final is None,
         "activation": ct2.specs.Activation[_ACTIVATIONS[block.feedforward.activation]],
         "layernorm_embedding": tokens.norm is not None,
-        "relative_attention_bias": isinstance(part.position, specs.T5Bias),
+        "relative_attention_bias": isinstance(part.block.position, specs.T5Bias),
         "ffn_glu": isinstance(block.feedforward, specs.GatedFeedForward),
         "rms_norm": isinstance(block.norm, specs.RMSNorm),
     }
-    if isinstance(part.position, specs.Rope):
-        options |= _rope_options(ct2, part.position, attention)
+    if isinstance(part.block.position, specs.Rope):
+        options |= _rope_options(ct2, part.block.position, attention)
     return options
 
 
@@ -211,8 +212,9 @@ def _refuse_layers(part: specs.Stack) -> None:
     block = part.block
     plain = isinstance(block.attention.mixer, specs.SoftmaxAttention)
     apart = block.attention.projection == "apart"
-    one_stream = not isinstance(block.residual, specs.Reversible | specs.NoResidual)
-    if part.alternating_blocks or not plain or not apart or not one_stream:
+    one_stream = not isinstance(block.residual, specs.NoResidual)
+    one_kind = set(part.blocks) == {block} and isinstance(part.scheme, specs.Plain | specs.Shared)
+    if not one_kind or not plain or not apart or not one_stream:
         _refuse("stacks with other layers than one kind of softmax attention with residuals")
     if isinstance(block.feedforward, specs.ConvFeedForward | specs.MixtureOfExperts):
         _refuse(f"feed-forward layers of the kind {type(block.feedforward).__name__}")
@@ -220,8 +222,6 @@ def _refuse_layers(part: specs.Stack) -> None:
         _refuse("BatchNorm")
     if block.layer_scale is not None:
         _refuse("LayerScale")
-    if part.heads is not None or part.cross_heads is not None:
-        _refuse("layers with different numbers of heads")
     if block.feedforward.activation not in _ACTIVATIONS:
         _refuse(f"activation {block.feedforward.activation!r}")
     if isinstance(block.residual, specs.PostNorm) and part.final is not None:
@@ -238,7 +238,7 @@ def _refuse_attention(part: specs.Stack) -> None:
     if cross is not None and (cross.heads, cross.d_k) != heads:
         _refuse("cross-attention and self-attention with different heads")
     positions = (specs.Rope, specs.T5Bias, specs.Alibi, type(None))
-    if part.conv_layer is not None or not isinstance(part.position, positions):
+    if not isinstance(part.block.position, positions):
         _refuse("attention with relative position embeddings")
 
 
@@ -300,7 +300,7 @@ def _layers(target: Any, stack: Any, part: specs.Stack) -> None:
     if stack.final_norm is not None:
         _norm(target.layer_norm, stack.final_norm)
     for i, layer in enumerate(target.layer):
-        block = stack.blocks[i % len(stack.blocks)]  # one block may be shared by all layers
+        block = stack.block(i)
         _attention(layer.self_attention, block.attention, part.block.attention)
         _positions(layer.self_attention, stack, part)
         if part.block.cross is not None:
@@ -312,7 +312,7 @@ def _layers(target: Any, stack: Any, part: specs.Stack) -> None:
 
 def _positions(target: Any, stack: Any, part: specs.Stack) -> None:
     """Gives one layer's attention what all layers of ours share."""
-    match part.position:
+    match part.block.position:
         case specs.T5Bias(distance=distance):
             target.relative_attention_bias = _array(stack.position.table)
             target.relative_attention_max_distance = numpy.int32(distance)

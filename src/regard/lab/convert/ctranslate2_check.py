@@ -61,7 +61,8 @@ def _compare_decoder(
     then the tokens of greedy search are compared too.
     """
     token_ids = batch.inputs["input_ids"]  # [B, T]
-    pattern = model.stack.pattern
+    stack: Any = model.stack
+    pattern = stack.layer_types[0].pattern
     window = pattern.window if isinstance(pattern, CausalSlidingWindowMask) else None
     prompts = token_ids[:, :window]
     batch = replace(batch, inputs={"input_ids": prompts})

@@ -271,9 +271,10 @@ def _lagged_windows(model: specs.SeriesEncoderDecoder, generator: torch.Generato
 
 def _window(part: specs.Stack | specs.Recurrent | specs.Convolutional) -> int | None:
     """The size of a stack's sliding window, if it has one."""
-    if isinstance(part, specs.Stack) and isinstance(part.pattern, specs.CausalMask):
-        return part.pattern.window
-    return None
+    if not isinstance(part, specs.Stack):
+        return None
+    windows = [b.pattern.window for b in part.blocks if isinstance(b.pattern, specs.CausalMask)]
+    return min(filter(None, windows), default=None)
 
 
 def _lengths(max_positions: int | None, window: int | None = None) -> tuple[int, ...]:

@@ -127,5 +127,12 @@ def _model(kind: str, depth: int) -> Any:
     sizes = {"d_model": 8, "heads": 2, "d_ff": 16, "layers": depth}
     wide: Any = preset("bert", 24, LENGTH, position="none", **sizes)
     if kind == "attention":
+<<<<<<< HEAD
         return wide
     return replace(wide, stack=replace(wide.stack, pattern=spec.WindowMask(WINDOW)))
+=======
+        return wide  # type: ignore[no-any-return]
+    pattern = spec.WindowMask(WINDOW)
+    narrow: spec.Model = replace(wide, stack=wide.stack.with_blocks(pattern=pattern))
+    return narrow
+>>>>>>> b10278d0 (A stack is its blocks, one a layer, each with its mask pattern and position; one scheme says how they are applied)

@@ -126,14 +126,14 @@ def unit_activations(model: Any, batch: Batch) -> list[Tensor]:
     """
     stack = model.stack
     x = model.tokens(batch.tokens)
-    inputs = stack.layer_inputs(x, None, Context())
+    layer_inputs = stack.layer_inputs(x, None, Context())
     is_position = batch.targets != NO_TARGET
     activations = []
-    for block in stack.blocks:
+    for block, inputs in zip(stack.blocks, layer_inputs, strict=True):
         attention, feedforward = block.residual.each
         after = attention(
             x,
-            lambda y, block=block: block.self_attention(
+            lambda y, block=block, inputs=inputs: block.self_attention(
                 y, inputs.mask, inputs.positions, LayerContext()
             ),
         )
