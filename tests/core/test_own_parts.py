@@ -200,7 +200,7 @@ def test_a_probe_sees_the_weights() -> None:
 
 
 def test_scores_of_each_layer_are_refused() -> None:
-    with pytest.raises(ModelError, match="RelativeKeys computes scores for softmax"):
+    with pytest.raises(ModelError, match="RelativeKeys needs dot-product scores"):
         decoder(Cosine(), position=spec.RelativeKeys(4))
 
 
