@@ -102,11 +102,13 @@ def _toml(values: dict[str, Any], prefix: str = "") -> str:
     lines = [
         f"{key} = {json.dumps(value)}"
         for key, value in values.items()
-        if value is not None and not isinstance(value, dict)
+        if value is not None and not isinstance(value, dict) and key != "blocks"
     ]
     for key, value in values.items():
         if isinstance(value, dict):
             lines += [f"[{prefix}{key}]", _toml(value, f"{prefix}{key}.")]
+        if key == "blocks":
+            lines += [f"[[{prefix}{key}]]\n{_toml(one, f'{prefix}{key}.')}" for one in value]
     return "\n".join(lines)
 
 

@@ -45,19 +45,6 @@ SIZES = {
 DEFAULTS: dict[str, Any] = {**llama.PRESET_DEFAULTS, "experts": 8, "top": 2, "base": 1e6}
 
 
-<<<<<<< HEAD
-=======
-def _to_spec(config: Mapping[str, Any]) -> spec.Decoder:
-    """The model of a LLaMA config, with `experts` in place of each feed-forward network."""
-    own = ("experts", "top")
-    model = llama.LLAMA.to_spec({key: value for key, value in config.items() if key not in own})
-    block = model.stack.block
-    assert isinstance(block.feedforward, spec.GatedFeedForward)
-    mixture = spec.MixtureOfExperts(config["experts"], block.feedforward, config["top"])
-    return replace(model, stack=model.stack.with_blocks(feedforward=mixture))
-
-
->>>>>>> b10278d0 (A stack is its blocks, one a layer, each with its mask pattern and position; one scheme says how they are applied)
 def _config(settings: Mapping[str, Any]) -> dict[str, Any]:
     return {
         **llama.preset_config(settings),

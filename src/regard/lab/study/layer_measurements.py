@@ -37,22 +37,12 @@ def layer(name: str, width: int, *, seed: int = 0, dilation: int = 1) -> Layer:
             return lambda x: convolution(x, convolution.start(1, x))
     pattern = spec.WindowMask(WINDOW) if name == "restricted" else spec.FullMask()
     block = spec.Block(spec.Attention(1, width, width), spec.FeedForward(1), dropout=0.0)
-<<<<<<< HEAD
-    description = spec.Encoder(width, spec.Tokens(4, None), spec.Stack(1, block, pattern))
+    description = spec.Encoder(width, spec.Tokens(4, None), spec.Stack.of(1, block, pattern))
     stack: Any = build_seeded(description, seed).stack
 
     def attend(x: Tensor) -> Tensor:
-        inputs = stack.layer_inputs(x, None, Context())
-        return stack.block(0).attention(x, inputs.mask, None, LayerContext())
-=======
-    description = spec.Encoder(width, spec.Tokens(4, None), spec.Stack.of(1, block, pattern))
-    stack: Any = training_run.build_seeded(description, seed).stack
-
-    def attend(x: Tensor) -> Tensor:
         inputs = stack.layer_inputs(x, None, Context())[0]
-        out: Tensor = stack.block(0).attention(x, inputs.mask, None, LayerContext())
-        return out
->>>>>>> b10278d0 (A stack is its blocks, one a layer, each with its mask pattern and position; one scheme says how they are applied)
+        return stack.block(0).attention(x, inputs.mask, None, LayerContext())
 
     return attend
 

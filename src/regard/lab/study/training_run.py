@@ -73,8 +73,7 @@ def translator(vocabulary: int, length: int, **changes: Any) -> spec.Model:
 def with_block(model: Any, **changes: Any) -> Any:
     """The model with these changes in the block of each of its stacks."""
     stacks = {name: stack for name, stack in vars(model).items() if isinstance(stack, spec.Stack)}
-    changed = {n: replace(s, block=replace(s.block, **changes)) for n, s in stacks.items()}
-    return replace(model, **changed)
+    return replace(model, **{n: stack.with_blocks(**changes) for n, stack in stacks.items()})
 
 
 def logits(model: Any, batch: Batch) -> Tensor:

@@ -134,12 +134,7 @@ def _variants(vocabulary: int) -> Variants:
         }
         for score, change in scores.items():
             attention = replace(model.stack.block.attention, d_k=width, **change)
-<<<<<<< HEAD
             variants[f"{score}, d_k = {width}"] = with_block(model, attention=attention)
-=======
-            changed = replace(model, stack=model.stack.with_blocks(attention=attention))
-            variants[f"{score}, d_k = {width}"] = changed
->>>>>>> b10278d0 (A stack is its blocks, one a layer, each with its mask pattern and position; one scheme says how they are applied)
     return variants
 
 

@@ -113,14 +113,4 @@ def _variants() -> Variants:
 
 def _with(model: Any, projection: str) -> spec.Model:
     attention = replace(model.stack.block.attention, projection=projection)
-<<<<<<< HEAD
     return with_block(model, attention=attention)
-=======
-    changed: spec.Model = replace(model, stack=model.stack.with_blocks(attention=attention))
-    return changed
-
-
-def _is_higher(values: list[float], base: list[float]) -> bool:
-    """Higher by more than the standard deviations of both."""
-    return mean(values) - mean(base) > deviation(values) + deviation(base)
->>>>>>> b10278d0 (A stack is its blocks, one a layer, each with its mask pattern and position; one scheme says how they are applied)

@@ -162,11 +162,12 @@ class UniversalDepth(OnAlgorithms):
         feedforward = spec.FeedForward(4 * WIDTH)
         block = spec.Block(attention, feedforward, residual=spec.PreNorm(), dropout=0.0)
         position: spec.Sinusoidal | None = spec.Sinusoidal()
-        stack = spec.Stack(1, block, spec.CausalMask(), final=spec.LayerNorm())
+        stack = spec.Stack.of(1, block, spec.CausalMask(), final=spec.LayerNorm())
         if name == "Universal":
             # No positions at the input: timing signals are added at each step.
             position = None
-            stack = replace(stack, layers=STEPS_OF_DEPTH, shared=True, universal=spec.Universal())
+            blocks = stack.blocks * STEPS_OF_DEPTH
+            stack = replace(stack, blocks=blocks, scheme=spec.Universal())
         return spec.Decoder(WIDTH, spec.Tokens(vocabulary, position, dropout=0.0), stack)
 
     def verdict(self, numbers: Numbers) -> Verdict:

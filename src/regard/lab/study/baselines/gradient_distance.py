@@ -113,13 +113,8 @@ def _attention(seed: int) -> nn.Module:
     # Without positions, so that distance alone could matter.
     attention = spec.Attention(4, WIDTH // 4, WIDTH // 4)
     block = spec.Block(attention, spec.FeedForward(4 * WIDTH), dropout=0.0)
-<<<<<<< HEAD
     model: Any = build_seeded(
-        spec.Decoder(WIDTH, spec.Tokens(4), spec.Stack(1, block, spec.CausalMask())), seed
-=======
-    model: Any = training_run.build_seeded(
         spec.Decoder(WIDTH, spec.Tokens(4), spec.Stack.of(1, block, spec.CausalMask())), seed
->>>>>>> b10278d0 (A stack is its blocks, one a layer, each with its mask pattern and position; one scheme says how they are applied)
     )
     return model.stack
 

@@ -136,18 +136,7 @@ class Norms(Study):
 
 def _model(norm: spec.Norm, layers: int) -> spec.Model:
     """The small translator with this norm in all blocks."""
-<<<<<<< HEAD
     return with_block(translator(len(builtin_vocabulary()), 32, layers=layers), norm=norm)
-=======
-    model: Any = translator(len(builtin_vocabulary()), 32, layers=layers)
-    # Encoder and decoder alike.
-    sides = {}
-    for name in ("encoder", "decoder"):
-        stack = getattr(model, name)
-        sides[name] = stack.with_blocks(norm=norm)
-    changed: spec.Model = replace(model, **sides)
-    return changed
->>>>>>> b10278d0 (A stack is its blocks, one a layer, each with its mask pattern and position; one scheme says how they are applied)
 
 
 @torch.no_grad()

@@ -116,12 +116,7 @@ def _variants() -> Variants:
         # d_model · d_ff · (inner + outer) weights
         d_ff = 2 * D_FF // sum(kernels)
         convolution = spec.ConvFeedForward(d_ff, kernels, activation="gelu_tanh")
-<<<<<<< HEAD
         variants[name] = with_block(model, feedforward=convolution)
-=======
-        stack = model.stack.with_blocks(feedforward=convolution)
-        variants[name] = replace(model, stack=stack)
->>>>>>> b10278d0 (A stack is its blocks, one a layer, each with its mask pattern and position; one scheme says how they are applied)
     return variants
 
 

@@ -12,7 +12,7 @@ from regard import spec
 from regard.families.presets import preset
 from regard.lab.study.figure import Table
 from regard.lab.study.study import Effort, Numbers, Progress, Study, Verdict, judge
-from regard.lab.study.training_run import build_seeded
+from regard.lab.study.training_run import build_seeded, with_block
 from regard.look.drawing import Axis, Chart, Figure, Series
 
 LENGTH = 65  # tokens, with one in the middle
@@ -127,12 +127,5 @@ def _model(kind: str, depth: int) -> Any:
     sizes = {"d_model": 8, "heads": 2, "d_ff": 16, "layers": depth}
     wide: Any = preset("bert", 24, LENGTH, position="none", **sizes)
     if kind == "attention":
-<<<<<<< HEAD
         return wide
-    return replace(wide, stack=replace(wide.stack, pattern=spec.WindowMask(WINDOW)))
-=======
-        return wide  # type: ignore[no-any-return]
-    pattern = spec.WindowMask(WINDOW)
-    narrow: spec.Model = replace(wide, stack=wide.stack.with_blocks(pattern=pattern))
-    return narrow
->>>>>>> b10278d0 (A stack is its blocks, one a layer, each with its mask pattern and position; one scheme says how they are applied)
+    return with_block(wide, pattern=spec.WindowMask(WINDOW))

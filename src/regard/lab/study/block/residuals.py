@@ -147,12 +147,7 @@ class Residuals(Study):
 def _model(task: TaskBatches, residual: spec.Residual, depth: int, width: int) -> spec.Model:
     sizes = {"d_model": width, "heads": 2, "d_ff": 2 * width}
     model: Any = language_model(len(task.vocabulary), 32, layers=depth, **sizes)
-<<<<<<< HEAD
     return with_block(model, residual=residual)
-=======
-    changed: spec.Model = replace(model, stack=model.stack.with_blocks(residual=residual))
-    return changed
->>>>>>> b10278d0 (A stack is its blocks, one a layer, each with its mask pattern and position; one scheme says how they are applied)
 
 
 def _gradient_ratio(task: TaskBatches, residual: spec.Residual, depth: int, seed: int) -> float:

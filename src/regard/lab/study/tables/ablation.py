@@ -204,20 +204,11 @@ def _model(row: Row) -> Any:
         return model
     # Queries and keys of another width, in encoder and decoder alike; values keep theirs.
     for side in ("encoder", "decoder"):
-<<<<<<< HEAD
         stack = getattr(model, side)
         attention = replace(stack.block.attention, d_k=d_k)
         cross = stack.block.cross and replace(stack.block.cross, d_k=d_k)
-        block = replace(stack.block, attention=attention, cross=cross)
-        model = replace(model, **{side: replace(stack, block=block)})
+        model = replace(model, **{side: stack.with_blocks(attention=attention, cross=cross)})
     return model
-=======
-        block = getattr(model, side).block
-        attention = replace(block.attention, d_k=d_k)
-        cross = block.cross and replace(block.cross, d_k=d_k)
-        sides[side] = getattr(model, side).with_blocks(attention=attention, cross=cross)
-    return replace(model, **sides)
->>>>>>> b10278d0 (A stack is its blocks, one a layer, each with its mask pattern and position; one scheme says how they are applied)
 
 
 def _scores(row: Row, seed: int, steps: int) -> dict[str, float]:
