@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from regard.lab.plan.compute_optimal import Law
 from regard.lab.study.cost import data_hunger, efficient_attention, transfer
-from regard.lab.study.cost.scaling_law import Law
 from regard.lab.study.study import Numbers, Outcome
 
 Case = tuple[Numbers, Outcome]

@@ -6,9 +6,9 @@ import pytest
 import torch
 
 from regard.lab.measure.instruments import peak_bytes
+from regard.lab.plan.compute_optimal import Law
 from regard.lab.study import layer_measurements, training_run
 from regard.lab.study.cost.scaling_law import (
-    Law,
     Point,
     bootstrap,
     fit,

@@ -113,7 +113,11 @@ def _print_plan(model: str, options: dict[str, Any], as_json: bool) -> None:
             f"a step needs {amount(plan.needed)}, which {device.name} does not have",
             "reduce --batch, or leave --measure out",
         )
-    measured = _measure(plan.subject, device) if is_measured else None
+    measured = None
+    if is_measured:
+        from regard.lab.plan.measurement import MeasuredStep, measure
+
+        measured = measure(MeasuredStep(plan.subject, device.torch_device))
     if as_json:
         content = report.data(plan)
         if measured is not None:
@@ -126,19 +130,6 @@ def _print_plan(model: str, options: dict[str, Any], as_json: bool) -> None:
         click.echo("")
         for line in report.comparison_lines(plan, measured):
             click.echo(line)
-
-
-def _measure(subject: Any, device: Any) -> Any:
-    from regard.lab.plan.measurement import MeasuredStep, measure
-
-    step = MeasuredStep(
-        subject.description,
-        subject.workload,
-        subject.settings,
-        device.torch_device,
-        subject.generator,
-    )
-    return measure(step)
 
 
 def _print_optimum(flops: float, as_json: bool) -> None:

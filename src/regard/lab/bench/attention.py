@@ -6,7 +6,6 @@ around them, which all kinds share, are left out.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -20,6 +19,7 @@ from regard.core.context import Context
 from regard.families.attention_options import MASK_PATTERNS, MIXERS, parse_attention
 from regard.lab.bench.report import BenchmarkReport, BenchmarkRow
 from regard.lab.bench.timing import time_in_turns
+from regard.lab.measure.instruments import allocated_peak, growth_exponent
 from regard.system.errors import SettingError, did_you_mean
 from regard.system.memory import amount
 
@@ -146,16 +146,8 @@ def _exponent(lines: Sequence[Measurement], what: str) -> float | None:
 
     None if there is only one length.
     """
-    points = [(math.log(line["n"]), math.log(line[what])) for line in lines if line[what]]
-    if not points:
-        return None
-    # Ordinary least squares: slope = covariance / variance.
-    x_mean = sum(x for x, _ in points) / len(points)
-    y_mean = sum(y for _, y in points) / len(points)
-    variance = sum((x - x_mean) ** 2 for x, _ in points)
-    if not variance:
-        return None
-    return sum((x - x_mean) * (y - y_mean) for x, y in points) / variance
+    points = [(line["n"], line[what]) for line in lines if line[what]]
+    return growth_exponent(*zip(*points, strict=True)) if len(points) > 1 else None
 
 
 def _calls(
@@ -214,17 +206,7 @@ def peak(call: Callable[[], object], device: torch.device) -> int:
         torch.cuda.reset_peak_memory_stats()  # to what is allocated now
         call()
         return torch.cuda.max_memory_allocated() - before
-    # On a CPU, PyTorch's profiler records every allocation; negative sizes are releases.
-    with torch.autograd.profiler.profile(profile_memory=True) as profile:
-        call()
-    events = profile.kineto_results.events()  # type: ignore[union-attr, index]
-    allocations = [event for event in events if event.name() == "[memory]"]
-    allocated = 0
-    highest = 0
-    for event in sorted(allocations, key=lambda event: event.start_ns()):
-        allocated += event.nbytes()
-        highest = max(highest, allocated)
-    return highest
+    return allocated_peak(call)
 
 
 # --- showing ---

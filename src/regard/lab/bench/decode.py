@@ -32,7 +32,8 @@ from regard.lab.bench.report import (
     timing_row,
 )
 from regard.lab.bench.subprocesses import ContenderProcess
-from regard.lab.bench.timing import Timing, bandwidth, time_in_turns
+from regard.lab.bench.timing import Timing, time_in_turns
+from regard.lab.measure.instruments import bandwidth
 from regard.wirings.core_model import CoreModel
 
 DecodeBatch = Callable[[list[list[int]]], None]

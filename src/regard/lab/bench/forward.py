@@ -16,7 +16,8 @@ from regard.builder.parameter_count import parameter_count
 from regard.lab.bench.models import benchmark_model
 from regard.lab.bench.peers import import_peer
 from regard.lab.bench.report import BenchmarkReport, machine_name, timing_row
-from regard.lab.bench.timing import matrix_rate, time_in_turns
+from regard.lab.bench.timing import time_in_turns
+from regard.lab.measure.instruments import matrix_rate
 
 
 @dataclass(frozen=True)

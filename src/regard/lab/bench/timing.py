@@ -78,39 +78,6 @@ def time_in_turns(
     return {name: Timing(tuple(seconds[name]), amounts[name]) for name in contenders}
 
 
-def matrix_rate(device: torch.device, dtype: torch.dtype = torch.float32) -> float:
-    """The peak FLOP/s of this machine: products of large square matrices, the fastest round."""
-    size = 8192 if device.type == "cuda" else 1536
-    a = torch.randn(size, size, device=device, dtype=dtype)
-    b = torch.randn(size, size, device=device, dtype=dtype)
-    # So many at once that a GPU never waits for work and reaches its full clock.
-    repeats = 30 if device.type == "cuda" else 1
-
-    def multiply() -> float:
-        for _ in range(repeats):
-            torch.mm(a, b)
-        return 2.0 * repeats * size**3  # a product and a sum for each of size³ terms
-
-    timing = time_in_turns({"mm": multiply}, 8, device)["mm"]
-    return timing.amount / min(timing.seconds)
-
-
-def bandwidth(device: torch.device) -> float:
-    """The memory bandwidth in bytes a second, read and written: a large copy, the fastest round."""
-    size = 2**30 if device.type == "cuda" else 2**26  # bytes
-    source = torch.empty(size // 4, device=device)
-    target = torch.empty_like(source)
-    repeats = 20 if device.type == "cuda" else 1
-
-    def copy() -> float:
-        for _ in range(repeats):
-            target.copy_(source)
-        return 2.0 * repeats * source.numel() * 4  # read and written, 4 bytes each
-
-    timing = time_in_turns({"copy": copy}, 8, device)["copy"]
-    return timing.amount / min(timing.seconds)
-
-
 def _synchronize(device: torch.device) -> None:
     if device.type == "cuda":
         torch.cuda.synchronize()

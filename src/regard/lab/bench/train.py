@@ -27,7 +27,8 @@ from regard.lab.bench import published
 from regard.lab.bench.models import BenchmarkModel, benchmark_model
 from regard.lab.bench.peers import TRAINABLE, Forward
 from regard.lab.bench.report import BenchmarkReport, accelerator_name, machine_name, timing_row
-from regard.lab.bench.timing import matrix_rate, time_in_turns
+from regard.lab.bench.timing import time_in_turns
+from regard.lab.measure.instruments import matrix_rate
 from regard.system.errors import SettingError
 from regard.training.engine.lr_schedule import ConstantRate
 from regard.training.engine.mixed_precision import autocast

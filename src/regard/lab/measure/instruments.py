@@ -3,20 +3,18 @@
 from __future__ import annotations
 
 import time
-import warnings
-import weakref
-from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from collections.abc import Callable, Sequence
+from itertools import accumulate
+from operator import itemgetter
 
 import numpy as np
 import torch
-from torch import Tensor
-from torch.nn.attention import SDPBackend, sdpa_kernel
-from torch.utils._python_dispatch import TorchDispatchMode
-from torch.utils._pytree import tree_leaves
-from torch.utils.flop_counter import FlopCounterMode
+from torch.profiler import ProfilerActivity, profile
+
+from regard.lab.measure.tracer import Tracer
 
 Step = Callable[[], object]
+ROUNDS = 9  # in which the limits of the machine are looked for; the first of them warms up
 
 
 def growth_exponent(lengths: Sequence[float], values: Sequence[float]) -> float:
@@ -41,103 +39,61 @@ def fastest(step: Step, repeats: int) -> float:
     return min(seconds(step) for _ in range(repeats))
 
 
-# ------------------------------------------------------------------ floating-point operations
+def matrix_rate(device: torch.device, dtype: torch.dtype = torch.float32) -> float:
+    """The peak FLOP/s of this machine: products of large square matrices, the fastest round."""
+    on_gpu = device.type == "cuda"
+    size = 8192 if on_gpu else 1536
+    a = torch.randn(size, size, device=device).to(dtype)
+    # So many at once that a GPU never waits for work and reaches its full clock.
+    repeats = 30 if on_gpu else 1
+
+    def multiply() -> None:
+        for _ in range(repeats):
+            torch.mm(a, a)
+
+    # A product and a sum for each of size³ terms.
+    return 2.0 * repeats * size**3 / fastest(multiply, ROUNDS)
 
 
-class _NoModules:
-    """Stands in for the tracker that says which module an operation belongs to.
+def bandwidth(device: torch.device) -> float:
+    """The memory bandwidth in bytes a second, read and written: a large copy, the fastest round."""
+    on_gpu = device.type == "cuda"
+    source = torch.empty(2**28 if on_gpu else 2**24, device=device)
+    target = torch.empty_like(source)
+    repeats = 20 if on_gpu else 1
 
-    Only the total is asked for, and the tracker fails in reversible blocks, whose inputs have no
-    gradient function while they run.
-    """
+    def copy() -> None:
+        for _ in range(repeats):
+            target.copy_(source)
 
-    parents = frozenset({"Global"})
-
-    def __enter__(self) -> None:
-        pass
-
-    def __exit__(self, *error: object) -> None:
-        pass
+    return 2.0 * repeats * source.nbytes / fastest(copy, ROUNDS)
 
 
-def _fused_attention_flops(q: Any, k: Any, v: Any, *options: Any, **more: Any) -> int:
-    """Two products for each pair of a query and a key that share a block."""
-    rows, heads, queries, width = q
-    return int(2 * rows * heads * queries * k[2] * (width + v[3]))
-
-
-# Blocks of restricted attention are computed by a kernel that the counter does not know.
-_FUSED = {torch.ops.aten._scaled_dot_product_flash_attention_for_cpu: _fused_attention_flops}
+# ------------------------------------------------------------------ operations and bytes
 
 
 def count_flops(step: Step) -> float:
-    """The floating-point operations of a step.
-
-    It runs without fused attention and oneDNN, so that every matrix product is seen; what is
-    computed is the same.
-    """
-    counter = FlopCounterMode(display=False, custom_mapping=_FUSED)
-    counter.mod_tracker = _NoModules()  # type: ignore[assignment]
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # PyTorch warns of a setting that is put back as it was
-        no_onednn = torch.backends.mkldnn.flags(enabled=False)
-        with sdpa_kernel(SDPBackend.MATH), no_onednn, counter:
-            step()
-    return float(counter.get_total_flops())
-
-
-# ------------------------------------------------------------------ bytes
-
-
-class _StorageTracker(TorchDispatchMode):
-    """Adds up the storages that operations make, and subtracts them when they are freed.
-
-    Work space inside a kernel is not seen.
-    """
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.current = 0
-        self.peak = 0
-        self.tracked: dict[int, Any] = {}  # weak references by the storage's identity
-
-    def __torch_dispatch__(
-        self, func: Any, types: Any, args: Any = (), kwargs: Mapping[str, Any] | None = None
-    ) -> Any:
-        inputs = {_key(leaf) for leaf in tree_leaves((args, kwargs)) if isinstance(leaf, Tensor)}
-        out = func(*args, **(kwargs or {}))
-        for leaf in tree_leaves(out):
-            # What is an input too was there before, as weights are.
-            if isinstance(leaf, Tensor) and _key(leaf) not in inputs:
-                self._add(leaf)
-        return out
-
-    def _add(self, tensor: Tensor) -> None:
-        storage = tensor.untyped_storage()
-        key = _key(tensor)
-        if key in self.tracked:
-            return
-        size = storage.nbytes()
-
-        def free(_: object) -> None:
-            self.current -= size
-            del self.tracked[key]
-
-        # PyTorch keeps one Python object for a storage as long as the storage lives, so that the
-        # callback comes when the memory is freed.
-        self.tracked[key] = weakref.ref(storage, free)
-        self.current += size
-        self.peak = max(self.peak, self.current)
-
-
-def _key(tensor: Tensor) -> int:
-    # The address of the C++ object: views share it, and data_ptr() is 0 for empty tensors.
-    return tensor.untyped_storage()._cdata
+    """The floating-point operations of a step."""
+    with Tracer() as tracer:
+        step()
+    return float(sum(tracer.flops.values()))
 
 
 def peak_bytes(step: Step) -> int:
     """The peak of all tensors that a step makes, in bytes; what was there before does not count."""
-    tracker = _StorageTracker()
-    with tracker:
+    with Tracer() as tracer:
         step()
-    return tracker.peak
+    return max(accumulate(size for _, size in tracer.events), default=0)
+
+
+def allocated_peak(step: Step) -> int:
+    """The peak of what PyTorch's allocator for CPUs gives to a step, in bytes."""
+    # That allocator keeps no statistics; the profiler records each allocation and release.
+    with profile(activities=[ProfilerActivity.CPU], profile_memory=True) as profiler:
+        step()
+    events = [
+        (event.start_ns(), event.nbytes())
+        for event in profiler.profiler.kineto_results.events()  # type: ignore[union-attr]
+        if event.name() == "[memory]"
+    ]
+    return max(0, *accumulate(size for _, size in sorted(events, key=itemgetter(0))))

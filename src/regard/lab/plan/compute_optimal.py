@@ -3,43 +3,45 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from regard.system.errors import SettingError
 
 TOKENS_PER_PARAMETER = 20.0  # Hoffmann et al. 2022, approaches 1 and 2, near their largest budgets
-FLOPS_PER_PARAMETER_AND_TOKEN = 6.0
+FLOPS_PER_PARAMETER_AND_TOKEN = 6
 # Of some 100,000 parameters. The laws were fitted from 6e18 on, and say little far below.
 LEAST_FLOPS = 1e12
 
 
-@dataclass(frozen=True)
-class LossFit:
-    """L(N, D) = E + A / N^α + B / D^β."""
+class Law(NamedTuple):
+    """The parametric law L(N, D) = E + A / N^α + B / D^β (Hoffmann et al. 2022, Equation 2)."""
 
-    source: str
     irreducible: float  # E
-    a: float
-    b: float
-    alpha: float
-    beta: float
+    size_factor: float  # A
+    size_exponent: float  # α
+    data_factor: float  # B
+    data_exponent: float  # β
 
     def loss(self, parameters: float, tokens: float) -> float:
-        return self.irreducible + self.a / parameters**self.alpha + self.b / tokens**self.beta
+        by_size = self.size_factor / parameters**self.size_exponent
+        by_data = self.data_factor / tokens**self.data_exponent
+        return self.irreducible + by_size + by_data
 
     def optimum(self, flops: float) -> tuple[float, float]:
         """N and D with 6 N D = `flops` and the lowest loss (equation 4 of the paper)."""
         product = flops / FLOPS_PER_PARAMETER_AND_TOKEN
-        ratio = (self.alpha * self.a / (self.beta * self.b)) ** (1 / (self.alpha + self.beta))
-        parameters = ratio * product ** (self.beta / (self.alpha + self.beta))
+        both = self.size_exponent + self.data_exponent
+        by_size = self.size_exponent * self.size_factor
+        by_data = self.data_exponent * self.data_factor
+        parameters = (by_size / by_data) ** (1 / both) * product ** (self.data_exponent / both)
         return parameters, product / parameters
 
 
 # Approach 3 as published (Hoffmann et al. 2022), and fitted again by Besiroglu et al. (2024), who
 # found that the published coefficients do not follow from the paper's own data.
-PUBLISHED = LossFit("approach 3 as published", 1.69, 406.4, 410.7, 0.34, 0.28)
-REFITTED = LossFit("approach 3, refitted", 1.8172, 482.01, 2085.43, 0.3478, 0.3658)
+PUBLISHED = Law(1.69, 406.4, 0.34, 410.7, 0.28)
+REFITTED = Law(1.8172, 482.01, 0.3478, 2085.43, 0.3658)
 
 
 @dataclass(frozen=True)
@@ -60,13 +62,10 @@ def compute_optimal(flops: float) -> list[Optimum]:
             f"--flops {flops:g} is outside the range of the scaling laws",
             f"use {LEAST_FLOPS:g} or more, for example --flops 1e21",
         )
-    return list(_optima(flops))
-
-
-def _optima(flops: float) -> Iterator[Optimum]:
     parameters = math.sqrt(flops / (FLOPS_PER_PARAMETER_AND_TOKEN * TOKENS_PER_PARAMETER))
-    tokens = TOKENS_PER_PARAMETER * parameters
-    yield Optimum("20 tokens per parameter", parameters, tokens, REFITTED.loss(parameters, tokens))
-    for fit in (PUBLISHED, REFITTED):
-        parameters, tokens = fit.optimum(flops)
-        yield Optimum(fit.source, parameters, tokens, REFITTED.loss(parameters, tokens))
+    rules = {
+        "20 tokens per parameter": (parameters, TOKENS_PER_PARAMETER * parameters),
+        "approach 3 as published": PUBLISHED.optimum(flops),
+        "approach 3, refitted": REFITTED.optimum(flops),
+    }
+    return [Optimum(rule, n, d, REFITTED.loss(n, d)) for rule, (n, d) in rules.items()]

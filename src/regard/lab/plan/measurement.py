@@ -6,21 +6,18 @@ import itertools
 import statistics
 import time
 from collections.abc import Callable
-from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from functools import partial
-from operator import itemgetter
 from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor, nn
-from torch.profiler import ProfilerActivity, profile
 
 from regard.data.batching import Batch
-from regard.lab.plan.step_trace import StepSettings
+from regard.lab.measure.instruments import allocated_peak
+from regard.lab.plan.subject import Subject
 from regard.lab.plan.workload import Workload, modules, set_activation_checkpointing
-from regard.spec import Model
 from regard.training.engine.lr_schedule import ConstantRate
 from regard.training.engine.mixed_precision import autocast
 from regard.training.engine.optimizer import Optimizer
@@ -50,14 +47,9 @@ def step_clock(device: torch.device) -> Callable[[], float]:
 class MeasuredStep:
     """A training step as `regard train` runs it, on random batches."""
 
-    def __init__(
-        self,
-        description: Model,
-        workload: Workload,
-        settings: StepSettings,
-        device: torch.device,
-        generator: Model | None = None,
-    ) -> None:
+    def __init__(self, subject: Subject, device: torch.device) -> None:
+        workload = subject.workload
+        settings = subject.settings
         self.device = device
         self.before = 0  # bytes that are in use already
         if device.type == "cuda":
@@ -66,12 +58,13 @@ class MeasuredStep:
             torch.cuda.reset_peak_memory_stats(device)
             self.before = torch.cuda.memory_allocated(device)
         torch.manual_seed(0)
-        self.core = core = modules(description, generator, real=True).to(device).train()
+        self.core = core = modules(subject.description, subject.generator, real=True)
+        core.to(device).train()
         set_activation_checkpointing(core, settings.recompute)
         self.step = Step(
             partial(_loss, core, workload),
             Optimizer(core.named_parameters(), ConstantRate(LEARNING_RATE, 1)),
-            partial(_autocast, settings.precision, device),
+            partial(autocast, settings.precision, device),
             # As in `Loop`: a recomputed forward cannot be captured.
             cuda_graphs=not settings.recompute and settings.accumulate == 1,
         )
@@ -110,30 +103,12 @@ def _loss(core: nn.Module, workload: Workload, tensors: Any) -> tuple[Tensor, Te
     return loss, loss.detach()
 
 
-def _autocast(precision: str, device: torch.device) -> AbstractContextManager[Any]:
-    return autocast(precision, device)
-
-
 def _peak_memory(step: MeasuredStep) -> int:
     """Bytes at the peak of a step, as PyTorch's allocator counts them."""
     if step.device.type == "cuda":
         return torch.cuda.max_memory_allocated(step.device) - step.before
-    # The CPU allocator keeps no statistics; the profiler records each allocation.
-    with profile(activities=[ProfilerActivity.CPU], profile_memory=True) as profiler:
-        step.time()
-    events = [
-        (event.start_ns(), event.nbytes())
-        for event in profiler.profiler.kineto_results.events()  # type: ignore[union-attr]
-        if event.name() == "[memory]"
-    ]
-    # From the beginning of the step; what was there before is added below.
-    in_use = 0
-    highest = 0
-    for _, size in sorted(events, key=itemgetter(0)):
-        in_use += size
-        highest = max(highest, in_use)
     persistent = [*step.core.parameters(), *step.core.buffers()]
     persistent += step.step.optimizer.state().values()
     for batch in step.batches[:1]:
         persistent += batch.tensors.values()
-    return highest + sum(x.numel() * x.element_size() for x in persistent)
+    return allocated_peak(step.time) + sum(x.numel() * x.element_size() for x in persistent)

@@ -16,8 +16,10 @@ from torch import Tensor, nn
 from torch.utils._pytree import tree_leaves, tree_map_only
 
 from regard.core.cuda_graph import capture
+from regard.lab.measure.instruments import bandwidth, matrix_rate
+from regard.lab.measure.tracer import Operation, TensorLayout
 from regard.lab.plan.measurement import LEARNING_RATE, step_clock
-from regard.lab.plan.step_trace import Operation, StepTrace, TensorLayout
+from regard.lab.plan.step_trace import StepTrace
 from regard.training.engine.lr_schedule import ConstantRate
 from regard.training.engine.optimizer import Optimizer
 
@@ -28,7 +30,6 @@ SAMPLE_PARAMETERS = 1 << 22  # that the optimizer is timed on
 # Larger operations are not run but estimated, from the rate of a smaller product or copy.
 MAX_BYTES = 2 << 30
 MAX_FLOPS = {"cpu": 2e10, "cuda": 1e14}
-MATRIX = {"cpu": 1536, "cuda": 8192}  # side of the product that such a rate is taken from
 
 Call = Callable[[], Any]
 
@@ -36,7 +37,7 @@ Call = Callable[[], Any]
 def step_seconds(trace: StepTrace, device: torch.device) -> float:
     """The predicted time of an update: all operations of its micro-batches, and the optimizer."""
     seconds = 0.0
-    rates: dict[torch.dtype | None, float] = {None: _copy_rate(device)}
+    rates: dict[torch.dtype | None, float] = {None: bandwidth(device)}
     for operation in trace.operations:
         one = operation_seconds(operation, device)
         if one is None:
@@ -65,18 +66,9 @@ def _estimate(
     """As long as its arithmetic or its memory traffic, at the rates that are reached here."""
     dtype = operation.dtype
     if operation.flops and dtype not in rates:
-        rates[dtype] = _matrix_rate(dtype, device)
+        rates[dtype] = matrix_rate(device, dtype)
     arithmetic = operation.flops / rates[dtype] if operation.flops else 0.0
     return max(arithmetic, operation.bytes / rates[None])
-
-
-def _matrix_rate(dtype: torch.dtype, device: torch.device) -> float:
-    """FLOP/s of a large product."""
-    size = MATRIX[device.type]
-    a = torch.randn(size, size, device=device).to(dtype)
-    product = torch.empty_like(a)
-    seconds = _time([lambda: torch.mm(a, a, out=product)] * COPIES, device)
-    return 2 * size**3 / seconds
 
 
 def _call(operation: Operation, device: torch.device) -> Call:
@@ -170,14 +162,6 @@ def _time_on_gpu(calls: Sequence[Call]) -> float:
         end.synchronize()
         times.append(start.elapsed_time(end) / 1000 / GRAPH_CALLS)
     return statistics.median(times)
-
-
-def _copy_rate(device: torch.device) -> float:
-    """Bytes a second, read and written, of a large copy."""
-    source = torch.empty(1 << 24, device=device)
-    target = torch.empty_like(source)
-    seconds = _time([lambda: target.copy_(source)] * 2, device)
-    return 2 * source.numel() * source.element_size() / seconds
 
 
 def optimizer_seconds(parameters: int, device: torch.device) -> float:

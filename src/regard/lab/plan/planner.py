@@ -9,13 +9,13 @@ from typing import Any
 import torch
 
 from regard.lab.plan.accelerators import WORKSPACE, Accelerator, find_accelerator, roofline_seconds
+from regard.lab.plan.compute_optimal import FLOPS_PER_PARAMETER_AND_TOKEN
 from regard.lab.plan.failures import CheckpointPlan, checkpoint_plan, sharded_write_rate
 from regard.lab.plan.operator_timing import step_seconds
 from regard.lab.plan.sharding import (
     HALF,
     MACHINE_DEVICES,
     Parallel,
-    hybrid_plan,
     parallel_plans,
     sharded_states,
 )
@@ -24,7 +24,6 @@ from regard.lab.plan.subject import Request, Subject, resolve, with_batch
 from regard.system import memory as system_memory
 from regard.system.errors import SettingError
 
-FLOPS_PER_PARAMETER_AND_TOKEN = 6
 HEADROOM = 0.92  # of a device's memory: fragments and the driver take the rest
 CHECKPOINT_BYTES_PER_PARAMETER = 12  # weights and two moments, in float32
 
@@ -238,7 +237,7 @@ def make_plan(
     if device.accelerator is not None:
         _check_precision(subject, device.accelerator)
     subject = _on(subject, device)
-    trace = _trace(subject)
+    trace = trace_step(subject)
     seconds: float | None = None
     if device.accelerator is not None:
         seconds = roofline_seconds(trace, device.accelerator, utilization)
@@ -272,11 +271,14 @@ def with_devices(plan: Plan, devices: int) -> Plan:
     if devices > 1 and accelerator is not None and plan.seconds is not None:
         layers = sum(stack.layers for stack in plan.subject.description.stacks.values())
         in_half = plan.subject.settings.precision in ("bf16", "fp16")
-        sizes = (plan.memory, plan.seconds, accelerator, devices)
-        gathered = HALF if in_half else 1.0
-        parallel = parallel_plans(*sizes, layers=layers, gathered=gathered)
-        if devices > MACHINE_DEVICES:
-            parallel.append(hybrid_plan(*sizes, layers=layers, gathered=gathered))
+        parallel = parallel_plans(
+            plan.memory,
+            plan.seconds,
+            accelerator,
+            devices,
+            layers=layers,
+            gathered=HALF if in_half else 1.0,
+        )
     checkpoints = _checkpoint_plan(plan.trace, devices)
     return replace(plan, devices=devices, parallel=tuple(parallel), checkpoints=checkpoints)
 
@@ -291,10 +293,6 @@ def _on(subject: Subject, device: Device) -> Subject:
     # A GPU has other kernels, and so other activations.
     settings = replace(subject.settings, accelerator=device.is_accelerator)
     return replace(subject, settings=settings)
-
-
-def _trace(subject: Subject) -> StepTrace:
-    return trace_step(subject.description, subject.workload, subject.settings, subject.generator)
 
 
 def _check_precision(subject: Subject, accelerator: Accelerator) -> None:
@@ -318,7 +316,7 @@ def _remedies(subject: Subject, device: Device, trace: StepTrace) -> Iterator[Re
     before = trace.flops * subject.settings.accumulate
     for change, changed in _changes(subject, device):
         subject = changed
-        trace = _trace(subject)
+        trace = trace_step(subject)
         needed = _needed(trace, device)
         fits = bool(_fits(needed, device))
         yield Remedy(change, needed, fits, trace.flops * subject.settings.accumulate / before)

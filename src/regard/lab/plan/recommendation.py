@@ -13,6 +13,7 @@ from regard.training.recipe.objectives import OBJECTIVES, TASKS
 class Wiring:
     """The architecture for a kind of task: models by size, from few examples to many."""
 
+    tasks: tuple[str, ...]
     name: str
     why: str
     sizes: tuple[tuple[float, str], ...]  # (examples up to which it is the one, NAME:SIZE)
@@ -21,143 +22,134 @@ class Wiring:
     evidence: str
 
 
-_ENCODER = Wiring(
-    "encoder (BERT's wiring)",
-    "every position sees the whole input, and the output is a label, not a text",
-    ((20_000, "bert:tiny"), (500_000, "bert:small"), (float("inf"), "bert:base")),
-    "fine-tune a pretrained encoder: regard train --base FOLDER --objective {task} --text FILE",
-    100_000,
-    "SST-2, 6,920 examples: a fine-tuned MiniLM reaches 86.9 % (docs/log); BERT, Table 1 and 5: "
-    "pretraining adds most where a task has few examples",
-)
-_ENCODER_DECODER = Wiring(
-    "encoder–decoder (the Transformer of 2017)",
-    "the input is read in both directions before the first output token, and the lengths differ",
-    (
-        (50_000, "transformer:tiny"),
-        (1_000_000, "transformer:small"),
-        (10_000_000, "transformer:base"),
-        (float("inf"), "transformer:big"),
+_TABLE = (
+    Wiring(
+        ("masked", "replaced", "classify", "tag", "answer", "regress", "contrastive"),
+        "encoder (BERT's wiring)",
+        "every position sees the whole input, and the output is a label, not a text",
+        ((20_000, "bert:tiny"), (500_000, "bert:small"), (float("inf"), "bert:base")),
+        "fine-tune a pretrained encoder: regard train --base FOLDER --objective {task} --text FILE",
+        100_000,
+        "SST-2, 6,920 examples: a fine-tuned MiniLM reaches 86.9 % (docs/log); BERT, Table 1 and "
+        "5: pretraining adds most where a task has few examples",
     ),
-    "fine-tune a pretrained encoder–decoder (Marian, T5, BART), or train a tiny one with dropout "
-    "0.3 and R-Drop",
-    20_000,
-    "Multi30k, 29,000 pairs: a tiny one reaches 41.4 BLEU (docs/log); WMT14, 4.5 M pairs: "
-    "base 27.3, big 28.4 BLEU (Vaswani et al., Table 2)",
-)
-_DECODER = Wiring(
-    "decoder (GPT's wiring)",
-    "text is continued from left to right, and every position is a training signal",
-    (
-        (2_000_000, "gpt2:tiny"),
-        (500_000_000, "gpt2:small"),
-        (7_000_000_000, "gpt2:medium"),
-        (float("inf"), "llama:7b"),
+    Wiring(
+        ("translate", "denoise", "span"),
+        "encoder–decoder (the Transformer of 2017)",
+        "the input is read both ways before the first output token, and the lengths differ",
+        (
+            (50_000, "transformer:tiny"),
+            (1_000_000, "transformer:small"),
+            (10_000_000, "transformer:base"),
+            (float("inf"), "transformer:big"),
+        ),
+        "fine-tune a pretrained encoder–decoder (Marian, T5, BART), or train a tiny one with "
+        "dropout 0.3 and R-Drop",
+        20_000,
+        "Multi30k, 29,000 pairs: a tiny one reaches 41.4 BLEU (docs/log); WMT14, 4.5 M pairs: "
+        "base 27.3, big 28.4 BLEU (Vaswani et al., Table 2)",
     ),
-    "fine-tune a pretrained language model, with LoRA if memory is short",
-    1_000_000,
-    "20 tokens per parameter are compute-optimal (Hoffmann et al. 2022); below that, more data "
-    "helps more than more parameters. Examples are tokens here",
+    Wiring(
+        ("causal",),
+        "decoder (GPT's wiring)",
+        "text is continued from left to right, and every position is a training signal",
+        (
+            (2_000_000, "gpt2:tiny"),
+            (500_000_000, "gpt2:small"),
+            (7_000_000_000, "gpt2:medium"),
+            (float("inf"), "llama:7b"),
+        ),
+        "fine-tune a pretrained language model, with LoRA if memory is short",
+        1_000_000,
+        "20 tokens per parameter are compute-optimal (Hoffmann et al. 2022); below that, more data "
+        "helps more than more parameters. Examples are tokens here",
+    ),
+    Wiring(
+        ("images",),
+        "image encoder (ViT's wiring)",
+        "an image is a sequence of patches, and its class is read from one token",
+        ((50_000, "vit:tiny"), (1_500_000, "vit:small/16"), (float("inf"), "vit:base/16")),
+        "fine-tune a pretrained ViT or CLIP; a ViT has no built-in notion of neighbouring patches",
+        100_000,
+        "ViT, Figures 3 and 4: below about ten million images it is worse than convolutional "
+        "networks; augmentation closes much of that (DeiT)",
+    ),
+    Wiring(
+        ("masked_images",),
+        "masked autoencoder (MAE's wiring)",
+        "the encoder reads the visible patches only, and a small decoder fills in the others",
+        ((50_000, "vit-mae:tiny"), (float("inf"), "vit-mae:base/16")),
+        "fine-tune a pretrained encoder for classes; pre-training pays where images are many and "
+        "labels few",
+        100_000,
+        "MAE, Figure 7: representations still improve after 800 epochs",
+    ),
+    Wiring(
+        ("image_text",),
+        "dual encoder (CLIP's wiring)",
+        "texts and images are compared as vectors, so that each is encoded once",
+        ((1_000_000, "clip:tiny"), (float("inf"), "clip:vit-b/32")),
+        "fine-tune a pretrained CLIP",
+        1_000_000,
+        "CLIP learnt from 400 M pairs (Radford et al. 2021)",
+    ),
+    Wiring(
+        ("transcribe",),
+        "encoder–decoder over spectrograms (Whisper's wiring)",
+        "the transcript is text with a language model's order, and its length is not fixed",
+        ((100_000, "whisper:tiny"), (float("inf"), "whisper:base")),
+        "fine-tune a pretrained Whisper",
+        100_000,
+        "Whisper learnt from 680,000 hours (Radford et al. 2022)",
+    ),
+    Wiring(
+        ("ctc", "sounds", "speech_contrastive"),
+        "encoder over waveforms with CTC (wav2vec 2.0's wiring)",
+        "letters are in the same order as the audio frames (monotonic alignment)",
+        ((100_000, "wav2vec2:tiny"), (float("inf"), "wav2vec2:base")),
+        "fine-tune a pretrained wav2vec 2.0: ten minutes of labels give a usable recognizer",
+        100_000,
+        "wav2vec 2.0, Table 1: 4.8 % WER from ten minutes of labels after pretraining",
+    ),
+    Wiring(
+        ("stories",),
+        "memory network",
+        "a question is answered from a few sentences in hops",
+        ((float("inf"), "memory:small"),),
+        "generate more stories: the task is synthetic",
+        1_000,
+        "Sukhbaatar et al. 2015, Table 1",
+    ),
+    Wiring(
+        ("forecast",),
+        "encoder over patches of time (PatchTST's wiring)",
+        "each channel is a sequence of patches, read by the same weights",
+        ((20_000, "patchtst:tiny"), (float("inf"), "patchtst:base")),
+        "compare with `--model dlinear`, which is hard to beat on short series",
+        2_000,
+        "PatchTST, Table 3: 0.370 mean squared error on ETTh1 at 96 steps, 8,640 hours to train "
+        "on; a linear model 0.375. Examples are time steps here",
+    ),
+    Wiring(
+        ("nodes",),
+        "attention along the edges of a graph (GAT's wiring)",
+        "a node is classified from itself and its neighbours",
+        ((float("inf"), "graph:small"),),
+        "a small one with much dropout and R-Drop, from scratch: the unlabelled nodes help too",
+        1,
+        "Cora, 140 labelled papers: GAT 83.0 % (Veličković et al. 2018)",
+    ),
+    Wiring(
+        ("graphs",),
+        "full attention with distances in the graph as biases (Graphormer's wiring)",
+        "every node sees every other, and knows how far away it is",
+        ((10_000, "graphormer:tiny"), (float("inf"), "graphormer:small")),
+        "a tiny one, with dropout",
+        1,
+        "Graphormer, Table 1: first on 3.8 M molecules (Ying et al. 2021)",
+    ),
 )
-_IMAGE = Wiring(
-    "image encoder (ViT's wiring)",
-    "an image is a sequence of patches, and its class is read from one token",
-    ((50_000, "vit:tiny"), (1_500_000, "vit:small/16"), (float("inf"), "vit:base/16")),
-    "fine-tune a pretrained ViT or CLIP; a ViT has no built-in notion of neighbouring patches",
-    100_000,
-    "ViT, Figures 3 and 4: below about ten million images it is worse than convolutional networks; "
-    "augmentation closes much of that (DeiT)",
-)
-_MASKED_IMAGE = Wiring(
-    "masked autoencoder (MAE's wiring)",
-    "the encoder reads the visible patches only, and a small decoder fills in the others",
-    ((50_000, "vit-mae:tiny"), (float("inf"), "vit-mae:base/16")),
-    "fine-tune a pretrained encoder for classes; pre-training pays where images are many and "
-    "labels few",
-    100_000,
-    "MAE, Figure 7: representations still improve after 800 epochs",
-)
-_DUAL = Wiring(
-    "dual encoder (CLIP's wiring)",
-    "texts and images are compared as vectors, so that each is encoded once",
-    ((1_000_000, "clip:tiny"), (float("inf"), "clip:vit-b/32")),
-    "fine-tune a pretrained CLIP",
-    1_000_000,
-    "CLIP learnt from 400 M pairs (Radford et al. 2021)",
-)
-_SPEECH = Wiring(
-    "encoder–decoder over spectrograms (Whisper's wiring)",
-    "the transcript is text with a language model's order, and its length is not fixed",
-    ((100_000, "whisper:tiny"), (float("inf"), "whisper:base")),
-    "fine-tune a pretrained Whisper",
-    100_000,
-    "Whisper learnt from 680,000 hours (Radford et al. 2022)",
-)
-_CTC = Wiring(
-    "encoder over waveforms with CTC (wav2vec 2.0's wiring)",
-    "letters are in the same order as the audio frames (monotonic alignment)",
-    ((100_000, "wav2vec2:tiny"), (float("inf"), "wav2vec2:base")),
-    "fine-tune a pretrained wav2vec 2.0: ten minutes of labels give a usable recognizer",
-    100_000,
-    "wav2vec 2.0, Table 1: 4.8 % WER from ten minutes of labels after pretraining",
-)
-_STORIES = Wiring(
-    "memory network",
-    "a question is answered from a few sentences in hops",
-    ((float("inf"), "memory:small"),),
-    "generate more stories: the task is synthetic",
-    1_000,
-    "Sukhbaatar et al. 2015, Table 1",
-)
-_SERIES = Wiring(
-    "encoder over patches of time (PatchTST's wiring)",
-    "each channel is a sequence of patches, read by the same weights",
-    ((20_000, "patchtst:tiny"), (float("inf"), "patchtst:base")),
-    "compare with `--model dlinear`, which is hard to beat on short series",
-    2_000,
-    "PatchTST, Table 3: 0.370 mean squared error on ETTh1 at 96 steps, 8,640 hours to train on; "
-    "a linear model 0.375. Examples are time steps here",
-)
-_NODES = Wiring(
-    "attention along the edges of a graph (GAT's wiring)",
-    "a node is classified from itself and its neighbours",
-    ((float("inf"), "graph:small"),),
-    "a small one with much dropout and R-Drop, from scratch: the unlabelled nodes help too",
-    1,
-    "Cora, 140 labelled papers: GAT 83.0 % (Veličković et al. 2018)",
-)
-_GRAPHS = Wiring(
-    "full attention with distances in the graph as biases (Graphormer's wiring)",
-    "every node sees every other, and knows how far away it is",
-    ((10_000, "graphormer:tiny"), (float("inf"), "graphormer:small")),
-    "a tiny one, with dropout",
-    1,
-    "Graphormer, Table 1: first on 3.8 M molecules (Ying et al. 2021)",
-)
-_WIRINGS = {
-    "translate": _ENCODER_DECODER,
-    "denoise": _ENCODER_DECODER,
-    "span": _ENCODER_DECODER,
-    "causal": _DECODER,
-    "masked": _ENCODER,
-    "replaced": _ENCODER,
-    "classify": _ENCODER,
-    "tag": _ENCODER,
-    "answer": _ENCODER,
-    "regress": _ENCODER,
-    "contrastive": _ENCODER,
-    "images": _IMAGE,
-    "masked_images": _MASKED_IMAGE,
-    "image_text": _DUAL,
-    "transcribe": _SPEECH,
-    "ctc": _CTC,
-    "sounds": _CTC,
-    "speech_contrastive": _CTC,
-    "stories": _STORIES,
-    "forecast": _SERIES,
-    "nodes": _NODES,
-    "graphs": _GRAPHS,
-}
+_WIRINGS = {task: wiring for wiring in _TABLE for task in wiring.tasks}
 # Words for tasks that a user may say, besides the names of objectives.
 _OTHER_WORDS = {
     **TASKS,

@@ -60,7 +60,10 @@ def parallel_plans(
 
     Each device computes a batch of its own; rings send (N − 1) / N of a tensor in each pass
     (Rajbhandari et al. 2020, Section 7). Weights are gathered layer by layer, in `gathered` times
-    their own bytes.
+    their own bytes. On several machines also hybrid sharding (HSDP): states sharded inside each
+    machine, replicas across machines. Weights travel over the links of a machine only; the network
+    carries a gradient shard of each device, all-reduced over the machines (Zhao et al. 2023,
+    Section 3.2.2).
     """
     share = (devices - 1) / devices
     gathers = 2 * gathered * memory.weights
@@ -87,37 +90,21 @@ def parallel_plans(
     for name, needed, traffic, collectives in plans:
         sending = traffic / rate + collectives * devices * HOP_SECONDS
         result.append(Parallel(name, needed, traffic, sending, seconds + sending))
-    return result
-
-
-def hybrid_plan(
-    memory: Memory,
-    seconds: float,
-    accelerator: Accelerator,
-    devices: int,
-    *,
-    layers: int = 1,
-    gathered: float = 1.0,
-) -> Parallel:
-    """Hybrid sharding (HSDP): states sharded inside each machine, replicas across machines.
-
-    Weights travel over the links of a machine only; the network carries a gradient shard of each
-    device, all-reduced over the machines (Zhao et al. 2023, Section 3.2.2).
-    """
+    if devices <= MACHINE_DEVICES:
+        return result
     machines = devices / MACHINE_DEVICES
-    within = (MACHINE_DEVICES - 1) / MACHINE_DEVICES
-    local = within * (2 * gathered * memory.weights + memory.weights)
-    shard = memory.weights / MACHINE_DEVICES
-    across = 2 * (machines - 1) / machines * shard
+    local = (MACHINE_DEVICES - 1) / MACHINE_DEVICES * (gathers + gradients)
+    across = 2 * (machines - 1) / machines * memory.weights / MACHINE_DEVICES
     hops = 3 * layers * MACHINE_DEVICES + 2 * machines
     sending = local / accelerator.link + across / NETWORK_RATE + hops * HOP_SECONDS
-    return Parallel(
+    hybrid = Parallel(
         "sharded in each machine, replicas across (HSDP)",
         sharded_states(memory) / MACHINE_DEVICES + memory.working,
         local + across,
         sending,
         seconds + sending,
     )
+    return [*result, hybrid]
 
 
 def sharded_states(memory: Memory) -> int:

@@ -8,27 +8,29 @@ modules, the same loss and PyTorch's own backward.
 
 from __future__ import annotations
 
-import weakref
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import ExitStack, contextmanager, nullcontext
+from collections.abc import Callable
+from contextlib import ExitStack, nullcontext
 from dataclasses import dataclass, field
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch._subclasses.fake_tensor import FakeTensorMode
-from torch.utils._python_dispatch import TorchDispatchMode
-from torch.utils._pytree import tree_flatten, tree_leaves, tree_map_only
-from torch.utils.flop_counter import flop_registry, sdpa_backward_flop, sdpa_flop
 
 from regard.builder import make_fake
+from regard.lab.measure.tracer import Allocation, Operation, Tracer
 from regard.lab.plan.accelerator_kernels import (
     FusedLinearCrossEntropy,
     accelerator_kernels,
     use_accelerator_dropout,
 )
-from regard.lab.plan.workload import Workload, modules, set_activation_checkpointing
-from regard.spec import Model
+from regard.lab.plan.subject import Subject
+from regard.lab.plan.workload import (
+    StepSettings,
+    Workload,
+    modules,
+    set_activation_checkpointing,
+)
 from regard.training.objectives.label_smoothed_cross_entropy import (
     TokenLoss,
     linear_cross_entropy,
@@ -36,99 +38,6 @@ from regard.training.objectives.label_smoothed_cross_entropy import (
 
 _CPU = torch.device("cpu")
 _AUTOCAST = {"bf16": torch.bfloat16, "fp16": torch.float16}
-
-
-@dataclass(frozen=True)
-class StepSettings:
-    """How a step is run: what changes its memory and its operations besides the batch."""
-
-    precision: str = "float32"
-    accumulate: int = 1  # micro-batches of an update
-    recompute: bool = False  # activation checkpointing
-    accelerator: bool = False  # whether its kernels are those of a GPU
-
-
-# --- operations -----------------------------------------------------------------------------------
-
-
-@dataclass(frozen=True)
-class TensorLayout:
-    """Shape, strides and dtype of a tensor."""
-
-    shape: tuple[int, ...]
-    stride: tuple[int, ...]
-    dtype: torch.dtype
-
-    @property
-    def bytes(self) -> int:
-        """The bytes that are read: an expanded dimension has stride 0, and one element."""
-        count = 1
-        for size, stride in zip(self.shape, self.stride, strict=True):
-            count *= size if stride else min(size, 1)
-        return count * self.dtype.itemsize
-
-
-@dataclass
-class Operation:
-    """An operation on tensors of given layouts, and how often the step executes it."""
-
-    function: Any  # an OpOverload
-    arguments: tuple[Any, ...]  # TensorLayout in place of tensors
-    options: Mapping[str, Any]
-    flops: int
-    bytes: int  # read and written
-    count: int = 0
-
-    @property
-    def name(self) -> str:
-        return str(self.function)
-
-    @property
-    def dtype(self) -> torch.dtype:
-        """That of the first floating-point tensor, in which products are computed."""
-        for argument in tree_flatten((self.arguments, self.options))[0]:
-            if isinstance(argument, TensorLayout) and argument.dtype.is_floating_point:
-                return argument.dtype
-        return torch.float32
-
-
-def _flops(function: Any, arguments: Any, options: Any, output: Any) -> int:
-    formula = _OWN_FORMULAS.get(function.overloadpacket) or flop_registry.get(
-        function.overloadpacket
-    )
-    if formula is None:
-        return 0
-    return int(formula(*arguments, **options, out_val=output))
-
-
-def _cpu_attention(q: Tensor, k: Tensor, v: Tensor, *_: Any, **__: Any) -> int:
-    return int(sdpa_flop(q.shape, k.shape, v.shape))
-
-
-def _cpu_attention_backward(
-    gradient: Tensor, q: Tensor, k: Tensor, v: Tensor, *_: Any, **__: Any
-) -> int:
-    # The registry's formula recomputes the scores, as these kernels do.
-    return int(sdpa_backward_flop(gradient.shape, q.shape, k.shape, v.shape))
-
-
-def _rnn_layer(x: Tensor, w_input: Tensor, w_hidden: Tensor, *_: Any, **__: Any) -> int:
-    """oneDNN's layer: both products of every time step, x [T, B, I]."""
-    return 2 * x.shape[0] * x.shape[1] * (w_input.numel() + w_hidden.numel())
-
-
-def _rnn_layer_backward(*arguments: Any, **options: Any) -> int:
-    return 2 * _rnn_layer(*arguments, **options)
-
-
-_ATEN = torch.ops.aten
-# PyTorch's counter has no formulas for the kernels of CPUs.
-_OWN_FORMULAS: dict[Any, Callable[..., int]] = {
-    _ATEN._scaled_dot_product_flash_attention_for_cpu: _cpu_attention,
-    _ATEN._scaled_dot_product_flash_attention_for_cpu_backward: _cpu_attention_backward,
-    _ATEN.mkldnn_rnn_layer: _rnn_layer,
-    _ATEN.mkldnn_rnn_layer_backward: _rnn_layer_backward,
-}
 
 
 def _ctc_loss(
@@ -145,22 +54,12 @@ def _ctc_loss_backward(gradient: Tensor, log_probs: Tensor, *_: Any) -> Tensor:
 
 
 _WITHOUT_SHAPES: dict[Any, Callable[..., Any]] = {
-    _ATEN._ctc_loss: _ctc_loss,
-    _ATEN._ctc_loss_backward: _ctc_loss_backward,
+    torch.ops.aten._ctc_loss: _ctc_loss,
+    torch.ops.aten._ctc_loss_backward: _ctc_loss_backward,
 }
 
 
 # --- memory ---------------------------------------------------------------------------------------
-
-
-@dataclass
-class Allocation:
-    """A storage: its bytes, and what it turned out to be."""
-
-    bytes: int
-    phase: str  # in which it was allocated: "weights", "batch", "forward" or "backward"
-    is_gradient: bool = False
-    is_weight_copy: bool = False  # mixed precision: a weight in 16 bits
 
 
 @dataclass(frozen=True)
@@ -179,109 +78,6 @@ class Memory:
     @property
     def total(self) -> int:
         return self.weights + self.gradients + self.optimizer + self.activations + self.temporary
-
-
-class _Tracer(TorchDispatchMode):
-    """Sees every operation below autograd, and every storage that it allocates."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.phase = "forward"
-        self.operations: dict[Any, Operation] = {}
-        self.flops = {"forward": 0, "backward": 0}
-        # (storage id, bytes) in the order of time; negative bytes where one is freed.
-        self.events: list[tuple[int, int]] = []
-        self.allocations: dict[int, Allocation] = {}
-        self._live: dict[int, int] = {}  # address → storage id
-        self._watchers: list[weakref.ref[Any]] = []
-
-    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        kwargs = kwargs or {}
-        stand_in = _WITHOUT_SHAPES.get(func.overloadpacket)
-        output = (stand_in or func)(*args, **kwargs)
-        leaves, structure = tree_flatten((args, kwargs))
-        outputs = [x for x in tree_leaves(output) if isinstance(x, Tensor)]
-        inputs = [x for x in leaves if isinstance(x, Tensor)]
-        for tensor in outputs:
-            number = self.watch(tensor)
-            if func.overloadpacket is _ATEN._to_copy:
-                source = self.allocations[self.watch(inputs[0])]
-                self.allocations[number].is_weight_copy = source.phase == "weights"
-        if not _is_view(func, inputs, outputs):
-            key = (func, structure, *map(_hashable, leaves))
-            self._record(key, args, kwargs, output)
-        return output
-
-    @contextmanager
-    def in_backward(self) -> Iterator[None]:
-        """Work of the backward pass that is done during the forward pass."""
-        phase = self.phase
-        self.phase = "backward"
-        yield
-        self.phase = phase
-
-    # --- storages -------------------------------------------------------------------------------
-
-    def watch(self, tensor: Tensor, phase: str | None = None) -> int:
-        """Follows the storage of a tensor from now on; returns its id."""
-        storage = tensor.untyped_storage()
-        address = storage._cdata
-        number = self._live.get(address)
-        if number is not None:
-            return number
-        number = len(self.allocations)  # addresses are used again, numbers are not
-        size = storage.nbytes()
-        self.allocations[number] = Allocation(size, phase or self.phase)
-        self.events.append((number, size))
-        self._live[address] = number
-
-        def freed(_: Any) -> None:
-            self.events.append((number, -size))
-            del self._live[address]
-
-        # The storage's Python object lives as long as the storage itself.
-        self._watchers.append(weakref.ref(storage, freed))
-        return number
-
-    # --- operations -----------------------------------------------------------------------------
-
-    def _record(self, key: Any, args: Any, kwargs: Any, output: Any) -> None:
-        operation = self.operations.get(key)
-        if operation is None:
-            function = key[0]
-            tensors = [x for x in tree_leaves((args, kwargs, output)) if isinstance(x, Tensor)]
-            operation = Operation(
-                function,
-                tree_map_only(Tensor, _layout, args),
-                tree_map_only(Tensor, _layout, kwargs),
-                flops=_flops(function, args, kwargs, output),
-                bytes=sum(_layout(tensor).bytes for tensor in tensors),
-            )
-            self.operations[key] = operation
-        operation.count += 1
-        self.flops[self.phase] += operation.flops
-
-
-def _layout(tensor: Tensor) -> TensorLayout:
-    return TensorLayout(tuple(tensor.shape), tuple(tensor.stride()), tensor.dtype)
-
-
-def _hashable(argument: Any) -> Any:
-    if isinstance(argument, Tensor):
-        return argument.shape, argument.stride(), argument.dtype
-    # Generators and the like: one is as good as another.
-    return argument if isinstance(argument, int | float | bool | str) else repr(argument)
-
-
-def _is_view(function: Any, inputs: list[Tensor], outputs: list[Tensor]) -> bool:
-    """Whether nothing is computed: the outputs are other shapes of the inputs' memory."""
-    # In-place operations return their input, but compute.
-    if function._schema.is_mutable:
-        return False
-    if function.overloadpacket in (_ATEN.empty, _ATEN.empty_strided, _ATEN.empty_like):
-        return True
-    storages = {tensor.untyped_storage()._cdata for tensor in inputs}
-    return bool(inputs) and all(x.untyped_storage()._cdata in storages for x in outputs)
 
 
 # --- the trace ------------------------------------------------------------------------------------
@@ -310,22 +106,19 @@ class StepTrace:
         return self.forward_flops + self.backward_flops
 
 
-def trace_step(
-    description: Model,
-    workload: Workload,
-    settings: StepSettings,
-    generator: Model | None = None,
-) -> StepTrace:
+def trace_step(subject: Subject) -> StepTrace:
     """Traces one training step of a model that need not fit into any memory."""
     fake = FakeTensorMode(allow_non_fake_inputs=True)
-    core = modules(description, generator, real=False)
+    workload = subject.workload
+    settings = subject.settings
+    core = modules(subject.description, subject.generator, real=False)
     make_fake(core, fake)
     core.train()
     set_activation_checkpointing(core, settings.recompute)
     if settings.accelerator:
         use_accelerator_dropout(core)
     tensors = _batch(workload, fake)
-    tracer = _Tracer()
+    tracer = Tracer(_WITHOUT_SHAPES)
     for tensor in (*core.parameters(), *core.buffers()):
         tracer.watch(tensor, "weights")
     for tensor in tensors.values():
@@ -360,7 +153,7 @@ def _forward_and_backward(
     tensors: dict[str, Tensor],
     workload: Workload,
     settings: StepSettings,
-    tracer: _Tracer,
+    tracer: Tracer,
 ) -> int:
     """Runs a micro-batch; returns the bytes that forward leaves for backward."""
     # What is live is the sum of all that was allocated and freed.
@@ -379,7 +172,7 @@ def _forward_and_backward(
     return saved
 
 
-def _finish(core: nn.Module, tracer: _Tracer, saved: int, settings: StepSettings) -> StepTrace:
+def _finish(core: nn.Module, tracer: Tracer, saved: int, settings: StepSettings) -> StepTrace:
     parameters = list(core.parameters())
     trainable = [parameter for parameter in parameters if parameter.requires_grad]
     optimizer = 2 * sum(p.numel() * p.element_size() for p in trainable)  # Adam's two moments
@@ -400,7 +193,7 @@ def _finish(core: nn.Module, tracer: _Tracer, saved: int, settings: StepSettings
     )
 
 
-def _peak(tracer: _Tracer, optimizer: int) -> Memory:
+def _peak(tracer: Tracer, optimizer: int) -> Memory:
     """The composition of memory at the moment when it is fullest."""
     total = 0
     highest = 0

@@ -10,8 +10,7 @@ from regard import spec as specs
 from regard.families import folder as folders
 from regard.families import presets
 from regard.families.encoders import electra
-from regard.lab.plan.step_trace import StepSettings
-from regard.lab.plan.workload import Sizes, Workload, workload
+from regard.lab.plan.workload import Sizes, StepSettings, Workload, workload
 from regard.system.errors import ModelError, SettingError, did_you_mean
 from regard.training import model_spec
 from regard.training.recipe import loading

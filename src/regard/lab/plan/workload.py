@@ -68,6 +68,16 @@ class Sizes:
 
 
 @dataclass(frozen=True)
+class StepSettings:
+    """How a step is run: what changes its memory and its operations besides the batch."""
+
+    precision: str = "float32"
+    accumulate: int = 1  # micro-batches of an update
+    recompute: bool = False  # activation checkpointing
+    accelerator: bool = False  # whether its kernels are those of a GPU
+
+
+@dataclass(frozen=True)
 class Input:
     """A tensor of a batch: floating-point numbers, or integers below `limit`."""
 

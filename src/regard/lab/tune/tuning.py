@@ -372,8 +372,7 @@ class _StopAt:
 
 def update_flops(subject: Subject) -> float:
     """The FLOPs of one update, counted on a trace of it."""
-    trace = trace_step(subject.description, subject.workload, subject.settings, subject.generator)
-    return float(trace.flops * subject.settings.accumulate)
+    return float(trace_step(subject).flops * subject.settings.accumulate)
 
 
 def _absolute(values: dict[str, dict[str, Any]]) -> dict[str, dict[str, Any]]:

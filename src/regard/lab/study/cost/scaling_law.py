@@ -14,6 +14,7 @@ from torch.nn import functional
 
 from regard import spec
 from regard.builder.parameter_count import parameter_count
+from regard.lab.plan.compute_optimal import Law
 from regard.lab.study.character_text import LENGTH, character_text
 from regard.lab.study.figure import Table, mean
 from regard.lab.study.study import Effort, Numbers, Progress, Study, Verdict, judge
@@ -30,21 +31,6 @@ class Point(NamedTuple):
     parameters: float
     tokens: float
     loss: float
-
-
-class Law(NamedTuple):
-    """The parametric law (Hoffmann et al. 2022, Equation 2)."""
-
-    irreducible: float  # E
-    size_factor: float  # A
-    size_exponent: float  # α
-    data_factor: float  # B
-    data_exponent: float  # β
-
-    def loss(self, parameters: float, tokens: float) -> float:
-        by_size = self.size_factor / parameters**self.size_exponent
-        by_data = self.data_factor / tokens**self.data_exponent
-        return self.irreducible + by_size + by_data
 
 
 def fit(points: Sequence[Point], begin: Law | None = None) -> Law:
