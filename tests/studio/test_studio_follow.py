@@ -82,3 +82,23 @@ def test_100_000_steps_are_thinned_and_the_last_is_kept(tmp_path: Path) -> None:
     assert answer["lines"] == 100_000
     assert not answer["more"]
     assert len(json.dumps(answer)) < 300_000
+
+
+def test_a_run_that_diverged_is_shown(tmp_path: Path) -> None:
+    """What a log and its files hold that no JSON has, and lines that no parser takes."""
+    log = tmp_path / "metrics.jsonl"
+    event = '{"event": "validation", "step": 2, "loss": NaN, "perplexity": Infinity}\n'
+    log.write_text(
+        line(1) + event + "[" * 100_000 + "\n" + '{"step": 3, "loss": 1e999, "seconds": NaN}\n'
+    )
+    (tmp_path / "state").mkdir()
+    (tmp_path / "state" / "outcome.json").write_text(
+        '{"status": "finished", "scores": {"a": Infinity}}'
+    )
+    answer = follow(log, 0)
+    assert answer["unreadable"] == 1
+    assert answer["last"] == {"step": 3, "loss": None, "seconds": None}
+    assert answer["broken"] == [3]
+    status = run_status(tmp_path)
+    assert status["scores"] == {"a": None}
+    json.dumps([answer, status], allow_nan=False)

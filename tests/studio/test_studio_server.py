@@ -28,7 +28,7 @@ from regard.data.log_mel import frequency_ticks
 from regard.look.forward import forward
 from regard.models import Model
 from regard.studio import server
-from regard.studio.model_store import DEMO, ModelStore, OpenModel, UploadedFiles
+from regard.studio.model_store import DEMO, FolderOpener, ModelStore, OpenModel, UploadedFiles
 from regard.studio.sample_inputs import example
 from regard.studio.server import (
     ANY_HOST,
@@ -703,6 +703,54 @@ def test_a_wrong_request_is_answered_in_a_few_words(
     assert ask(demo, "look", model="demo", text=TEXT)[
         "output"
     ]  # and the next one is answered as ever
+
+
+@pytest.mark.parametrize("path", ["/" + "a" * 4095, "a/" * 2047, "\0", "~nobody-here/x"])
+def test_a_path_that_is_none_is_refused(tmp_path: Path, path: str) -> None:
+    with client(ModelStore([DEMO], device="cpu", opener=FolderOpener())) as studio:
+        for view in ("open", "folders"):
+            assert ask(studio, view, expect=400, path=path)["error"]["repair"]
+
+
+def test_weights_that_are_a_link_to_themselves_are_refused(tmp_path: Path) -> None:
+    folder = tmp_path / "demo"
+    shutil.copytree(DEMO, folder)
+    (folder / "model.safetensors").unlink()
+    (folder / "model.safetensors").symlink_to(folder / "model.safetensors")
+    with client(ModelStore([folder], device="cpu")) as studio:
+        assert "error" in ask(studio, "model", expect=400, model="demo")
+
+
+def test_a_client_that_goes_in_the_middle_of_a_body_leaves_no_traceback(
+    demo: TestClient, capfd: pytest.CaptureFixture[str]
+) -> None:
+    sent: list[Any] = []
+    messages = iter(
+        [{"type": "http.request", "body": b"{", "more_body": True}, {"type": "http.disconnect"}]
+    )
+
+    async def receive() -> Any:
+        return next(messages)
+
+    async def send(message: Any) -> None:
+        sent.append(message)
+
+    headers = [(b"host", b"127.0.0.1:8420"), (b"x-regard-token", TOKEN.encode())]
+    scope = {"type": "http", "method": "POST", "path": "/api/shelf", "headers": headers,
+             "query_string": b"", "raw_path": b"/api/shelf", "root_path": ""}  # fmt: skip
+    asyncio.run(application(ModelStore([DEMO]), TOKEN)(scope, receive, send))
+    assert sent[0]["status"] == 400
+    assert "Traceback" not in capfd.readouterr().err
+
+
+def test_an_endless_body_is_not_read_to_its_end(demo: TestClient) -> None:
+    large = demo.post(
+        "/api/look",
+        content=b" " * (MAX_REQUEST_BYTES + 1),
+        headers={"x-regard-token": TOKEN},
+    )
+    assert large.status_code == 413
+    assert large.headers["connection"] == "close"
 
 
 def test_an_unexpected_failure_shows_no_insides(

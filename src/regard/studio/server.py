@@ -23,7 +23,7 @@ try:
     import uvicorn
     from starlette.applications import Starlette
     from starlette.concurrency import run_in_threadpool
-    from starlette.requests import Request
+    from starlette.requests import ClientDisconnect, Request
     from starlette.responses import JSONResponse, Response
     from starlette.routing import Route
     from starlette.types import ASGIApp, Message, Receive, Scope, Send
@@ -164,18 +164,16 @@ def application(store: ModelStore, token: str, hosts: Sequence[str] = LOCAL_HOST
 
 async def _upload(store: ModelStore, request: Request) -> Response:
     """Keeps a file; it is only opened when a model is shown it."""
-    body = await _body(request, MAX_FILE_BYTES)
-    if body is None:
-        return _too_large("file", MAX_FILE_BYTES)
-    return _response({"file": store.files.add(body)})
+    body = await _body(request, "file", MAX_FILE_BYTES)
+    return body if isinstance(body, Response) else _response({"file": store.files.add(body)})
 
 
 async def _view(store: ModelStore, name: str, request: Request) -> Response:
     """Validates the request of a view and runs the view in a thread."""
     schema, function = VIEWS[name]
-    body = await _body(request, MAX_REQUEST_BYTES)
-    if body is None:
-        return _too_large("text", MAX_REQUEST_BYTES)
+    body = await _body(request, "text", MAX_REQUEST_BYTES)
+    if isinstance(body, Response):
+        return body
     try:
         question = schema.model_validate_json(body or b"{}")
     except ValidationError as problem:
@@ -184,35 +182,33 @@ async def _view(store: ModelStore, name: str, request: Request) -> Response:
         return error(422, "Request", f"{where}: {first['msg']}", "correct the request")
     try:
         # In a thread, so that the server answers others while a model runs.
-        answer = await run_in_threadpool(function, store, question)
-        return _response(answer)
+        return _response(await run_in_threadpool(function, store, question))
     except RegardError as problem:
         return error(400, type(problem).__name__, problem.problem, problem.repair)
+    except OSError as problem:  # a name that is too long, a link to itself
+        return error(400, "DiskError", f"{problem.strerror}", "check the path and what it names")
     except Exception as problem:
         # The page never sees a traceback, and the next request is answered as usual.
         print(f"studio: {name}: {type(problem).__name__}: {problem}", file=sys.stderr)
-        return error(
-            500,
-            "Unexpected",
-            f"{name} failed ({type(problem).__name__})",
-            "see the terminal for details",
-        )
+        failure = f"{name} failed ({type(problem).__name__})"
+        return error(500, "Unexpected", failure, "see the terminal for details")
 
 
-def _too_large(what: str, most: int) -> JSONResponse:
-    return error(
-        413, "TooLarge", f"the {what} has more than {most:,} bytes", f"use a smaller {what}"
-    )
-
-
-async def _body(request: Request, most: int) -> bytes | None:
-    """The body of a request, or None if it is larger than `most` bytes."""
+async def _body(request: Request, what: str, most: int) -> bytes | Response:
+    """The body of a request, or the refusal of one that is larger than `most` bytes."""
     # Counted while it comes in: a length that a header claims is not to be trusted.
     body = bytearray()
-    async for chunk in request.stream():
-        body += chunk
-        if len(body) > most:
-            return None
+    try:
+        async for chunk in request.stream():
+            body += chunk
+            if len(body) > most:
+                problem = f"the {what} has more than {most:,} bytes"
+                refusal = error(413, "TooLarge", problem, f"use a smaller {what}")
+                # Or what is still sent would be read to its end.
+                refusal.headers["connection"] = "close"
+                return refusal
+    except ClientDisconnect:
+        return Response(status_code=400)  # nobody is left to read it
     return bytes(body)
 
 

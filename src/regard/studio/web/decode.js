@@ -445,7 +445,7 @@ export default async function decode({ main, state, gone, atEnd }) {
     beam: ["Beam search", searching],
     cache: [FIXED[model.layers.decoder] ? "State" : "KV cache", remembering],
   };
-  const how = views[state.view] ? state.view : "steps";
+  const how = Object.hasOwn(views, state.view) ? state.view : "steps";
   const place = h("div", {}, loading()),
     warned = h("div");
   put(

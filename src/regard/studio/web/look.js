@@ -492,7 +492,7 @@ async function whole({ main, state, shelf, gone }, key) {
   // Another head, layer or pin: the only things of the address that may differ while this stands.
   async function choose({ state, gone }) {
     const usual = names.filter((each) => each.endsWith(".cross")).at(-1) || names[0];
-    const name = found.attentions[state.at] ? state.at : usual,
+    const name = Object.hasOwn(found.attentions, state.at) ? state.at : usual,
       heads = found.attentions[name].heads;
     const head = Math.max(0, Math.min(Number(state.head) || 0, heads - 1)),
       same = names.filter((each) => kindOf(each) === kindOf(name));

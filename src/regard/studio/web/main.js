@@ -107,7 +107,7 @@ async function show() {
   const mine = ++current;
   const before = focused();
   const state = read();
-  const page = PAGES[state.page] ? state.page : "look";
+  const page = Object.hasOwn(PAGES, state.page) ? state.page : "look";
   tabs(state, page);
   try {
     shelf ||= await ask("shelf", {}, { keep: false });
