@@ -11,6 +11,7 @@ import shutil
 import signal
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -199,6 +200,62 @@ def test_memory_is_that_of_a_window(tmp_path: Path) -> None:
     work.run(inputs(), str(tmp_path / "out.txt"), {})
     assert most <= 202  # a window, and the next one while it is read
     assert len((tmp_path / "out.txt").read_text().splitlines()) == 200
+
+
+def test_what_cannot_be_read_again_has_no_output_to_resume(
+    demo: Path,  # noqa: F811
+    tmp_path: Path,
+    command: Command,  # noqa: F811
+) -> None:
+    fifo = tmp_path / "in"
+    os.mkfifo(fifo)
+    asked = ("translate", demo, "--input", fifo, "--output", tmp_path / "out.txt")
+    command(*asked).refused("cannot be read again")
+    assert not (tmp_path / "out.txt").exists()
+
+
+def test_an_input_of_the_same_size_is_another_one(
+    demo: Path,  # noqa: F811
+    tmp_path: Path,
+    command: Command,  # noqa: F811
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    path = tmp_path / "in.txt"
+    path.write_text("The dog sees a cat.\n" * 4)
+    out = tmp_path / "out.txt"
+    asked = ("translate", demo, "--input", path, "--output", out, "--device", "cpu", "--beam", 1)
+    monkeypatch.setattr(translate, "LINES_AT_ONCE", 2)
+    commit = ResumableOutput.commit
+
+    def stopped(self: ResumableOutput, results: str, inputs: int) -> None:
+        commit(self, results, inputs)
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as once:
+        once.setattr(ResumableOutput, "commit", stopped)
+        assert command(*asked).code == 130
+    path.write_text("The cat sees a dog.\n" * 4)
+    command(*asked).refused("other settings (input)")
+
+
+def test_a_co_process_gets_each_answer_before_it_writes_on(demo: Path) -> None:  # noqa: F811
+    code = "from regard.cli import run; run()"
+    words = [sys.executable, "-c", code, "translate", str(demo), "--device", "cpu", "--beam", "1"]
+    environment = {**os.environ, "PYTHONPATH": str(Path(package.__file__).parents[1])}
+    with subprocess.Popen(
+        words, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=environment
+    ) as process:
+        assert process.stdin is not None
+        assert process.stdout is not None
+        killer = threading.Timer(60.0, process.kill)  # or a reader would wait for ever
+        killer.start()
+        for text in ("The dog sees a cat.", "The cat sees a dog."):
+            process.stdin.write(f"{text}\n")
+            process.stdin.flush()
+            assert process.stdout.readline().strip()
+        process.stdin.close()
+        assert process.wait() == 0
+        killer.cancel()
 
 
 def test_progress_is_told(

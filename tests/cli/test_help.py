@@ -43,6 +43,30 @@ def test_a_former_flag_is_answered_by_its_new_name(
     command(verb, "x", old, "1").refused(new)
 
 
+@pytest.mark.parametrize(
+    ("verb", "flag", "ours"),
+    [
+        ("train", "--lr", "--learning-rate"),
+        ("train", "--batch-size", "--batch-tokens"),
+        ("plan", "--batch-size", "--batch"),
+        ("train", "--gpu", "--device cuda"),
+        ("finetune", "--fp16", "--precision fp16"),
+        ("train", "--output", "--out"),
+        ("translate", "--output-dir", "--output"),
+        ("tune", "--max-steps", "--steps"),
+    ],
+)
+def test_a_flag_of_other_programs_is_answered_by_ours(
+    command: Command, verb: str, flag: str, ours: str
+) -> None:
+    command(verb, "x", flag, "1").refused(f"use {ours}")
+
+
+def test_models_to_compare_are_added_up(command: Command) -> None:
+    command("compare", "--models", "transformer,nothing-a", "--models", "rnn").refused("nothing-a")
+    command("compare", "--models", "rnn", "--models", "nothing-b").refused("nothing-b")
+
+
 def help_of(*arguments: str) -> str:
     result: Result = CliRunner().invoke(regard, list(arguments))
     assert result.exit_code == 0, result.output

@@ -122,6 +122,9 @@ def test_predictions_and_pages_replace_no_other_file(
     command("study", "scaling", "--out", thesis).refused("is a file")
     command("look", demo, TEXT.strip(), "--html", tmp_path / "no" / "x.html").refused("no folder")
     assert thesis.read_text() == "precious"
+    # A picture is not written under the name of another format, nor into a folder called ~.
+    command("look", demo, TEXT.strip(), "--png", tmp_path / "x.pdf").refused("--png", ".png")
+    command("look", demo, TEXT.strip(), "--html", "~/no/x.html").refused(str(Path.home()))
     page = tmp_path / "page.html"
     for _ in range(2):  # a page is made anew
         assert command("look", demo, TEXT.strip(), "--html", page).code == 0

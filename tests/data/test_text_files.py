@@ -16,8 +16,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import regard.system.errors
-from regard.data.text_files import lines, pairs
-from regard.system.errors import DataError, SettingError
+from regard.data.labelled import labelled_texts
+from regard.data.text_files import lines, pairs, texts
+from regard.system.errors import DataError, SettingError, UnreadColumnsWarning
 
 ODD = "a\u2028b\x0bc\x0cd\x85e\x1cf\u2029g"
 
@@ -191,8 +192,28 @@ def test_hugging_face_translations_in_either_direction(tmp_path: Path) -> None:
         list(pairs(path, languages=("en", "fr")))
 
 
-def test_further_columns_are_left_out(tmp_path: Path) -> None:
-    assert list(pairs(write(tmp_path / "f.tsv", "a\tb\tc\n"))) == [("a", "b")]
+def test_further_columns_are_left_out_and_told_once(tmp_path: Path) -> None:
+    path = write(tmp_path / "f.tsv", "a\tb\nc\td\te\nf\tg\th\n")
+    with pytest.warns(UnreadColumnsWarning, match="line 2 has 3 columns") as told:
+        assert list(pairs(path)) == [("a", "b"), ("c", "d"), ("f", "g")]
+    assert len(told) == 1
+
+
+def test_csv_is_read_with_its_header_where_tsv_is(tmp_path: Path) -> None:
+    reviews = write(tmp_path / "r.csv", 'review,sentiment\n"Long, but\ngood.",good\n\nBad.,bad\n')
+    assert [(one.text, one.label) for one in labelled_texts(reviews)] == [
+        ("Long, but\ngood.", "good"),
+        ("Bad.", "bad"),
+    ]
+    assert list(texts(reviews)) == ["Long, but\ngood.", "Bad."]
+    assert list(texts(reviews, "sentiment")) == ["good", "bad"]
+    assert list(pairs(write(tmp_path / "p.csv", "en,de\ncat,Katze\n"))) == [("cat", "Katze")]
+    named = write(tmp_path / "n.csv", "id,label,text\n7,good,Fine.\n")
+    assert [(one.text, one.label) for one in labelled_texts(named)] == [("Fine.", "good")]
+    with pytest.raises(DataError, match="line 2 has 3 columns, the header has 2"):
+        list(pairs(write(tmp_path / "b.csv", "en,de\na,b,c\n")))
+    with pytest.raises(DataError, match="'label' is missing"):
+        list(labelled_texts(write(tmp_path / "u.csv", "id,review,stars\n1,Fine.,5\n")))
 
 
 @pytest.mark.parametrize(

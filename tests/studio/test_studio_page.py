@@ -767,6 +767,13 @@ def test_an_address_that_was_changed_by_hand(studio: Studio) -> None:
         assert page.locator(".error").count() == 0
 
 
+@pytest.mark.parametrize("view", ["constructor", "toString?model=demo", "decode?view=constructor"])
+def test_an_address_of_what_every_object_has_is_no_page(studio: Studio, view: str) -> None:
+    page = studio.page(view)
+    assert "undefined" not in page.inner_text("#title")
+    assert not page.query_selector("main .error")
+
+
 def test_a_studio_that_has_stopped_can_be_asked_again(studio: Studio) -> None:
     before = list(studio.complaints)
     page = studio.page(link("look"))

@@ -722,7 +722,7 @@ def test_weights_that_are_a_link_to_themselves_are_refused(tmp_path: Path) -> No
 
 
 def test_a_client_that_goes_in_the_middle_of_a_body_leaves_no_traceback(
-    demo: TestClient, capfd: pytest.CaptureFixture[str]
+    capfd: pytest.CaptureFixture[str],
 ) -> None:
     sent: list[Any] = []
     messages = iter(
@@ -738,7 +738,11 @@ def test_a_client_that_goes_in_the_middle_of_a_body_leaves_no_traceback(
     headers = [(b"host", b"127.0.0.1:8420"), (b"x-regard-token", TOKEN.encode())]
     scope = {"type": "http", "method": "POST", "path": "/api/shelf", "headers": headers,
              "query_string": b"", "raw_path": b"/api/shelf", "root_path": ""}  # fmt: skip
-    asyncio.run(application(ModelStore([DEMO]), TOKEN)(scope, receive, send))
+
+    async def visit() -> None:
+        await application(ModelStore([DEMO]), TOKEN)(scope, receive, send)
+
+    asyncio.run(visit())
     assert sent[0]["status"] == 400
     assert "Traceback" not in capfd.readouterr().err
 

@@ -66,6 +66,21 @@ ANSWERING = ("translate", "generate", "predict", "embed", "classify", "evaluate"
 CLOSED_PIPE = 141  # the exit code of who writes to a reader that has gone: 128 + SIGPIPE
 LESS = "use a smaller batch (--batch-tokens), a smaller beam, or a smaller model"
 
+# What other programs call a flag, and ours: the first that a command has.
+COMMON_NAMES = {
+    "lr": ("--learning-rate",),
+    "batch_size": ("--batch-tokens", "--batch"),
+    "per_device_train_batch_size": ("--batch-tokens",),
+    "gpu": ("--device cuda",),
+    "cuda": ("--device cuda",),
+    "fp16": ("--precision fp16",),
+    "bf16": ("--precision bf16",),
+    "output": ("--out", "--output"),
+    "output_dir": ("--out", "--output"),
+    "max_steps": ("--steps",),
+    "num_train_epochs": ("--epochs",),
+}
+
 EXAMPLES = """\b
 Examples:
   regard train
@@ -265,6 +280,9 @@ def nearest_flag(name: str, context: click.Context) -> str:
     new_name = FORMER_NAMES.get(word, "").replace("_", "-")
     if new_name in names:
         return f"it is called {names[new_name]}"
+    for flag in COMMON_NAMES.get(word, ()):
+        if flag.partition(" ")[0] in names.values():
+            return f"use {flag}"
     # Without the hyphens, which all of them share: they would make unlike flags look alike.
     matches = difflib.get_close_matches(name.lstrip("-"), names, n=1, cutoff=0.7)
     if matches:

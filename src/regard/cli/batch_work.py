@@ -5,24 +5,30 @@ Memory is that of one window. With --output, the job resumes after a crash where
 
 from __future__ import annotations
 
+import io
+import os
+import select
+import stat
 import sys
 import time
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from itertools import islice
 from pathlib import Path
 from typing import Any
 
 import click
 
+from regard.cli.completion import FILE
 from regard.cli.texts_and_files import check_folder_exists, check_not_input
 from regard.system.errors import SettingError
 
+PATIENCE = 0.05  # seconds after which what came through a pipe is answered without the rest
 SECONDS_BETWEEN_LINES = 15.0  # of progress, where standard error is no terminal
 
 output_option = click.option(
     "--output",
-    type=click.Path(dir_okay=False),
+    type=FILE,
     help="write to this file; after a crash, the same command resumes where it stopped",
 )
 column_option = click.option(
@@ -61,12 +67,14 @@ class BatchWork:
         from regard.data.text_files import check_has_columns, count_lines, texts
 
         check_resumable(location, output)
-        check_has_columns(expand(location), settings.get("text_column"))
+        files = expand(location)
+        check_has_columns(files, settings.get("text_column"))
         inputs = texts(location, settings.get("text_column"))
         if output is None:
             self.run(inputs, None, settings)
             return
-        identity = {**input_identity(location), **model_identity(str(settings["model"]))}
+        weights = sorted(map(str, Path(str(settings["model"])).glob("*.safetensors")))
+        identity = {"input": _versions(files), "weights": _versions(weights)}
         self.run(inputs, output, {**settings, **identity}, count_lines(location))
 
     def run(
@@ -78,7 +86,7 @@ class BatchWork:
     ) -> None:
         """Answers all inputs; a file is finished, standard output is flushed window by window."""
         if output is None:
-            self._print(inputs, total)
+            self._print(inputs)
             return
         from regard.data.resumable_output import ResumableOutput
 
@@ -92,15 +100,57 @@ class BatchWork:
                 file.commit(self.answer(window, file.inputs_done), len(window))
                 progress.update(file.inputs_done)
 
-    def _print(self, inputs: Iterator[str], total: int | None) -> None:
-        with Progress(total) as progress:
-            done = 0
-            while window := list(islice(inputs, self.window)):
+    def _print(self, inputs: Iterator[str]) -> None:
+        pipe = _Pipe.of_standard_input()
+        done = 0
+        with Progress(None) as progress:
+            while window := self._next_window(inputs, pipe, done):
                 click.echo(self.answer(window, done), nl=False)
                 # Whoever reads the pipe gets each window as soon as it is done.
                 sys.stdout.flush()
                 done += len(window)
                 progress.update(done)
+
+    def _next_window(self, inputs: Iterator[str], pipe: _Pipe | None, done: int) -> list[str]:
+        """The next inputs; of a pipe, those that have come, since its writer may wait for us."""
+        window: list[str] = []
+        while len(window) < self.window and (line := next(inputs, None)) is not None:
+            window.append(line)
+            if pipe is not None and pipe.is_waiting(done + len(window)):
+                break
+        return window
+
+
+class _Pipe(io.RawIOBase):
+    """Standard input that counts the lines that have come through it."""
+
+    def __init__(self, handle: int) -> None:
+        self.handle = handle
+        self.lines = 0
+
+    @classmethod
+    def of_standard_input(cls) -> _Pipe | None:
+        """Takes the place of `sys.stdin` if that is a pipe."""
+        with suppress(OSError):  # in a test it has no number
+            handle = sys.stdin.fileno()
+            if stat.S_ISFIFO(os.fstat(handle).st_mode):
+                pipe = cls(handle)
+                sys.stdin = io.TextIOWrapper(io.BufferedReader(pipe))
+                return pipe
+        return None
+
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, buffer: Any) -> int:
+        data = os.read(self.handle, len(buffer))
+        self.lines += data.count(b"\n")
+        buffer[: len(data)] = data
+        return len(data)
+
+    def is_waiting(self, lines: int) -> bool:
+        """Whether all lines that have come are read, and no more follow for now."""
+        return lines >= self.lines and not select.select([self.handle], [], [], PATIENCE)[0]
 
 
 class Progress:
@@ -118,28 +168,19 @@ class Progress:
     def __enter__(self) -> Progress:
         # A bar between lines that are printed to the same terminal could not be read.
         if sys.stderr.isatty() and not sys.stdout.isatty():
-            self._start_bar()
+            from rich import progress
+            from rich.console import Console
+
+            self._bar = progress.Progress(
+                progress.MofNCompleteColumn(),
+                progress.BarColumn(bar_width=None),
+                progress.TextColumn("{task.fields[rate]}"),
+                progress.TimeRemainingColumn(),
+                console=Console(file=sys.stderr),
+            )
+            self._stack.enter_context(self._bar)
+            self._task = self._bar.add_task("inputs", total=self._total, rate="")
         return self
-
-    def _start_bar(self) -> None:
-        from rich.console import Console
-        from rich.progress import (
-            BarColumn,
-            MofNCompleteColumn,
-            TextColumn,
-            TimeRemainingColumn,
-        )
-        from rich.progress import Progress as Bar
-
-        self._bar = Bar(
-            MofNCompleteColumn(),
-            BarColumn(bar_width=None),
-            TextColumn("{task.fields[rate]}"),
-            TimeRemainingColumn(),
-            console=Console(file=sys.stderr),
-        )
-        self._stack.enter_context(self._bar)
-        self._task = self._bar.add_task("inputs", total=self._total, rate="")
 
     def say(self, text: str) -> None:
         if self._bar is not None:
@@ -149,20 +190,21 @@ class Progress:
 
     def update(self, done: int) -> None:
         """`done` inputs have been answered, by this process and those before it."""
-        before = self.done if self._first is None else self._first
-        self._first = before
+        if self._first is None:
+            self._first = self.done
         self.done = done
         now = time.monotonic()
-        rate = (done - before) / max(1e-9, now - self._started)
+        rate = (done - self._first) / max(1e-9, now - self._started)
         if self._bar is not None:
             self._bar.update(self._task, completed=done, rate=f"{rate:,.0f}/s")
         elif now >= self._next_line:
             self._next_line = now + SECONDS_BETWEEN_LINES
-            of = "" if self._total is None else f" of {self._total:,}"
-            left = ""
-            if self._total is not None and rate > 0:
-                left = f", {max(0.0, (self._total - done) / rate / 60):,.1f} min left"
-            self.say(f"{done:,}{of} inputs, {rate:,.1f} per second{left}")
+            text = f"{done:,} inputs, {rate:,.1f} per second"
+            if self._total is not None:
+                minutes = max(0.0, (self._total - done) / max(rate, 1e-9) / 60)
+                text = f"{done:,} of {self._total:,} inputs, {rate:,.1f} per second"
+                text += f", {minutes:,.1f} min left"
+            self.say(text)
 
     def __exit__(self, *_: object) -> None:
         self._stack.close()
@@ -172,31 +214,23 @@ def check_resumable(location: str, output: str | None) -> None:
     """Refuses an output of what cannot be read again, and one that is its own input."""
     if output is None:
         return
-    if location == "-":
-        raise SettingError(
-            "standard input cannot be read again, so its output cannot be resumed",
-            "give the text as --input FILE, or leave out --output",
-        )
     from regard.data.file_access import expand
 
-    check_not_input("--output", output, expand(location))
+    files = expand(location)
+    for file in files:
+        path = Path(file)
+        if file == "-" or (path.exists() and not path.is_file() and not path.is_dir()):
+            name = "standard input" if file == "-" else file
+            raise SettingError(
+                f"{name} cannot be read again, so its output cannot be resumed",
+                "give the text as --input FILE, or leave out --output",
+            )
+    check_not_input("--output", output, files)
     check_folder_exists("--output", output)
 
 
-def input_identity(location: str) -> dict[str, Any]:
-    """What says that a location still holds the same inputs: its files and their sizes."""
-    from regard.data.file_access import expand, is_remote
-
-    files = {}
-    for file in expand(location):
-        path = Path(file)
-        files[file] = None if is_remote(file) or not path.is_file() else path.stat().st_size
-    return {"input": files}
-
-
-def model_identity(model: str) -> dict[str, Any]:
-    """What says that a folder still holds the same model: sizes and times of its weights."""
-    files = sorted(Path(model).glob("*.safetensors"))
-    return {
-        "weights": {file.name: [file.stat().st_size, file.stat().st_mtime_ns] for file in files}
-    }
+def _versions(files: list[str]) -> dict[str, list[int]]:
+    """What says that files are still the same: their sizes and times."""
+    paths = [Path(file) for file in files]  # of what is remote there is none
+    stats = {str(path): path.stat() for path in paths if path.is_file()}
+    return {name: [of_file.st_size, of_file.st_mtime_ns] for name, of_file in stats.items()}

@@ -12,6 +12,7 @@ from typing import Any, TypeVar
 
 import click
 
+from regard.cli.completion import FILE
 from regard.cli.shared_options import WholeNumber, WholeNumbers, device_option, json_option
 
 Case = TypeVar("Case")
@@ -69,7 +70,7 @@ def _common_options(function: Callable[..., Any]) -> Callable[..., Any]:
         json_option("one JSON object per case or measurement"),
         click.option(
             "--results",
-            type=click.Path(dir_okay=False),
+            type=FILE,
             help="Markdown file to record the result in (bench/RESULTS.md)",
         ),
         click.option("--rounds", type=SIZE, help="rounds per contender after the first"),

@@ -48,7 +48,12 @@ SET_BY_COMPARISON = (
 
 @click.command(cls=RecipeCommand, epilog=EXAMPLES)
 @click.argument("recipe", type=RECIPE, required=False)
-@click.option("--models", default="transformer,bahdanau,rnn", help="models, separated by commas")
+@click.option(
+    "--models",
+    multiple=True,
+    default=("transformer,bahdanau,rnn",),
+    help="models, separated by commas; repeatable",
+)
 @click.option("--budget", default="steps:1000", help="steps:N, flops:N or seconds:N of training")
 @click.option("--seeds", type=SEEDS, default=1, help="number of runs per model")
 @click.option(
@@ -61,7 +66,7 @@ SET_BY_COMPARISON = (
 @json_option()
 def command(
     recipe: str | None,
-    models: str,
+    models: tuple[str, ...],
     budget: str,
     out: str | None,
     data_dir: str | None,
@@ -86,7 +91,7 @@ def command(
     # What is left in `flags` are recipe keys.
     seeds = flags.pop("seeds")
     parameters = flags.pop("parameters")
-    contenders = parse_contenders(models)
+    contenders = parse_contenders(",".join(models))
     training_budget = parse_budget(budget)
     changes = recipe_changes(flags)
     if recipe is None and any(key in changes for key in (*DATA_KEYS.values(), "generated")):

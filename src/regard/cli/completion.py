@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.resources
+import os
 from collections.abc import Iterable
 from typing import Any, Literal
 
@@ -107,7 +108,9 @@ class Suggested(click.ParamType):  # type: ignore[type-arg]  # generic since cli
         if not value and not self.may_be_empty:
             name = "the path" if param is None else as_written(param)
             raise SettingError(f"{name} is empty", "give a path")
-        return str(value)
+        # A quoted ~ reaches us as it is; one in a sentence is no path.
+        is_home = self.places is not None and str(value).startswith("~/")
+        return os.path.expanduser(value) if is_home else str(value)
 
     def shell_complete(
         self, ctx: click.Context, param: click.Parameter, incomplete: str

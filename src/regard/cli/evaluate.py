@@ -59,7 +59,7 @@ Examples:
     "--tokenize",
     help="sacreBLEU tokenizer; none for tokenized text  [as in the run, or 13a]",
 )
-@click.option("--output", help="write the predictions to this file")
+@click.option("--output", type=FILE, help="write the predictions to this file")
 @download_option
 @json_option("print one JSON object per model")
 @decoding_options

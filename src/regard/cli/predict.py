@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 
 LINES_AT_ONCE = 256  # enough to batch by length, few enough to answer a pipe soon
 # Of files that hold texts, one a line; other names are texts themselves.
-TEXT_SUFFIXES = (".txt", ".tsv", ".jsonl", ".gz", ".zst", ".parquet", ".arrow")
+TEXT_SUFFIXES = (".txt", ".tsv", ".csv", ".jsonl", ".gz", ".zst", ".parquet", ".arrow")
 EXAMPLES = """\b
 Examples:
   regard predict runs/mood "A fine film." "Too long."         class and its probability

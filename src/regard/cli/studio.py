@@ -33,7 +33,10 @@ Examples:
 )
 @device_option
 @click.option("--download", is_flag=True, help="allow opening models from the Hub by name")
-def command(folders: tuple[str, ...], port: int, host: str, device: str, download: bool) -> None:
+@click.option("--browser/--no-browser", default=True, help="open the page in a browser")
+def command(
+    folders: tuple[str, ...], port: int, host: str, device: str, download: bool, browser: bool
+) -> None:
     """Look inside models and follow training runs in the browser.
 
     Without a folder, the studio opens a small demo model for the built-in language. You can open
@@ -55,4 +58,9 @@ def command(folders: tuple[str, ...], port: int, host: str, device: str, downloa
     # To others on the network, the folders of this machine are none of their business.
     if is_loopback(host):
         opener = FolderOpener(recent_folders_file(), download=download)
-    serve(ModelStore(paths, device=device, say=say, opener=opener), host, port)
+    serve(
+        ModelStore(paths, device=device, say=say, opener=opener),
+        host,
+        port,
+        browser and is_loopback(host),
+    )

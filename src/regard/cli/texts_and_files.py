@@ -92,13 +92,15 @@ PICTURE = (".png",)
 def check_page(
     flag: str, path: str | None, suffixes: tuple[str, ...], inputs: Iterable[str] = ()
 ) -> None:
-    """Refuses a page or picture that would replace an input, or a file that is none."""
+    """Refuses a page or picture of another format, and one that would replace an input."""
     if path is None:
         return
     check_not_input(flag, path, inputs)
     file = Path(path)
-    if file.exists() and (file.is_dir() or file.suffix.lower() not in suffixes):
-        disk.require_absent(file, f"choose another {flag}, such as {file.stem}{suffixes[0]}")
+    repair = f"choose another {flag}, such as {file.stem}{suffixes[0]}"
+    if file.is_dir() or file.suffix.lower() not in suffixes:
+        disk.require_absent(file, repair)
+        raise SettingError(f"{flag} {path} would not be a {suffixes[0]} file", repair)
     check_folder_exists(flag, file)
 
 

@@ -34,6 +34,7 @@ COMPRESSED = (".gz", ".zst")  # suffixes
 FORMATS = {
     ".tsv": "tsv",
     ".tab": "tsv",
+    ".csv": "csv",
     ".jsonl": "jsonl",
     ".ndjson": "jsonl",
     ".json": "jsonl",
@@ -57,7 +58,7 @@ def file_name(path: str | Path) -> str:
 
 
 def suffix_format(path: str | Path) -> str:
-    """tsv, jsonl, table or text, by the suffix of a file, which may be compressed."""
+    """tsv, csv, jsonl, table or text, by the suffix of a file, which may be compressed."""
     path = Path(path)
     if path.suffix in COMPRESSED:
         path = path.with_suffix("")

@@ -14,7 +14,7 @@ from typing import Any, TypeVar
 
 from regard.data.file_access import expand
 from regard.data.tables import class_names
-from regard.data.text_files import format_of_suffix, lines, pairs, records
+from regard.data.text_files import RECORD_FORMATS, format_of_suffix, lines, pairs, records
 from regard.system.errors import DataError
 
 Example = TypeVar("Example")
@@ -318,7 +318,7 @@ def example_lines(
 
 
 def _has_records(path: str | Path) -> bool:
-    return format_of_suffix(path) in ("jsonl", "table")
+    return format_of_suffix(path) in RECORD_FORMATS
 
 
 def _records(path: str | Path) -> Iterator[tuple[str, dict[str, Any]]]:

@@ -8,6 +8,7 @@ in memory but the current line or block.
 from __future__ import annotations
 
 import codecs
+import csv
 import json
 from collections.abc import Iterable, Iterator
 from itertools import zip_longest
@@ -27,8 +28,15 @@ from regard.data.file_access import (
     suffix_format,
 )
 from regard.data.tables import call_it_text, column_texts, table_records
-from regard.system.errors import DataError, SettingError, did_you_mean
+from regard.system.errors import (
+    DataError,
+    SettingError,
+    UnreadColumnsWarning,
+    did_you_mean,
+    warn,
+)
 
+RECORD_FORMATS = ("csv", "jsonl", "table")
 TEXT_KEY = "text"  # of JSON Lines, unless another is named
 
 # --- lines and blocks ---
@@ -60,8 +68,8 @@ def texts(path: str | Path, column: str | None = None) -> Iterator[str]:
 
 
 def is_record_file(file: str) -> bool:
-    """Whether a file has texts in records: a table, or JSON Lines."""
-    return suffix_format(file) in ("table", "jsonl")
+    """Whether a file has texts in records: a table, CSV, or JSON Lines."""
+    return suffix_format(file) in RECORD_FORMATS
 
 
 def check_has_columns(files: Iterable[str], column: str | None) -> None:
@@ -189,7 +197,7 @@ def pairs(
     """Parallel text: pairs of sentences, from two files line by line, or from one file of pairs.
 
     The format of one file is that of its suffix, or `format` ("tsv", "jsonl"; needed for standard
-    input). TSV: the first two columns, without quoting. JSON Lines and tables: `{"source": …,
+    input). TSV: the first two columns, without quoting. JSON Lines, tables and CSV: `{"source": …,
     "target": …}` or, with `languages=("en", "de")`, Hugging Face's `{"translation": {"en": …, "de":
     …}}` or `{"en": …, "de": …}`. Several files of a side go with equally many of the other.
     """
@@ -212,12 +220,25 @@ def _file_pairs(
     file: str, file_format: str, languages: tuple[str, str] | None
 ) -> Iterator[tuple[str, str]]:
     if file_format == "tsv":
+        warned = False
         for number, line in enumerate(lines(file), start=1):
-            yield _tsv_pair(line, f"{file_name(file)}, line {number}")
+            columns = line.split("\t")
+            where = f"{file_name(file)}, line {number}"
+            if len(columns) < 2:
+                repair = "write: source, a tab, target"
+                raise DataError(f"{where} has no tab, so no second column", repair)
+            if len(columns) > 2 and not warned:
+                warned = True
+                warn(
+                    UnreadColumnsWarning(
+                        f"{where} has {len(columns)} columns; the first two are read, here and in "
+                        "the lines that follow"
+                    )
+                )
+            yield columns[0], columns[1]
         return
     repair = 'write one object a line: {"source": "…", "target": "…"}'
-    stream = table_records(file) if file_format == "table" else json_records(file, repair)
-    for where, record in stream:
+    for where, record in _records_of(file, file_format, repair):
         yield _record_pair(record, where, languages)
 
 
@@ -248,7 +269,7 @@ def _check_two_sides(source: str | Path, target: str | Path, format: str | None)
 
 
 def _check_format(format: str | None) -> None:
-    formats = ("text", "tsv", "jsonl", "table")
+    formats = ("text", "tsv", *RECORD_FORMATS)
     if format is not None and format not in formats:
         raise SettingError(f"no format is called {format!r}", did_you_mean(format, formats))
 
@@ -294,13 +315,6 @@ def _unequal(longer: str | Path, lines: int, shorter: str | Path, end: int) -> D
     )
 
 
-def _tsv_pair(line: str, where: str) -> tuple[str, str]:
-    columns = line.split("\t")
-    if len(columns) < 2:
-        raise DataError(f"{where} has no tab, so no second column", "write: source, a tab, target")
-    return columns[0], columns[1]
-
-
 def _record_pair(
     record: dict[str, Any], where: str, languages: tuple[str, str] | None
 ) -> tuple[str, str]:
@@ -321,12 +335,37 @@ def _record_pair(
 
 
 def records(path: str | Path) -> Iterator[tuple[str, dict[str, Any]]]:
-    """The objects of JSON Lines, or the rows of tables, and where each stands."""
+    """The objects of JSON Lines, or the rows of tables and CSV, and where each stands."""
     for file in expand(path):
-        if suffix_format(file) == "table":
-            yield from table_records(file)
-        else:
-            yield from json_records(file, "write one object a line")
+        yield from _records_of(file, suffix_format(file), "write one object a line")
+
+
+def _records_of(file: str, file_format: str, repair: str) -> Iterator[tuple[str, dict[str, Any]]]:
+    if file_format == "table":
+        return table_records(file)
+    return csv_records(file) if file_format == "csv" else json_records(file, repair)
+
+
+def csv_records(file: str) -> Iterator[tuple[str, dict[str, Any]]]:
+    """The rows of CSV by the names of its header; two columns of other names are those of TSV."""
+    name = file_name(file)
+    reader = csv.reader(_decoded_lines(file))
+    try:
+        header = next(reader, [])
+        for cells in filter(None, reader):
+            where = f"{name}, line {reader.line_num}"
+            if len(cells) != len(header):
+                raise DataError(
+                    f"{where} has {len(cells)} columns, the header has {len(header)}",
+                    'quote texts with a comma: "…, …"',
+                )
+            record = dict(zip(header, cells, strict=True))
+            if len(header) < 3:
+                for names in (("text", "label"), ("source", "target")):
+                    record = dict(zip(names, cells, strict=False)) | record
+            yield where, record
+    except csv.Error as error:
+        raise DataError(f"{name} is no CSV: {error}", "write it again") from None
 
 
 def json_records(file: str, repair: str) -> Iterator[tuple[str, dict[str, Any]]]:

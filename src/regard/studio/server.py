@@ -5,9 +5,11 @@ from __future__ import annotations
 import hmac
 import ipaddress
 import json
+import os
 import secrets
 import socket
 import sys
+import webbrowser
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -261,8 +263,8 @@ def _warn_of_network(port: int, token: str) -> None:
     )
 
 
-def serve(store: ModelStore, host: str, port: int) -> None:
-    """Prints the address and answers requests until it is stopped."""
+def serve(store: ModelStore, host: str, port: int, browser: bool = False) -> None:
+    """Prints the address, or opens it in a browser too, and answers requests until stopped."""
     # In the fragment of the address, which browsers send to no server.
     token = secrets.token_urlsafe(16)
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
@@ -284,9 +286,15 @@ def serve(store: ModelStore, host: str, port: int) -> None:
         port = listener.getsockname()[1]
         # No browser can open 0.0.0.0 from another machine.
         url_host = socket.gethostname() if host in EVERY_ADDRESS else bound
-        print(f"studio: http://{url_host}:{port}/#token={token}", flush=True)
+        address = f"http://{url_host}:{port}/#token={token}"
+        print(f"studio: {address}", flush=True)
         if not is_loopback(host):
             _warn_of_network(port, token)
         print("press Ctrl-C to stop", file=sys.stderr)
+        # Where there is no screen, Python would start a browser in this terminal.
+        has_screen = sys.platform == "darwin" or {"DISPLAY", "WAYLAND_DISPLAY"} & {*os.environ}
+        if browser and has_screen:
+            listener.listen()  # its first request waits for the server
+            webbrowser.open(address)
         config = uvicorn.Config(app, log_level="warning", access_log=False)
         uvicorn.Server(config).run(sockets=[listener])

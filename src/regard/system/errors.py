@@ -94,6 +94,10 @@ class UnknownKeyWarning(RegardWarning):
     """Keys of config.json that nobody knows: they are ignored, here as in transformers."""
 
 
+class UnreadColumnsWarning(RegardWarning):
+    """Columns of a file that hold something, and that nothing reads."""
+
+
 class UnknownWordsWarning(RegardWarning):
     """Words of an input that the model has no token for, or has never seen in training."""
 
