@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import sys
 from collections.abc import Callable
@@ -13,7 +12,13 @@ from typing import Any, TypeVar
 import click
 
 from regard.cli.completion import FILE
-from regard.cli.shared_options import WholeNumber, WholeNumbers, device_option, json_option
+from regard.cli.shared_options import (
+    WholeNumber,
+    WholeNumbers,
+    device_option,
+    json_option,
+    json_text,
+)
 
 Case = TypeVar("Case")
 EXAMPLES = """\b
@@ -195,7 +200,7 @@ def attention(kinds: str | None, lengths: list[int], **flags: Any) -> None:
     # Printed one by one: long sequences take minutes.
     for measurement in run(case, device):
         measurements.append(measurement)
-        click.echo(json.dumps(measurement) if flags["as_json"] else line(measurement))
+        click.echo(json_text(measurement) if flags["as_json"] else line(measurement))
     if flags["results"]:
         for report in reports(case, measurements, _command_line(), machine_name(device)):
             write_section(Path(flags["results"]), report)
@@ -254,7 +259,7 @@ def _print_report(report: Any, flags: dict[str, Any]) -> None:
         # The table says it as well: figures outlive the messages of their run.
         report = replace(report, notes={**report.notes, "busy:": flags["load"]})
     if flags["as_json"]:
-        click.echo(json.dumps(report.as_json(), ensure_ascii=False))
+        click.echo(json_text(report.as_json()))
     else:
         # An empty line after each report: there may be several.
         click.echo("\n".join([report.heading, *report.lines(), ""]))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +14,7 @@ from regard.cli.recipe_options import (
     recipe_changes,
     recipe_option,
 )
-from regard.cli.shared_options import PARAMETERS, SEEDS, json_option
+from regard.cli.shared_options import PARAMETERS, SEEDS, json_option, json_text
 from regard.training.recipe import loading, schema
 from regard.training.recipe.objectives import DATA_KEYS
 
@@ -126,7 +125,7 @@ def command(
     disk.write_file(folder / "compare.svg", drawing.svg(scene(result), f"comparison on {name}"))
     say(f"figure: {folder / 'compare.svg'}; numbers: {folder / 'compare.json'}")
     if as_json:
-        click.echo(json.dumps(result.data()))
+        click.echo(json_text(result.data()))
         return
     for line in lines(result):
         click.echo(line)

@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
-import json
 import sys
 
 import click
 
 from regard.cli.completion import MODEL_FOLDER
-from regard.cli.shared_options import download_option, json_option, local_folder, refuse_flags
+from regard.cli.shared_options import (
+    download_option,
+    json_option,
+    json_text,
+    local_folder,
+    refuse_flags,
+)
 from regard.cli.verify import format_finding
 from regard.system.errors import SettingError
 
@@ -57,7 +62,7 @@ def command(source: str, out: str, to: str, shard_size: str, download: bool, as_
     result = convert(local_folder(source, download), out, to, shard=shard_bytes)
     # What was written, and how far it is from the original.
     if as_json:
-        click.echo(json.dumps(result.data()))
+        click.echo(json_text(result.data()))
     else:
         for name, size in result.files.items():
             click.echo(f"{result.folder / name}  {amount(size)}")

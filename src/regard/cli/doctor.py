@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
-import json
 import sys
 from pathlib import Path
 
 import click
 
 from regard.cli.completion import FILE, MODEL_FOLDER, RECIPE
-from regard.cli.shared_options import Number, json_option, refuse_flags, refuse_other_flags
+from regard.cli.shared_options import (
+    Number,
+    json_option,
+    json_text,
+    refuse_flags,
+    refuse_other_flags,
+)
 from regard.cli.texts_and_files import PAGE, check_page
 
 EXAMPLES = """\b
@@ -54,7 +59,7 @@ def command(
         _installation(as_json)
         return
     if Path(run).is_dir():
-        refuse_flags(("data_dir",), "a run folder contains its data", "leave it out")
+        refuse_flags(("data_dir",), "a run folder contains its data")
     check_page("--html", html, PAGE, [run])
     # Imported late: help does not wait for torch.
     from regard.lab.doctor import examine
@@ -84,5 +89,5 @@ def _installation(as_json: bool) -> None:
         if check.change:
             click.echo(f"{'':17}→ {check.change}")
     if as_json:
-        click.echo(json.dumps([check.to_dict() for check in checks]))
+        click.echo(json_text([check.to_dict() for check in checks]))
     sys.exit(1 if any(check.state == "bad" for check in checks) else 0)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -16,7 +15,7 @@ from regard.cli.decoding_options import (
     decoding_strategy,
     length_limit,
 )
-from regard.cli.shared_options import check_flags_are_read, download_option, json_option
+from regard.cli.shared_options import check_flags_are_read, download_option, json_option, json_text
 from regard.cli.texts_and_files import check_new_file
 from regard.system.errors import SettingError
 
@@ -250,7 +249,7 @@ def _print_reports(reports: dict[str, dict[str, Any]], as_json: bool) -> None:
     if as_json:
         # One object a line; the model is named only where there are several.
         for model, report in reports.items():
-            click.echo(json.dumps(report if len(reports) == 1 else {"model": model, **report}))
+            click.echo(json_text(report if len(reports) == 1 else {"model": model, **report}))
         return
     first = next(iter(reports.values()))
     if len(reports) == 1:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import sys
 from shlex import quote
 from typing import Any
@@ -18,7 +17,7 @@ from regard.cli.batch_work import (
 )
 from regard.cli.completion import FILE, MODEL_FOLDER
 from regard.cli.decoding_options import generation_strategy, sampling_options
-from regard.cli.shared_options import COUNT, device_option, download_option, json_option
+from regard.cli.shared_options import COUNT, device_option, download_option, json_option, json_text
 from regard.cli.texts_and_files import check_is_text, piped
 from regard.system.errors import DataError, SettingError
 
@@ -149,7 +148,7 @@ def _check_files(prompt: str | None, path: str | None, output: str | None) -> No
 
 
 def _json_line(prompt: str, text: str) -> str:
-    return json.dumps({"prompt": prompt, "text": text}, ensure_ascii=False)
+    return json_text({"prompt": prompt, "text": text})
 
 
 def _read_prompt() -> str:

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import json
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from shlex import quote
 from typing import TYPE_CHECKING, Any
@@ -23,8 +22,9 @@ from regard.cli.shared_options import (
     INDEX,
     check_flags_are_read,
     download_option,
-    given_flags,
     json_option,
+    json_text,
+    refuse_flags,
 )
 from regard.cli.texts_and_files import PAGE, PICTURE, check_is_text, check_page, is_file, with_space
 from regard.look.views import VIEWS, reads_paths, require_view, spells_frames
@@ -132,18 +132,9 @@ def command(
             write(path)
             print(f"wrote {path}", file=sys.stderr)
     if as_json:
-        # NaN is no JSON, although Python would write it.
-        click.echo(json.dumps(result.to_dict(), ensure_ascii=False, allow_nan=False))
+        click.echo(json_text(result.to_dict()))
     else:
         click.echo(str(result))
-
-
-def _refuse(names: tuple[str, ...], reason: str) -> None:
-    """Refuses options that this model, or another option, leaves without effect."""
-    typed = [flag for flag in given_flags() if flag.name in names]
-    if typed:
-        spelt = " and ".join(flag.opts[0] for flag in typed)
-        raise SettingError(reason, f"leave {spelt} out")
 
 
 def _refuse_unread_target(flags: dict[str, Any], attention: str) -> None:
@@ -178,46 +169,58 @@ def _text(text: str | Path, what: str) -> str:
 
 def _result(model: Model, text: str | Path, what: str, flags: dict[str, Any]) -> AnalysisResult:
     """The view that --what names."""
+    view = VIEWS[what]
+    target = flags["target"]
+    if what == "alignment" and spells_frames(model.model):
+        refuse_flags(view.options, "CTC aligns letters without attention")
+        run = look.look(model, text, ask=["logits"])
+        return look.ctc_alignment(run, model.decoder.names, model.decoder.blank)
+    if view.probes:
+        return _of_run(look.look(model, text, target=target, ask=view.probes), what, flags)
+    match what:
+        case "roles":
+            return look.roles(model, _sentences(flags["conllu"]))
+        case "ablation":
+            return _ablation(model, _text(text, what), flags)
+        case "patching":
+            if flags["other"] is None:
+                raise SettingError(
+                    "patching needs a second text", 'give --other "a text with as many tokens"'
+                )
+            stack = _stack(model, flags["part"])
+            original = _text(text, what)
+            return look.patching(model, original, flags["other"], target=target, stack=stack)
+        case "attribution":
+            return look.attribution(model, text, target=target)
+        case "positions":
+            return look.positions(model, stack=_stack(model, flags["part"]))
+        case "steps":
+            return look.steps(model, text, _settings(flags, greedy=True))
+        case "beam":
+            return look.beam(model, text, _settings(flags))
+        case _:
+            return look.cache(model, text)
 
-    def run() -> Look:
-        return _recorded(model, text, what, flags)
 
-    makers: dict[str, Callable[[], AnalysisResult]] = {
-        "attention": lambda: _attention(run(), flags),
-        "alignment": lambda: _alignment(model, text, flags),
-        "entropy": lambda: look.entropy(run()),
-        "roles": lambda: look.roles(model, _sentences(flags["conllu"])),
-        "ablation": lambda: _ablation(model, text, flags),
-        "patching": lambda: _patching(model, text, flags),
-        "lens": lambda: look.lens(run()),
-        "rollout": lambda: _rollout(run(), flags),
-        "attribution": lambda: look.attribution(model, text, target=flags["target"]),
-        "positions": lambda: look.positions(model, stack=_stack(model, flags["part"])),
-        "steps": lambda: look.steps(model, text, _settings(flags, greedy=True)),
-        "beam": lambda: look.beam(model, text, _settings(flags)),
-        "cache": lambda: look.cache(model, text),
-    }
-    return makers[what]()
-
-
-def _recorded(model: Model, text: str | Path, what: str, flags: dict[str, Any]) -> Look:
-    """The recording of the forward pass that a view is made from."""
-    return look.look(model, text, target=flags["target"], ask=VIEWS[what].probes)
-
-
-def _attention(run: Look, flags: dict[str, Any]) -> AnalysisResult:
-    name = _attention_name(list(run.probe.attentions), flags["part"], flags["layer"])
-    _refuse_unread_target(flags, name)
-    return run.attention(name, rows=_one(flags["position"]), heads=_one(flags["head"]))
-
-
-def _alignment(model: Model, text: str | Path, flags: dict[str, Any]) -> AnalysisResult:
-    if not spells_frames(model.model):
-        run = _recorded(model, text, "alignment", flags)
-        return look.alignment(run, flags["layer"], _one(flags["head"]))
-    _refuse(VIEWS["alignment"].options, "CTC aligns letters without attention")
-    run = look.look(model, text, ask=["logits"])
-    return look.ctc_alignment(run, model.decoder.names, model.decoder.blank)
+def _of_run(run: Look, what: str, flags: dict[str, Any]) -> AnalysisResult:
+    """A view of a recorded forward pass; analyses take lists of heads or rows, a flag is one."""
+    heads = None if flags["head"] is None else [flags["head"]]
+    match what:
+        case "attention":
+            name = _attention_name(list(run.probe.attentions), flags["part"], flags["layer"])
+            _refuse_unread_target(flags, name)
+            rows = None if flags["position"] is None else [flags["position"]]
+            return run.attention(name, rows=rows, heads=heads)
+        case "alignment":
+            return look.alignment(run, flags["layer"], heads)
+        case "entropy":
+            return look.entropy(run)
+        case "lens":
+            return look.lens(run)
+        case _:
+            result = look.rollout(run, _stack(run.model, flags["part"]))
+            _refuse_unread_target(flags, result.stack)
+            return result
 
 
 def _sentences(path: str | None) -> Sequence[Sentence] | None:
@@ -227,40 +230,18 @@ def _sentences(path: str | None) -> Sequence[Sentence] | None:
     return None if path is None else read_conllu(path)
 
 
-def _ablation(model: Model, text: str | Path, flags: dict[str, Any]) -> AnalysisResult:
-    original = _text(text, "ablation")
-    # An encoder–decoder is scored on a target: what it translates itself, by default.
-    if model.model.reads_target:
-        return look.ablation(model, [original], [_ablation_target(model, original, flags)])
-    _refuse(
-        VIEWS["ablation"].options,
-        "these options only apply to encoder–decoders, which are scored on a target",
-    )
-    return look.ablation(model, [original])
-
-
-def _ablation_target(model: Model, text: str, flags: dict[str, Any]) -> str:
-    """The target that is given, or the model's own translation, by beam search."""
-    if flags["target"] is not None:
-        _refuse(DECODING_FLAGS, "with --target nothing is decoded")
-        return str(flags["target"])
-    return look.written(model, look.translate(model, text, _settings(flags))[0])
-
-
-def _patching(model: Model, text: str | Path, flags: dict[str, Any]) -> AnalysisResult:
-    if flags["other"] is None:
-        raise SettingError(
-            "patching needs a second text", 'give --other "a text with as many tokens"'
-        )
-    stack = _stack(model, flags["part"])
-    original = _text(text, "patching")
-    return look.patching(model, original, flags["other"], target=flags["target"], stack=stack)
-
-
-def _rollout(run: Look, flags: dict[str, Any]) -> AnalysisResult:
-    result = look.rollout(run, _stack(run.model, flags["part"]))
-    _refuse_unread_target(flags, result.stack)
-    return result
+def _ablation(model: Model, text: str, flags: dict[str, Any]) -> AnalysisResult:
+    """An encoder–decoder is scored on a target: by default what it translates itself."""
+    if not model.model.reads_target:
+        problem = "only applies to encoder–decoders, which are scored on a target"
+        refuse_flags(VIEWS["ablation"].options, problem)
+        return look.ablation(model, [text])
+    target = flags["target"]
+    if target is None:
+        target = look.written(model, look.translate(model, text, _settings(flags))[0])
+    else:
+        refuse_flags(DECODING_FLAGS, "with --target nothing is decoded")
+    return look.ablation(model, [text], [target])
 
 
 # ------------------------------------------------------------------ what flags name
@@ -279,11 +260,9 @@ def _attention_name(names: list[str], part: str | None, layer: int | None) -> st
             f"this model has no attention {part!r}", f"use --part {' or '.join(layers)}"
         )
     count = len(layers[chosen])
-    if layer is None:
-        layer = count - 1  # the last one
-    if not 0 <= layer < count:
+    if layer is not None and layer >= count:
         raise SettingError(f"there is no layer {layer}", f"the layers are 0 to {count - 1}")
-    return layers[chosen][layer]
+    return layers[chosen][-1 if layer is None else layer]
 
 
 def _stack(model: Inspectable, part: str | None) -> str | None:
@@ -294,11 +273,6 @@ def _stack(model: Inspectable, part: str | None) -> str | None:
             f"--part {part!r} is not a stack of this model", f"it has {', '.join(stacks)}"
         )
     return part
-
-
-def _one(number: int | None) -> list[int] | None:
-    """Views take a list of heads or rows; a flag names one."""
-    return None if number is None else [number]
 
 
 def _settings(flags: dict[str, Any], *, greedy: bool = False) -> DecodingSettings:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from typing import Any
 
 import click
@@ -14,6 +13,7 @@ from regard.cli.shared_options import (
     Number,
     WholeNumber,
     json_option,
+    json_text,
     refuse_flags,
     refuse_other_flags,
 )
@@ -122,7 +122,7 @@ def _print_plan(model: str, options: dict[str, Any], as_json: bool) -> None:
         content = report.data(plan)
         if measured is not None:
             content["measured"] = vars(measured)
-        click.echo(json.dumps(content, ensure_ascii=False))
+        click.echo(json_text(content))
         return
     for line in report.lines(plan):
         click.echo(line)
@@ -138,7 +138,7 @@ def _print_optimum(flops: float, as_json: bool) -> None:
 
     optima = compute_optimal(flops)
     if as_json:
-        click.echo(json.dumps([vars(optimum) for optimum in optima]))
+        click.echo(json_text([vars(optimum) for optimum in optima]))
         return
     for line in report.optimum_lines(flops, optima):
         click.echo(line)
@@ -149,7 +149,7 @@ def _print_recommendation(task: str, examples: int | None, as_json: bool) -> Non
 
     advice = recommend(task, examples)
     if as_json:
-        click.echo(json.dumps(vars(advice), ensure_ascii=False))
+        click.echo(json_text(vars(advice)))
         return
     for line in advice.lines():
         click.echo(line)

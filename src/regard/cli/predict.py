@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import sys
 from collections.abc import Iterator
 from dataclasses import asdict
@@ -20,7 +19,7 @@ from regard.cli.batch_work import (
     output_option,
 )
 from regard.cli.completion import FILE, MODEL_FOLDER, TEXT_OR_FILE
-from regard.cli.shared_options import COUNT, device_option, download_option, json_option
+from regard.cli.shared_options import COUNT, device_option, download_option, json_option, json_text
 from regard.cli.texts_and_files import (
     check_is_text,
     check_not_blank,
@@ -138,7 +137,7 @@ def run_task(model: str, inputs: tuple[str, ...], task: str | None, **flags: Any
         lines = [_line(prediction, flags["as_json"], several) for prediction in predictions]
         if any(blank):
             nothing = {"input": "", "task": task, "answer": None}
-            empty = json.dumps(nothing) if flags["as_json"] else ""
+            empty = json_text(nothing) if flags["as_json"] else ""
             remaining = iter(lines)
             lines = [empty if is_blank else next(remaining) for is_blank in blank]
         return "".join(f"{line}\n" for line in lines)
@@ -191,8 +190,7 @@ Examples:
 def _line(prediction: Prediction, as_json: bool, several: bool) -> str:
     if as_json:
         values = {key: value for key, value in asdict(prediction).items() if key != "text"}
-        # NaN is no JSON, although Python would write it.
-        return json.dumps(values, ensure_ascii=False, allow_nan=False)
+        return json_text(values)
     if prediction.task == "forecast":
         # A table as CSV; of several, each under a comment with the name of its file.
         return f"# {prediction.input}\n{prediction.text}" if several else prediction.text

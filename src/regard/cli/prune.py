@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -15,6 +14,7 @@ from regard.cli.shared_options import (
     device_option,
     download_option,
     json_option,
+    json_text,
     local_folder,
     refuse_flags,
 )
@@ -121,7 +121,7 @@ def command(
     reports = {name: _measure(name, device, pairs, texts[0]) for name in (model, str(folder))}
     if as_json:
         result = {"importance": _as_json(ranking), "removed": heads_off, "models": reports}
-        click.echo(json.dumps(result))
+        click.echo(json_text(result))
     else:
         _print_result(ranking, heads_off, reports)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 import sys
 from collections.abc import Callable, Collection, Mapping
@@ -87,6 +88,13 @@ def json_option(text: str = "print one JSON object") -> Callable[..., Any]:
     return click.option("--json", "as_json", is_flag=True, help=text)
 
 
+def json_text(value: Any) -> str:
+    """A value as JSON on one line; a number that JSON does not have becomes null."""
+    from regard.look.result import to_json
+
+    return json.dumps(to_json(value), ensure_ascii=False, allow_nan=False)
+
+
 def local_folder(model: str, download: bool) -> str:
     """The folder of MODEL; a name on the hub is fetched if `download` says so."""
     if not download:
@@ -110,7 +118,7 @@ def given_flags() -> list[click.Parameter]:
     ]
 
 
-def refuse_flags(names: Collection[str], problem: str, repair: str) -> None:
+def refuse_flags(names: Collection[str], problem: str, repair: str = "") -> None:
     """Refuses the parameters of these names if they were typed: nothing would read them."""
     _refuse([flag for flag in given_flags() if flag.name in names], problem, repair)
 
@@ -122,7 +130,8 @@ def refuse_other_flags(read: Collection[str], problem: str, repair: str) -> None
 
 def _refuse(typed: list[click.Parameter], problem: str, repair: str) -> None:
     if typed:
-        raise SettingError(f"{', '.join(map(as_written, typed))}: {problem}", repair)
+        flags = ", ".join(map(as_written, typed))
+        raise SettingError(f"{flags}: {problem}", repair or f"leave {flags} out")
 
 
 def as_written(parameter: click.Parameter) -> str:

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
-import json
-
 import click
 
 from regard.cli.completion import PRESET_OR_FOLDER
-from regard.cli.shared_options import download_option, json_option, local_folder, refuse_flags
+from regard.cli.shared_options import (
+    download_option,
+    json_option,
+    json_text,
+    local_folder,
+    refuse_flags,
+)
 
 EXAMPLES = """\b
 Examples:
@@ -40,7 +44,7 @@ def command(model: str | None, as_list: bool, download: bool, as_json: bool) -> 
         refuse_flags(("model",), "--list lists all presets", "leave out one of the two")
         refuse_flags(("download",), "only used with a MODEL", "give a MODEL")
         if as_json:
-            click.echo(json.dumps(listing.data(), ensure_ascii=False))
+            click.echo(json_text(listing.data()))
         else:
             for line in listing.lines():
                 click.echo(line)
@@ -48,6 +52,6 @@ def command(model: str | None, as_list: bool, download: bool, as_json: bool) -> 
     # Built on the meta device: no weights are read, and any size fits.
     named_model = resolve(local_folder(model, download))
     if as_json:
-        click.echo(json.dumps(page.data(named_model), ensure_ascii=False))
+        click.echo(json_text(page.data(named_model)))
     else:
         page.show(named_model)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -10,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from regard.cli.completion import FILE, MODEL_FOLDER
-from regard.cli.shared_options import SEEDS, json_option, refuse_other_flags
+from regard.cli.shared_options import SEEDS, json_option, json_text, refuse_other_flags
 from regard.cli.texts_and_files import PAGE, check_page
 from regard.lab.study import listing
 from regard.system.errors import SettingError
@@ -67,7 +66,7 @@ def command(name: str | None, every: bool, **options: Any) -> None:
     refuse_other_flags(("as_json",), "not used when listing studies", "give a NAME or --all")
     if options["as_json"]:
         lines = [{"name": key, **line._asdict()} for key, line in listing.STUDIES.items()]
-        click.echo(json.dumps(lines, ensure_ascii=False))
+        click.echo(json_text(lines))
     else:
         _list()
 
@@ -104,7 +103,7 @@ def _run_one(
         # Standard output holds the result alone, so that it can be piped.
         click.echo(f"page: {page}", err=True)
     if as_json:
-        click.echo(json.dumps(result.to_dict(), ensure_ascii=False))
+        click.echo(json_text(result.to_dict()))
     else:
         click.echo(str(result))
 
@@ -137,7 +136,7 @@ def _run_all(
     click.echo(f"report: {report_file}", err=True)
     if as_json:
         values = [result.to_dict() for result in results]
-        click.echo(json.dumps(values, ensure_ascii=False))
+        click.echo(json_text(values))
 
 
 def _progress() -> AbstractContextManager[Progress]:

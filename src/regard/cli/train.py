@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -19,7 +18,7 @@ from regard.cli.recipe_options import (
     recipe_option,
     resume_option,
 )
-from regard.cli.shared_options import WholeNumber, json_option, local_folder
+from regard.cli.shared_options import WholeNumber, json_option, json_text, local_folder
 from regard.system.errors import SettingError, TrainingInterrupted
 from regard.training import run_folder as run_folders
 from regard.training.recipe import loading, schema
@@ -166,7 +165,7 @@ def print_result(result: Result, as_json: bool) -> None:
             **result.losses,
         }
         scores = {split: vars(score) for split, score in result.scores.items()}
-        click.echo(json.dumps(report | scores))
+        click.echo(json_text(report | scores))
         return
     for split, score in result.scores.items():
         # Signatures and counts are in the JSON only.

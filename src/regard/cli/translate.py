@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import sys
 from collections.abc import Iterator
 from shlex import quote
@@ -21,7 +20,7 @@ from regard.cli.batch_work import (
 )
 from regard.cli.completion import FILE, MODEL_FOLDER
 from regard.cli.decoding_options import decoding_options, decoding_strategy, length_limit
-from regard.cli.shared_options import download_option, json_option
+from regard.cli.shared_options import download_option, json_option, json_text
 from regard.cli.texts_and_files import check_is_text, piped
 from regard.system.errors import SettingError
 
@@ -151,4 +150,4 @@ def _json_line(source: str, texts: list[str], hypotheses: list[Hypothesis]) -> s
         }
         for text, hypothesis in zip(texts, hypotheses, strict=True)
     ]
-    return json.dumps({"source": source, "translations": translations}, ensure_ascii=False)
+    return json_text({"source": source, "translations": translations})

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +15,14 @@ from regard.cli.recipe_options import (
     recipe_option,
     resume_option,
 )
-from regard.cli.shared_options import COUNT, FLOPS, MINUTES, json_option, refuse_other_flags
+from regard.cli.shared_options import (
+    COUNT,
+    FLOPS,
+    MINUTES,
+    json_option,
+    json_text,
+    refuse_other_flags,
+)
 from regard.cli.train import FINETUNE_KEYS, exit_on_interruption
 from regard.training.recipe import loading, schema
 
@@ -101,7 +107,7 @@ def _print(result: Any, as_json: bool) -> None:
             "score": abs(result.score),
             "trials": trials,
         }
-        click.echo(json.dumps(content))
+        click.echo(json_text(content))
         return
     click.echo(f"{result.metric}\tupdates\tsettings")
     for trial, updates, score in rows:

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import json
 import sys
 from typing import TYPE_CHECKING
 
 import click
 
 from regard.cli.completion import MODEL_FOLDER
-from regard.cli.shared_options import SEED, download_option, json_option, local_folder
+from regard.cli.shared_options import SEED, download_option, json_option, json_text, local_folder
 
 if TYPE_CHECKING:
     from regard.lab.verify.invariants import Finding
@@ -96,7 +95,7 @@ def command(
             "holds": not failed,
             "checks": [finding.data() for finding in findings],
         }
-        click.echo(json.dumps(result))
+        click.echo(json_text(result))
     # Skipped checks do not fail.
     sys.exit(1 if failed else 0)
 
