@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import json
+import math
 import os
 import re
 import subprocess
@@ -13,6 +14,7 @@ from pathlib import Path
 import pytest
 
 from forked_command import run_command
+from regard.cli.shared_options import json_text
 from regard.evaluation.scores import scored
 
 pytestmark = pytest.mark.thorough
@@ -366,3 +368,10 @@ def test_help_ends_with_examples(tmp_path: Path) -> None:
         assert (
             done.stdout.rstrip().splitlines()[-1].strip().startswith(("regard", "echo", "--preset"))
         )
+
+
+def test_json_has_null_where_a_number_is_none() -> None:
+    assert (
+        json_text({"loss": math.inf, "all": [math.nan, 1.0]})
+        == '{"loss": null, "all": [null, 1.0]}'
+    )
