@@ -19,7 +19,7 @@ import torch
 from regard.builder import build
 from regard.data.padding import IGNORED
 from regard.families.presets import preset
-from regard.training.objectives.label_smoothed_cross_entropy import (
+from regard.training.objectives.losses import (
     cross_entropy,
     linear_cross_entropy,
 )

@@ -25,7 +25,7 @@ from regard.core.masks.mask import DocumentMask
 from regard.data.batching import batch_indices, padding_share
 from regard.data.padding import IGNORED
 from regard.families.encoder_decoders import transformer
-from regard.training.objectives.label_smoothed_cross_entropy import linear_cross_entropy
+from regard.training.objectives.losses import linear_cross_entropy
 from regard.wirings.encoder_decoder import EncoderDecoder
 
 VOCABULARY = 8000

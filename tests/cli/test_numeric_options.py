@@ -20,7 +20,7 @@ from regard.cli.shared_options import Number, WholeNumber
 from regard.decode.length_penalty import parse_length_penalty
 from regard.lab.compare.contenders import parse_budget
 from regard.system.errors import RegardError, SettingError
-from regard.training.recipe import schema
+from regard.training.recipe import consistency, schema
 from regard.training.recipe.options import parse_initialization
 
 OF_CLICK = (type(click.INT), type(click.FLOAT), click.IntRange, click.FloatRange)
@@ -86,7 +86,7 @@ def test_a_key_of_the_recipe_takes_no_other_number(key: str) -> None:
         wrong += [10**23, -1, 1.5]
     for value in wrong:
         with pytest.raises(RegardError):
-            schema.parse({schema.KEYS[key]: {key: value}})
+            consistency.parse({schema.KEYS[key]: {key: value}})
 
 
 # ------------------------------------------------------------------ numbers inside of words

@@ -26,7 +26,7 @@ from regard.lab.measure.instruments import count_flops, growth_exponent
 from regard.look import drawing
 from regard.system.errors import SettingError
 from regard.training.model_spec import describe
-from regard.training.objectives.label_smoothed_cross_entropy import cross_entropy
+from regard.training.objectives.losses import cross_entropy
 from regard.training.recipe import loading, schema
 
 pytestmark = pytest.mark.thorough

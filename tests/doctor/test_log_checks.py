@@ -20,6 +20,7 @@ from regard.training.diagnostics.log_checks import (
     non_finite,
     overfitting,
     plateau,
+    unmoved,
 )
 from regard.training.diagnostics.run_log import RunLog
 from regard.training.diagnostics.update_ratio import check_rate
@@ -127,6 +128,35 @@ def test_overfitting_is_validation_that_no_longer_follows() -> None:
     assert list(overfitting(run_log([2.9] * 30, [2.9, 2.8, 3.5, 5.0]), BASELINE)) == []
     # It has stopped improving where training has: nothing is memorized.
     assert list(overfitting(run_log(FALLING, [1.6, 1.2, 1.0, 1.01, 1.02]), BASELINE)) == []
+
+
+def test_overfitting_compares_losses_of_the_same_step() -> None:
+    # Training has gone on since the only validation, at step 50, where both were alike.
+    log = run_log([3.0, 2.9, 2.8, 2.8, 2.8, *FALLING], [2.8])
+    assert list(overfitting(log, BASELINE)) == []
+
+
+def test_labels_that_say_nothing_are_not_answered_with_more_data() -> None:
+    by_heart = [3.0, 2.0, 1.0, 0.4, 0.2, 0.1, 0.1, 0.1]
+    (finding,) = overfitting(run_log([*by_heart] * 2, [3.1, 3.4, 3.9]), BASELINE)
+    assert "labels" in finding.change
+    (finding,) = overfitting(run_log(FALLING, [2.5, 2.2, 2.6, 3.1]), BASELINE)
+    assert "dropout" in finding.change
+
+
+def test_training_that_has_not_moved_is_said() -> None:
+    noisy = [3.0 + 0.4 * (i % 2) for i in range(12)]  # a rate far too high: no plateau
+    (finding,) = unmoved(run_log(noisy, [3.1, 3.2]), BASELINE)
+    assert finding.check == "plateau"
+    # A slow start, whose validation goes on improving, and a model that has learnt.
+    assert list(unmoved(run_log(noisy, [3.2, 3.1]), BASELINE)) == []
+    assert list(unmoved(run_log(FALLING, [3.1, 3.2]), BASELINE)) == []
+
+
+def test_a_finding_of_an_unknown_name_comes_last() -> None:
+    unknown = Finding("of_a_later_version", "", "", "", 1.0)
+    known = Finding("plateau", "", "", "", 0.1)
+    assert ranked([unknown, known]) == [known, unknown]
 
 
 def test_gradients_of_a_thousand_explode() -> None:

@@ -17,7 +17,7 @@ from regard.core.masks.mask import DocumentMask
 from regard.data.padding import IGNORED
 from regard.families.encoder_decoders.transformer import transformer
 from regard.system.errors import ModelError
-from regard.training.objectives.label_smoothed_cross_entropy import linear_cross_entropy
+from regard.training.objectives.losses import linear_cross_entropy
 
 LAYER = spec.Block(
     spec.Attention(4, 6, 5, groups=2), spec.FeedForward(20), residual=spec.PreNorm(), dropout=0.0

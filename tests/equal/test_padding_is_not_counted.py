@@ -16,7 +16,7 @@ from regard.core.mixture_of_experts import MixtureOfExperts
 from regard.core.norm import BatchNorm
 from regard.core.probe import Probe
 from regard.data.padding import IGNORED
-from regard.training.objectives.teacher_forcing import target_context
+from regard.training.objectives.sequence_to_sequence import target_context
 
 FEED_FORWARD = spec.FeedForward(32)
 BLOCKS: dict[str, dict[str, Any]] = {

@@ -17,9 +17,8 @@ from regard import build
 from regard.families.presets import preset
 from regard.models import LanguageModel
 from regard.system.errors import DivergenceError, NonFiniteError
-from regard.training.engine.early_stopping import EarlyStopping
 from regard.training.engine.loop import Loop
-from regard.training.engine.progress import Progress
+from regard.training.engine.progress import EarlyStopping, Progress
 
 TEXT = "The dog sees a cat."
 

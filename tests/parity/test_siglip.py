@@ -19,7 +19,7 @@ from regard.builder import trainable
 from regard.builder.parameter_count import parameter_count
 from regard.families import folder as folders
 from regard.system.errors import ModelError
-from regard.training.objectives.contrastive_loss import sigmoid_loss
+from regard.training.objectives.contrastive import sigmoid_loss
 from seeds import SEEDS
 
 transformers = pytest.importorskip("transformers")

@@ -12,7 +12,7 @@ from regard.core.frontends.embedding import Table
 from regard.core.heads.head import LMHead
 from regard.core.kernels import cross_entropy
 from regard.data.padding import IGNORED
-from regard.training.objectives import label_smoothed_cross_entropy as definition
+from regard.training.objectives import losses as definition
 
 cross_entropy._BLOCK = 64
 definition.HAS_TRITON = False  # type: ignore[attr-defined]

@@ -24,8 +24,8 @@ from regard.models import Translator
 from regard.system.errors import ModelError, SettingError, TrainingInterrupted
 from regard.training.assembly import assemble
 from regard.training.objectives.causal_lm import CausalLM
-from regard.training.objectives.distillation_loss import distillation_loss
-from regard.training.objectives.label_smoothed_cross_entropy import cross_entropy
+from regard.training.objectives.distillation import distillation_loss
+from regard.training.objectives.losses import cross_entropy
 from regard.training.objectives.sequence_to_sequence import SequenceToSequence
 from regard.training.recipe import loading
 from regard.training.run import resume, run

@@ -3,17 +3,23 @@
 from __future__ import annotations
 
 import json
+import math
 import os
 import shutil
 import signal
 from pathlib import Path
 
 import pytest
+import torch
+from safetensors.torch import load_file
+from torch.distributed.elastic.multiprocessing.api import SignalException
 
 import regard
 from command_line import SIZES, Command
 from regard.system.errors import TrainingInterrupted
 from regard.training.engine.loop import Loop
+from regard.training.engine.metrics_log import MetricsLog
+from regard.training.parallel import launch
 from regard.training.run import resume
 
 
@@ -106,3 +112,44 @@ def test_the_card_tells_nothing_of_this_disk(trained: Path, files: Path) -> None
     assert "s.en" in card
     assert str(files) not in card
     assert "/tmp" not in card
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
+def test_several_processes_exit_as_one_does(
+    number: signal.Signals, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def stopped(arguments: object) -> None:
+        raise SignalException("received a signal", number)
+
+    monkeypatch.setattr("torch.distributed.run.run", stopped)
+    assert launch.start(2, ["train"]) == 128 + number
+
+
+def test_an_average_without_time_is_said_and_not_exported(
+    files: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folders = {}
+    for weights in ("ema:0.9999", "last", "ema:0.5"):
+        folders[weights] = tmp_path / weights.replace(":", "-")
+        data = {"source": str(files / "s.en"), "target": str(files / "s.de")}
+        settings = {**SIZES, **data, "steps": 8, "validate_every": 4, "final_weights": weights}
+        regard.train(settings, out=folders[weights])
+        assert ("would still be the initial weights" in capsys.readouterr().err) == (
+            weights == "ema:0.9999"
+        )
+    stored = {name: load_file(folder / "model.safetensors") for name, folder in folders.items()}
+    same = [torch.equal(a, stored["last"][name]) for name, a in stored["ema:0.9999"].items()]
+    assert all(same)
+    assert any(not torch.equal(a, stored["last"][name]) for name, a in stored["ema:0.5"].items())
+
+
+def test_infinite_numbers_are_words_in_json(tmp_path: Path) -> None:
+    log = MetricsLog(tmp_path / "metrics.jsonl")
+    log.write({"step": 1, "loss": math.inf, "entropies": {"a": math.nan}, "samples": [-math.inf]})
+    log.close()
+
+    def refuse(word: str) -> None:
+        raise AssertionError(word)
+
+    line = (tmp_path / "metrics.jsonl").read_text()
+    assert json.loads(line, parse_constant=refuse)["entropies"] == {"a": "nan"}

@@ -20,7 +20,8 @@ from regard.families.preset_list import PRESET_FAMILIES as FAMILIES
 from regard.lab.compare import cost
 from regard.lab.compare.contenders import Contender, parse_budget
 from regard.lab.compare.experiment import compare
-from regard.training.recipe import loading, schema
+from regard.training.recipe import loading
+from regard.training.recipe.consistency import parse
 
 pytestmark = pytest.mark.thorough
 
@@ -202,7 +203,7 @@ def _looked_into(run: Path, ask: tuple[str, ...], files: dict[str, str]) -> Any:
 
 
 def _finetuned(run: Path, settings: dict[str, Any], out: Path) -> Any:
-    objective = schema.parse(_recipe(run)).objective
+    objective = parse(_recipe(run)).objective
     kept = {key: value for key, value in settings.items() if key not in ("tokenizer", "vocabulary")}
     return regard.train(kept, base=str(run), objective=objective, out=out)
 

@@ -198,6 +198,24 @@ def test_pairs_of_texts_and_json(bert: Path, tmp_path: Path) -> None:
     assert set(opened(tmp_path / "run").classify(("the fox", "runs"))) == {"0", "1", "2"}
 
 
+def test_a_head_for_other_labels_is_replaced_and_said(
+    classifier: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    data = tmp_path / "other.tsv"
+    data.write_text("".join(f"{text}\t{label}s\n" for text, label in SENTENCES))
+    loud = QUICK | {"quiet": False, "epochs": 1}
+    regard.finetune(classifier, "classify", data, out=tmp_path / "run", **loud)
+    assert "classes beast, pet are not among" in capsys.readouterr().err
+
+
+def test_a_header_is_no_class(bert: Path, sentences: Path, tmp_path: Path) -> None:
+    data = tmp_path / "header.tsv"
+    data.write_text("review\tsentiment\n" + sentences.read_text())
+    with pytest.raises(DataError, match="looks like a header"):
+        regard.finetune(bert, "classify", data, out=tmp_path / "run", **QUICK)
+    assert not (tmp_path / "run").exists()
+
+
 def test_a_head_for_these_labels_is_kept(classifier: Path, sentences: Path, tmp_path: Path) -> None:
     regard.finetune(
         classifier,

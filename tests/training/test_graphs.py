@@ -376,9 +376,9 @@ def test_a_resumed_run_is_the_same_bit_for_bit(graph: Path, tmp_path: Path) -> N
 @pytest.mark.parametrize(
     ("changes", "problem"),
     [
-        ({"graph": None}, "reads graphs"),
-        ({"objective": "classify", "model": "bert"}, "does not learn from graphs"),
-        ({"text": "a.txt"}, "no other data"),
+        ({"graph": None}, "learns from graphs"),
+        ({"objective": "classify", "model": "bert"}, "not from `graph`"),
+        ({"text": "a.txt"}, "not from `text`"),
     ],
 )
 def test_settings_that_do_not_fit_are_refused(changes: dict[str, Any], problem: str) -> None:

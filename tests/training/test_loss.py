@@ -15,11 +15,11 @@ from torch.nn import functional
 from regard.core.frontends.embedding import Table
 from regard.core.heads.head import LMHead
 from regard.data.padding import IGNORED
-from regard.training.objectives.label_smoothed_cross_entropy import (
+from regard.training.objectives.losses import (
     cross_entropy,
     linear_cross_entropy,
+    r_drop,
 )
-from regard.training.objectives.r_drop import r_drop
 
 
 @given(st.integers(2, 9), st.integers(1, 6), st.floats(0, 0.5), st.integers(0, 2**31))

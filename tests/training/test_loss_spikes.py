@@ -16,8 +16,7 @@ from regard.data.batching import Batch
 from regard.system.checkpoint import Checkpoints
 from regard.system.errors import DivergenceError, TrainingInterrupted
 from regard.training.engine.loop import Loop
-from regard.training.engine.loss_spikes import FEWEST, LossSpikes
-from regard.training.engine.progress import Progress
+from regard.training.engine.progress import FEWEST, LossSpikes, Progress
 from regard.training.entry_points import train
 from regard.training.objectives.causal_lm import CausalLM
 from regard.training.run import resume

@@ -24,7 +24,7 @@ from regard.lab.verify.invariants import check_invariants
 from regard.models.language_model import LanguageModel
 from regard.system.errors import CheckpointError, DataError, ModelError, SettingError
 from regard.training.assembly import assemble
-from regard.training.objectives.label_smoothed_cross_entropy import cross_entropy
+from regard.training.objectives.losses import cross_entropy
 from regard.training.objectives.segment_lm import SegmentLM
 from regard.training.recipe import loading
 from regard.training.run import resume, run

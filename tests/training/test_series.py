@@ -18,7 +18,7 @@ from regard.data.series import Series, SeriesProcessor, read_series
 from regard.evaluation.scores import Score, scored
 from regard.families import presets
 from regard.system.errors import DataError, SettingError, TrainingInterrupted
-from regard.training.data.stored_series import open_series, split_counts
+from regard.training.data.series_source import open_series, split_counts
 from regard.training.recipe import loading
 from regard.training.run import resume
 from regard.training.run_folder import RunFolder
@@ -330,9 +330,9 @@ def test_an_own_source_of_series(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("changes", "problem"),
     [
-        ({"series": None}, "reads time series"),
-        ({"text": "a.txt"}, "no other data"),
-        ({"objective": "causal", "model": "gpt2"}, "does not learn from time series"),
+        ({"series": None}, "learns from time series"),
+        ({"text": "a.txt"}, "not from `text`"),
+        ({"objective": "causal", "model": "gpt2"}, "not from `series`"),
         ({"forecast": "guess"}, "there is no forecast"),
         ({"forecast": "quantiles:0.9:0.1"}, "levels"),
         ({"scales": "16:x"}, "scales"),

@@ -374,9 +374,9 @@ def test_a_pretrained_encoder_gets_a_head(table: Path, tmp_path: Path) -> None:
 def test_objectives_and_their_data_must_fit(table: Path, tmp_path: Path) -> None:
     assert loading.load(None, {"sounds": "x", "model": "wav2vec2"}).objective == "ctc"
     assert loading.load(None, {"sounds": "x", "model": "whisper"}).objective == "transcribe"
-    with pytest.raises(SettingError, match="learns from recordings with transcripts"):
+    with pytest.raises(SettingError, match="learns from recordings"):
         loading.load(None, {"text": "x", "model": "whisper"})
-    with pytest.raises(SettingError, match="does not learn from recordings"):
+    with pytest.raises(SettingError, match="not from `sounds`"):
         loading.load(None, {"sounds": "x", "model": "bert"})
     with pytest.raises(SettingError, match="not for the objective 'ctc'"):
         loading.load(None, {"sounds": "x", "model": "whisper", "objective": "ctc"})

@@ -11,6 +11,7 @@ import functools
 import hashlib
 import io
 import json
+import math
 import mmap
 import os
 import re
@@ -110,6 +111,16 @@ def write_json(path: Path, value: Any) -> None:
     write_file(path, json.dumps(value, indent=2, ensure_ascii=False) + "\n")
 
 
+def write_lines(path: Path, lines: Iterable[str]) -> None:
+    """Writes a text line by line, completely or not at all."""
+    with (
+        disk_errors(path.name),
+        atomic_file(path) as temporary,
+        temporary.open("w", encoding="utf-8", newline="\n") as file,
+    ):
+        file.writelines(lines)
+
+
 def read_bytes(path: Path) -> bytes:
     """The content of a file; an OSError for what is no file, or too large to be meant.
 
@@ -179,6 +190,17 @@ def read_json_object(path: Path, error: type[RegardError]) -> dict[str, Any]:
     value = read_json(path, error)
     if not isinstance(value, dict):
         raise error(f"{path} is not a JSON object", _FETCH_AGAIN)
+    return value
+
+
+def json_value(value: Any) -> Any:
+    """A value that JSON can hold: NaN and infinities, which it has not, become words."""
+    if isinstance(value, float) and not math.isfinite(value):
+        return str(value)
+    if isinstance(value, dict):
+        return {key: json_value(one) for key, one in value.items()}
+    if isinstance(value, list | tuple):
+        return [json_value(one) for one in value]
     return value
 
 

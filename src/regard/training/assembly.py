@@ -7,6 +7,8 @@ from __future__ import annotations
 
 import copy
 import importlib
+import math
+from collections.abc import Collection, Mapping
 from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
@@ -35,10 +37,9 @@ from regard.system.errors import SettingError
 from regard.training import model_spec
 from regard.training.engine import layerwise_lr_decay
 from regard.training.objectives.objective import Objective
-from regard.training.parallel.initial_weights import move_buffers
+from regard.training.parallel.strategy import move_buffers
 from regard.training.recipe.objectives import objective_settings
 from regard.training.recipe.schema import Recipe
-from regard.training.resolution import resolve
 from regard.training.setup import Setup
 
 UNKNOWN_SHARE = 0.1  # of the tokens of text to fine-tune on, from which on a warning is due
@@ -95,8 +96,23 @@ def _model_and_data(
     if base is None:
         return new_model(setup, objective, data, description), data
     adapted = objective.adapt(base, data, setup)
+    classes = _classes(adapted)
+    replaced = set(_classes(base)).difference(classes)
+    if classes and replaced:
+        setup.say(
+            f"warning: the model's classes {', '.join(sorted(replaced))} are not among those of "
+            f"the data, {', '.join(classes)}: its head is replaced by a new one\n"
+            "  → name the labels of the data as the model does, if they mean the same"
+        )
     adapted.coverage = base.coverage  # a new head stands on a stack that was trained before
     return _prepare_base(setup, adapted), data
+
+
+def _classes(model: Any) -> list[str]:
+    """The names of the classes that a model has a head for."""
+    if getattr(model.spec, "labels", None) is None:
+        return []
+    return list(model.labels or ())
 
 
 def objective_class(name: str) -> type[Objective]:
@@ -271,3 +287,60 @@ def _exported_tensors(model: Model, recipe: Recipe) -> dict[str, Tensor]:
         exported = copy.deepcopy(exported)
         edit.merge(exported)
     return weight_tensors(exported, model.spec, model.config)
+
+
+EPOCHS = 30  # of a run that names neither steps nor epochs
+FEWEST_STEPS = 300
+MOST_STEPS = 20_000
+PAPER_WARMUP = 4000  # Section 5.3
+
+
+def resolve(setup: Setup, objective: type[Objective], model: Model, data: Any) -> Objective:
+    """The objective of a run, with the final recipe as its setup's; nothing changes that later.
+
+    It is stored in the run folder: a run is resumed with the same numbers.
+    """
+    unset = setup.run_folder.unset_settings()
+    if not unset:
+        return objective.create(model, data, setup)
+    if "batch_tokens" in unset:
+        batch_tokens = objective.fitting_batch_tokens(model, data, setup)
+        setup = _with_settings(setup, {"batch_tokens": batch_tokens})
+    created = objective.create(model, data, setup)
+    updates = math.ceil(created.batches_per_epoch() / setup.recipe.train.accumulate)
+    created.setup = _with_settings(setup, _schedule(setup.recipe, unset, updates, created.d_model))
+    setup.run_folder.store(created.setup.recipe)
+    return created
+
+
+def _with_settings(setup: Setup, changes: Mapping[str, Any]) -> Setup:
+    train = setup.recipe.train.model_copy(update=changes)
+    return replace(setup, recipe=setup.recipe.model_copy(update={"train": train}))
+
+
+def _schedule(recipe: Recipe, unset: Collection[str], updates: int, d_model: int) -> dict[str, Any]:
+    """The unset ones of the settings that follow from the number of updates in an epoch."""
+    train = recipe.train
+    epochs = recipe.tune.epochs
+    steps = train.steps
+    if epochs is not None:
+        steps = max(1, math.ceil(epochs * updates))
+    elif "steps" in unset:
+        steps = min(MOST_STEPS, max(FEWEST_STEPS, EPOCHS * updates))
+    values = {
+        "steps": steps,
+        "warmup_steps": max(1, int(recipe.tune.warmup_ratio * steps)),
+        "log_every": min(train.log_every, updates),
+    }
+    if epochs is not None:
+        values |= dict.fromkeys(("validate_every", "save_every"), min(updates, steps))
+    else:
+        values["warmup_steps"] = min(PAPER_WARMUP, values["warmup_steps"])
+        values["validate_every"] = max(1, min(train.validate_every, steps // 10))
+        values["save_every"] = max(1, min(train.save_every, steps // 10))
+    changes: dict[str, Any] = {key: value for key, value in values.items() if key in unset}
+    by_equation = train.schedule == "paper" and train.learning_rate is None
+    if "warmup_steps" in changes and by_equation:
+        # Equation 3 has a higher peak for a shorter warm-up: that of the paper's own stays.
+        changes["learning_rate"] = (d_model * PAPER_WARMUP) ** -0.5
+    return changes

@@ -13,14 +13,13 @@ from regard.evaluation.evaluation import MetricChoice
 from regard.models import Model
 from regard.system.errors import RegardWarning, SettingError, did_you_mean
 from regard.training import model_spec, run_evaluation
-from regard.training.argument_types import TYPES, check_types
 from regard.training.assembly import objective_class
 from regard.training.objectives.objective import Objective
 from regard.training.recipe import loading
 from regard.training.recipe.objectives import OBJECTIVES
 from regard.training.run import OnStep, Parts, Result, launch
 from regard.training.run_folder import RunFolder
-from regard.training.setup import DataSource
+from regard.training.setup import TYPES, DataSource, check_types
 
 
 def train(

@@ -99,27 +99,20 @@ def text(recipe: Recipe, name: str, facts: Facts) -> str:
 
 def _data_source(recipe: Recipe) -> str:
     data = recipe.data
-    objective = recipe.objective
-    if recipe.is_finetuning:
-        media = data.images or data.sounds or data.series or data.graph
-        names = recipe.tune.files or (data.text or media or data.pairs or data.source,)
-        files = ", ".join(f"`{file}`" for file in names)
-        return f"{files}, beginning with `{recipe.tune.base}`"
-    if data.images or data.series or data.graph:
-        return f"`{data.images or data.series or data.graph}`"
+    lines = f"{data.builtin_lines:,}"
+    if recipe.files:
+        names = [*recipe.files["train"], data.target or ""]
+        files = " and ".join(f"`{name}`" for name in names if name)
+        if recipe.is_finetuning:
+            files += f", beginning with `{recipe.tune.base}`"
+        return files
     if data.generated is not None:
-        return f"{data.builtin_lines:,} examples of the generated task `{data.generated}`"
-    if objective == "classify" and data.text is None:
-        return f"{data.builtin_lines:,} generated ListOps expressions"
-    if objective == "stories" and data.text is None:
-        return f"{data.builtin_lines:,} generated stories"
-    if objective != "translate":
-        return f"`{data.sounds or data.text}`"
-    if recipe.builtin:
-        return f"the built-in English–German language, {data.builtin_lines:,} generated sentences"
-    if data.pairs:
-        return f"`{data.pairs}`"
-    return f"`{data.source}` and `{data.target}`"
+        return f"{lines} examples of the generated task `{data.generated}`"
+    if recipe.objective == "classify":
+        return f"{lines} generated ListOps expressions"
+    if recipe.objective == "stories":
+        return f"{lines} generated stories"
+    return f"the built-in English–German language, {lines} generated sentences"
 
 
 # --- scores ---------------------------------------------------------------------------------------

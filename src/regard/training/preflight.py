@@ -1,14 +1,18 @@
 """Preflight checks: all that can be wrong with a run and needs no data to be seen.
 
 They come before the run folder is made, so that a corrected command finds no folder in its way.
+What only its final settings show is said before the first step.
 """
 
 from __future__ import annotations
 
 import glob
+import math
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
+
+import torch
 
 from regard import spec
 from regard.builder.parameter_count import parameter_count
@@ -22,6 +26,8 @@ from regard.training import model_spec
 from regard.training.assembly import objective_class
 from regard.training.engine.metrics_log import require_tensorboard
 from regard.training.objectives.objective import Objective
+from regard.training.parallel.ranks import Ranks
+from regard.training.recipe.options import MOST_INITIAL, Ema
 from regard.training.recipe.schema import FILE_KEYS, Recipe
 
 _NOMINAL = 1000  # tokens or classes: sizes are checked before the data decides how many there are
@@ -62,9 +68,9 @@ def check(
 
 def _files(recipe: Recipe, has_source: bool) -> list[str]:
     """The files and folders that the recipe names."""
-    names: list[str | None] = [*recipe.tune.files, recipe.tune.valid, recipe.tune.test]
-    names += [getattr(recipe.model, key) for key in FILE_KEYS["model"]]
+    names: list[str | None] = [getattr(recipe.model, key) for key in FILE_KEYS["model"]]
     if not has_source:  # whose name stands in their place
+        names += [file for files in recipe.files.values() for file in files]
         names += [getattr(recipe.data, key) for key in FILE_KEYS["data"]]
     for tokenizer in (recipe.tokens.tokenizer, recipe.tokens.target_tokenizer):
         if tokenizer is not None and tokenizer.endswith(".json"):
@@ -123,3 +129,64 @@ def require_memory(count: int, recipe: Recipe) -> None:
         f"the model has {count:,} parameters, which with their gradients and optimizer state",
         "use a smaller model or a machine with more memory; `regard plan` shows memory needs",
     )
+
+
+_FEW_STEPS = 30  # with fewer, a new head has hardly left its random weights
+
+
+def say_all(recipe: Recipe, device: torch.device, ranks: Ranks, say: Callable[[str], None]) -> None:
+    """Says the schedule, and warns of settings that have no effect, or an unwanted one."""
+    train = recipe.train
+    say(
+        f"schedule: {train.steps:,} steps, {train.warmup_steps:,} of them warm-up, "
+        f"batches of {train.batch_tokens:,} positions"
+    )
+    for warning in _warnings(recipe, device, ranks):
+        say(f"warning: {warning}")
+
+
+def _warnings(recipe: Recipe, device: torch.device, ranks: Ranks) -> Iterator[str]:
+    train = recipe.train
+    # A warm-up of one step has the full rate at once.
+    if train.warmup_steps >= max(2, train.steps):
+        yield (
+            f"the warm-up of {train.warmup_steps:,} steps does not end within the {train.steps:,} "
+            "steps of the run: the learning rate stays low, and the model learns little\n"
+            "  → use a smaller --warmup-steps, or more --steps"
+        )
+    weights = recipe.exported_weights
+    if isinstance(weights, Ema) and not weights.has_time(train.steps):
+        needed = math.ceil(math.log(MOST_INITIAL) / math.log(weights.decay))
+        yield (
+            f"{train.steps:,} steps are too few for the average {train.final_weights}: it would "
+            "still be the initial weights, so the last weights are exported\n"
+            f"  → train {needed:,} steps, or use a lower decay"
+        )
+    if train.compile and device.type != "cuda":
+        yield f"--compile has no effect on {device}: it only works on GPUs"
+    strategy = recipe.parallel.strategy
+    if strategy != "ddp" and not ranks.several:
+        yield (
+            f"--strategy {strategy} needs several processes, and only one is running\n"
+            "  → start several with --processes N"
+        )
+    data = recipe.data
+    if data.source is not None and data.source == data.target:
+        yield (
+            f"{data.source} is both --source and --target: the model learns to copy\n"
+            "  → give the translations as --target"
+        )
+    # Fine-tuning counts epochs: of a few examples these are a few updates.
+    if recipe.tune.base is not None and train.steps < _FEW_STEPS:
+        yield (
+            f"{train.steps:,} steps change a model very little\n"
+            "  → use more --epochs or --steps, or more data"
+        )
+    for split, name in (("valid", "validation"), ("test", "test")):
+        files = {part for file in recipe.files.get(split, ()) for part in split_location(file)}
+        shared = files.intersection(recipe.corpora)
+        if shared:
+            yield (
+                f"{min(shared)} is both training and {name} data: the scores do not show how the "
+                "model generalizes to unseen data"
+            )

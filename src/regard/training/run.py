@@ -31,15 +31,11 @@ from regard.training import (
     learning_curves,
     model_card,
     model_spec,
-    notices,
     preflight,
 )
-from regard.training.argument_types import check_types
 from regard.training.assembly import assemble_on_ranks, exported_files, objective_class
 from regard.training.engine import layerwise_lr_decay
-from regard.training.engine.early_stopping import greater_is_better
 from regard.training.engine.loop import Loop
-from regard.training.engine.loss_spikes import LossSpikes
 from regard.training.engine.lr_schedule import (
     ConstantRate,
     CosineDecay,
@@ -49,16 +45,16 @@ from regard.training.engine.lr_schedule import (
 )
 from regard.training.engine.metrics_log import MetricsLog, NoMetrics, last_losses
 from regard.training.engine.optimizer import AdamConfig, Optimizer
+from regard.training.engine.progress import LossSpikes, greater_is_better
 from regard.training.engine.progress_bar import ProgressBar
 from regard.training.objectives.objective import Objective
 from regard.training.parallel.choice import make_strategy
 from regard.training.parallel.launch import joined, may_be_restarted, was_restarted
 from regard.training.parallel.ranks import ONE_RANK, Ranks
-from regard.training.parallel.sharded_saving import on_all_ranks
-from regard.training.parallel.strategy import Strategy
+from regard.training.parallel.strategy import Strategy, on_all_ranks
 from regard.training.recipe.schema import Recipe
 from regard.training.run_folder import RunFolder, begin, read_run
-from regard.training.setup import DataSource, Setup
+from regard.training.setup import DataSource, Setup, check_types
 
 OnStep = Callable[[Loop], None]
 
@@ -159,7 +155,7 @@ class RunSession:
             # state/outcome.json is no part of the metrics, which are continued to the byte.
             if error is None:
                 outcome = {"status": "finished", "scores": _numbers(self.scores)}
-                disk.write_json(self.run_folder.outcome, outcome)
+                disk.write_json(self.run_folder.outcome, disk.json_value(outcome))
             elif isinstance(error, RegardError) and not isinstance(error, TrainingInterrupted):
                 self._fail(error)
 
@@ -205,7 +201,7 @@ class RunSession:
             f"model: {self.parameters:,} parameters, {train.precision} "
             f"on {setup.device}{on_ranks}; run folder: {self.run_folder.folder}"
         )
-        notices.say_all(self.recipe, setup.device, self.ranks, say)
+        preflight.say_all(self.recipe, setup.device, self.ranks, say)
         return objective
 
     def loop(self, objective: Objective) -> Loop:

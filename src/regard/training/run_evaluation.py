@@ -19,10 +19,10 @@ from regard.evaluation.task import DecodingOptions, Settings, TextReading
 from regard.evaluation.tasks import TASKS
 from regard.models import Model, load
 from regard.system.errors import SettingError
+from regard.training.data.graph_sources import open_graphs
+from regard.training.data.image_sources import stored_examples
+from regard.training.data.series_source import open_series
 from regard.training.data.sound_files import RecordedSpeech
-from regard.training.data.stored_graphs import open_graphs
-from regard.training.data.stored_images import stored_examples
-from regard.training.data.stored_series import open_series
 from regard.training.recipe.schema import Recipe
 from regard.training.run_folder import RunFolder, read_run
 

@@ -12,7 +12,8 @@ from typing import Any
 
 from regard.system import disk
 from regard.system.errors import CheckpointError, SettingError
-from regard.training.recipe.schema import Recipe, parse
+from regard.training.recipe.consistency import parse
+from regard.training.recipe.schema import Recipe
 
 # The settings that follow from the size of the data unless they are given.
 _SIZED = ("steps", "warmup_steps", "batch_tokens", "validate_every", "save_every")

@@ -2,19 +2,24 @@
 
 from __future__ import annotations
 
+import re
+import reprlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, is_dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any, Protocol, runtime_checkable
 
 import torch
 
+from regard import spec as specs
 from regard.models import Model, choose_device
+from regard.system.errors import DataError, RegardError, SettingError
 from regard.training.parallel.launch import rank_device
 from regard.training.parallel.ranks import ONE_RANK, Ranks
+from regard.training.recipe.objectives import DataKind
 from regard.training.recipe.schema import Recipe
 from regard.training.run_folder import RunFolder
-from regard.training.source_splits import source_splits
 
 SHARDING = ("fsdp", "tensor")  # strategies
 Say = Callable[[str], None]
@@ -82,3 +87,104 @@ class Setup:
         if self.source is not None:
             return source_splits(self.source, self.recipe.objective_settings.data)
         return from_recipe(self)
+
+
+# --- data sources from outside the package, checked ----------------------------------------------
+
+# What an example is, by the kind of data.
+_EXAMPLES: dict[DataKind, str] = {
+    "pairs": 'a pair of texts, such as ("a dog", "ein Hund")',
+    "text": "a text",
+    "examples": "one of the examples of regard.data.labelled",
+}
+# A split is stored in a file of its name.
+_PLAIN_NAME = re.compile(r"\w[\w.-]*")
+
+
+def source_splits(source: Any, kind: DataKind) -> dict[str, Any]:
+    """The splits of a source, whose examples are checked as they are read."""
+    name = type(source).__name__
+    splits = source.splits() if callable(getattr(source, "splits", None)) else None
+    if not isinstance(splits, Mapping):
+        raise DataError(
+            f"splits() of {name} does not return a dictionary",
+            'return {"train": function, …}, with functions that yield examples',
+        )
+    for split, function in splits.items():
+        if not isinstance(split, str) or _PLAIN_NAME.fullmatch(split) is None:
+            raise DataError(
+                f"{split!r} of {name} is not a valid split name",
+                "use letters, digits, - and _: it becomes the name of a file",
+            )
+        if not callable(function):
+            raise DataError(
+                f"the split {split!r} of {name} cannot be called",
+                "give a function that yields all examples each time it is called",
+            )
+    if "train" not in splits:
+        raise DataError(f"{name} has no split 'train'", "give the training examples this name")
+    return {split: partial(_checked, function, split, kind) for split, function in splits.items()}
+
+
+def _checked(function: Any, split: str, kind: DataKind) -> Iterator[Any]:
+    """The examples of a split; what is none, or what fails, is named by its number."""
+    number = 0
+    try:
+        for number, example in enumerate(function(), 1):
+            if not _is_example(example, kind):
+                raise DataError(
+                    f"example {number:,} of the split {split!r} is {reprlib.repr(example)}",
+                    f"give {_EXAMPLES[kind]}",
+                )
+            yield example
+    except RegardError:
+        raise
+    except Exception as error:  # of whatever kind: it is the user's code
+        raise DataError(
+            f"the split {split!r} failed after {number:,} examples: "
+            f"{type(error).__name__}: {error}",
+            "fix the function that yields its examples",
+        ) from error
+
+
+def _is_example(example: Any, kind: DataKind) -> bool:
+    if kind == "pairs":
+        is_pair = isinstance(example, tuple | list) and len(example) == 2
+        return is_pair and all(isinstance(side, str) for side in example)
+    if kind == "text":
+        return isinstance(example, str)
+    if kind == "examples":
+        return is_dataclass(example) and not isinstance(example, type)
+    return True  # of sounds and the like, which are checked where they are decoded
+
+
+# What an argument may be, by its name, and how that is said.
+TYPES: dict[str, tuple[tuple[type, ...], str]] = {
+    "recipe": ((str, Path), "the name or the file of a recipe, or a dictionary of settings"),
+    "spec": ((specs.ModelSpec,), "a spec, such as regard.spec.Decoder(…); names are for `model`"),
+    "model": (
+        (str, specs.ModelSpec, Model),
+        "a name, such as 'gpt2:tiny', a spec, or a model that regard.load opened",
+    ),
+    "data": ((str, Path, DataSource), "a file, or an object with splits()"),
+    "objective": ((str, type), "a word, such as 'causal', or a subclass of Objective"),
+    "out": ((str, Path), "the path of a folder"),
+    "on_step": ((Callable,), "a function of the training loop"),  # type: ignore[dict-item]
+    "base": ((str, Path, Model), "the folder of a model, or a model that regard.load opened"),
+    "task": ((str,), "a word, such as 'classify'"),
+    "folder": ((str, Path), "the path of a run folder"),
+    # What a run that is resumed is given again.
+    "source": ((DataSource,), "the object with splits() that the run began with"),
+    "objective_class": ((type,), "the subclass of Objective that the run began with"),
+}
+_REQUIRED = ("base", "task", "folder")
+
+
+def check_types(**arguments: object) -> None:
+    """Refuses arguments of other types than annotated, which Python does not check."""
+    for name, value in arguments.items():
+        kinds, repair = TYPES[name]
+        is_left_out = value is None and name not in _REQUIRED
+        if is_left_out or isinstance(value, kinds):
+            continue
+        raise SettingError(f"`{name}` cannot be of type {type(value).__name__}", f"give {repair}")

@@ -34,7 +34,7 @@ from regard.training.engine.lr_schedule import ConstantRate
 from regard.training.engine.mixed_precision import autocast
 from regard.training.engine.optimizer import Optimizer
 from regard.training.engine.train_step import Step
-from regard.training.objectives.label_smoothed_cross_entropy import linear_cross_entropy
+from regard.training.objectives.losses import linear_cross_entropy
 
 TrainStep = Callable[[Batch], None]
 Array = np.ndarray[Any, Any]

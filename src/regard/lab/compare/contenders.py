@@ -14,8 +14,8 @@ from regard.families.preset_list import ALIASES, PRESET_FAMILIES
 from regard.system.arguments import LARGEST_SIZE
 from regard.system.errors import RegardError, SettingError
 from regard.system.options import number_within, parse_option
-from regard.training.recipe import loading, schema
-from regard.training.recipe.consistency import STARTING_POINT
+from regard.training.recipe import loading
+from regard.training.recipe.consistency import STARTING_POINT, parse
 from regard.training.recipe.loading import LINEAR_FORECASTERS
 from regard.training.recipe.schema import KEYS, Recipe
 
@@ -95,7 +95,7 @@ class Contender:
         for key, value in changes.items():
             section = KEYS[key]
             values[section][key] = value
-        return schema.parse(values)
+        return parse(values)
 
     def takes(self, key: str, base: Recipe) -> bool:
         """Whether a setting of the recipe's model is one of this model too."""

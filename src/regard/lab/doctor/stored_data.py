@@ -12,9 +12,9 @@ import numpy as np
 from regard.data.corpus import Corpus
 from regard.data.labelled import LabelledText, Question, RatedText, TaggedWords, TextPair
 from regard.data.text.tokenizer import Tokenizer
+from regard.training.data.image_sources import StoredImages
 from regard.training.data.parallel_text import ParallelCorpora
 from regard.training.data.plain_text import TextCorpora
-from regard.training.data.stored_images import StoredImages
 from regard.training.data.text_sources import LabelledData
 from regard.training.objectives.objective import Objective
 

@@ -31,7 +31,7 @@ from regard.lab.plan.workload import (
     modules,
     set_activation_checkpointing,
 )
-from regard.training.objectives.label_smoothed_cross_entropy import (
+from regard.training.objectives.losses import (
     TokenLoss,
     linear_cross_entropy,
 )

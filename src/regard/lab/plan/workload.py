@@ -26,11 +26,10 @@ from regard.data.padding import IGNORED
 from regard.models.sentence_transformers import SentencePooling
 from regard.system.errors import ModelError, SettingError
 from regard.training.objectives.causal_lm import next_token_loss
-from regard.training.objectives.contrastive import pair_loss, pair_vectors
+from regard.training.objectives.contrastive import image_text_loss, pair_loss, pair_vectors
 from regard.training.objectives.corrupted_text import CorruptedText
 from regard.training.objectives.head_objective import answer_loss, label_logits, squared_error
-from regard.training.objectives.image_text_contrastive import image_text_loss
-from regard.training.objectives.label_smoothed_cross_entropy import (
+from regard.training.objectives.losses import (
     LossTerms,
     TokenLoss,
     cross_entropy,
@@ -40,7 +39,7 @@ from regard.training.objectives.masked_images import reconstruction_loss
 from regard.training.objectives.masked_lm import masked_loss
 from regard.training.objectives.memory_network import answer_logits
 from regard.training.objectives.replaced_token_detection import replaced_loss, share_embeddings
-from regard.training.objectives.teacher_forcing import teacher_forced_loss
+from regard.training.objectives.sequence_to_sequence import teacher_forced_loss
 from regard.training.objectives.transcription import alignment_loss
 
 Tensors = Mapping[str, Tensor]

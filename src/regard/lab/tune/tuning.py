@@ -29,7 +29,8 @@ from regard.system.arguments import LARGEST_SIZE
 from regard.system.errors import CheckpointError, DivergenceError, SettingError, TrainingInterrupted
 from regard.training import preflight
 from regard.training.engine.loop import Loop
-from regard.training.recipe.schema import KEYS, Recipe, parse
+from regard.training.recipe.consistency import parse
+from regard.training.recipe.schema import KEYS, Recipe
 from regard.training.run import run
 from regard.training.run_folder import begin, read_run
 

@@ -55,10 +55,6 @@ class LabelledSplits:
     train: Iterable[Any]
     others: Sets  # valid, test, …
 
-    def lists(self) -> Sets:
-        """All splits in memory."""
-        return {"train": list(self.train), **self.others}
-
 
 def labelled_splits(
     setup: Setup, read: Reader, generate: Generator | None = None
@@ -75,75 +71,47 @@ def labelled_splits(
         folder.mkdir(parents=True, exist_ok=True)
         # Written last: the presence of the training set says that all are there.
         for name in sorted(splits, key=lambda name: name == "train"):
-            _write_examples(folder / f"{name}.jsonl", splits[name]())
+            disk.write_lines(folder / f"{name}.jsonl", labelled.example_lines(splits[name]()))
     stored = {path.stem: StoredExamples(path, read) for path in sorted(folder.glob("*.jsonl"))}
     train = stored.pop("train")
     return LabelledSplits(train, {name: list(examples) for name, examples in stored.items()})
 
 
-def _write_examples(path: Path, examples: Iterable[Any]) -> None:
-    with (
-        disk.disk_errors(path.name),
-        disk.atomic_file(path) as temporary,
-        temporary.open("w", encoding="utf-8", newline="\n") as file,
-    ):
-        file.writelines(labelled.example_lines(examples))
-
-
 def _example_splits(setup: Setup, read: Reader, generate: Generator | None) -> dict[str, Split]:
     """The examples that a recipe names, by split."""
     recipe = setup.recipe
-    tune = recipe.tune
-    data = recipe.data
-    if tune.files:
-        if tune.prefixes:
-            raise SettingError(f"{recipe.task} has no prefixes", "leave --prefix out")
-        splits: dict[str, Split] = {"train": _split_of_files(tune.files, read)}
-        files = {"valid": tune.valid, "test": tune.test}
-    elif recipe.generated_task is not None:
+    if recipe.generated_task is not None:
         return generated_labelled_texts(setup)
-    elif data.text is not None:
-        splits = {"train": _split_of_files([data.text], read)}
-        files = {"valid": data.valid_text, "test": data.test_text}
-    else:
-        assert generate is not None, "the recipe has checked that"
-        return _generated_splits(setup, generate)
-    for name, file in files.items():
-        if file is not None:
-            splits[name] = _split_of_files([file], read)
-    return splits
+    if recipe.files:
+        return splits_of_files(read, setup)
+    assert generate is not None, "the recipe has checked that"
 
+    def generated(split: str, count: int) -> Iterator[LabelledText]:
+        for text, label in islice(generate(split), count):
+            yield LabelledText(text, None, str(label))
 
-def _split_of_files(files: Sequence[str], read: Reader) -> Split:
-    if "-" in files:
-        # Standard input can be read once.
-        return partial(iter, list(_examples_of_files(files, read)))
-    return partial(_examples_of_files, files, read)
-
-
-def _examples_of_files(files: Iterable[str], read: Reader) -> Iterator[Any]:
-    for file in files:
-        yield from read(file)
-
-
-def _generated_splits(setup: Setup, generate: Generator) -> dict[str, Split]:
-    data = setup.recipe.data
-    counts = {
-        "train": data.builtin_lines,
-        "valid": data.test_lines or GENERATED_VALIDATION,
-        "test": data.test_lines or GENERATED_TEST,
+    data = recipe.data
+    return {
+        "train": partial(generated, "train", data.builtin_lines),
+        "valid": partial(generated, "valid", data.test_lines or GENERATED_VALIDATION),
+        "test": partial(generated, "test", data.test_lines or GENERATED_TEST),
     }
-    return {name: partial(_generated, generate, name, count) for name, count in counts.items()}
 
 
-def _generated(generate: Generator, split: str, count: int) -> Iterator[LabelledText]:
-    for text, label in islice(generate(split), count):
-        yield LabelledText(text, None, str(label))
+def splits_of_files(read: Reader, setup: Setup) -> dict[str, Split]:
+    """The examples of the files that a recipe names, by split."""
 
+    def examples(files: Sequence[str]) -> Iterator[Any]:
+        for file in files:
+            yield from read(file)
 
-def as_splits(sets: Mapping[str, list[Any]]) -> dict[str, Split]:
-    """Lists of examples as splits."""
-    return {name: partial(iter, examples) for name, examples in sets.items()}
+    splits: dict[str, Split] = {}
+    for name, files in setup.recipe.files.items():
+        # Standard input can be read once.
+        splits[name] = (
+            partial(iter, [*examples(files)]) if "-" in files else partial(examples, files)
+        )
+    return splits
 
 
 def with_held_out(sets: Sets) -> Sets:
@@ -160,13 +128,20 @@ def held_out_stream(train: Split) -> dict[str, Split]:
     count = sum(1 for _ in train())
     if count < MIN_TO_HOLD_OUT:
         return {"train": train}
-    # One in so many, not the last ones nor the first: files are often sorted by class.
-    every = max(HOLD_OUT_EVERY, count // MAX_HELD_OUT)
-    last = every * min(count // every, MAX_HELD_OUT)  # behind the limit, all train
+    return one_in(max(HOLD_OUT_EVERY, count // MAX_HELD_OUT), train)
+
+
+def one_in(every: int, train: Split, most: int = MAX_HELD_OUT) -> dict[str, Split]:
+    """One in so many validates, not the last ones nor the first: files are often sorted by class.
+
+    Behind the most that are held out, all train.
+    """
 
     def part(validates: bool) -> Iterator[Any]:
         for number, example in enumerate(train(), 1):
-            if (number % every == 0 and number <= last) == validates:
+            if validates and number > every * most:
+                return
+            if (number % every == 0 and number <= every * most) == validates:
                 yield example
 
     return {"train": partial(part, False), "valid": partial(part, True)}

@@ -5,7 +5,7 @@ And samples of them, for what need not see all.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from itertools import chain, islice
 from pathlib import Path
@@ -39,11 +39,6 @@ def split_of(corpora: Mapping[str, Split]) -> Split:
 def corpora_of(split: Split) -> dict[str, Split]:
     """The corpora of a split; one without a name where it is not of several."""
     return dict(split.corpora) if isinstance(split, CorporaSplit) else {"": split}
-
-
-def each_corpus(split: Split, change: Callable[[Split], Split]) -> Split:
-    """The split with every corpus changed by itself."""
-    return split_of({name: change(corpus) for name, corpus in corpora_of(split).items()})
 
 
 def say_files(location: str, say: Say) -> None:

@@ -27,10 +27,9 @@ from regard.models import Translator, load
 from regard.system import disk
 from regard.system.errors import DataError, SettingError
 from regard.training.data.generated_examples import generated_pairs
-from regard.training.data.labelled_text import held_out_stream
+from regard.training.data.labelled_text import held_out_stream, one_in
 from regard.training.data.mixtures import (
     corpora_of,
-    each_corpus,
     evenly_spaced,
     mixture,
     say_files,
@@ -197,25 +196,20 @@ def _held_out_splits(setup: Setup) -> dict[str, Split]:
         return {"train": pairs, "valid": valid}
     # Each corpus has its part in the validation set.
     most = MAX_HELD_OUT // len(corpora_of(pairs))
-    held_out: list[Pair] = []
-    intervals: set[int] = set()
-    for corpus in corpora_of(pairs).values():
-        interval = _hold_out_interval(corpus)
-        candidates = (pair for i, pair in enumerate(corpus()) if _is_held_out(i, interval))
-        held_out += itertools.islice(candidates, most)
-        intervals.add(interval)
+    intervals = {name: _hold_out_interval(corpus) for name, corpus in corpora_of(pairs).items()}
+    parts = {
+        name: one_in(intervals[name], corpus, most) for name, corpus in corpora_of(pairs).items()
+    }
+    held_out = [pair for part in parts.values() for pair in part["valid"]()]
     # Of fewer than ten pairs none is held out, which is said where nothing is validated.
     if held_out:
-        which = " or ".join(f"{interval}th" for interval in sorted(intervals))
+        which = " or ".join(f"{interval}th" for interval in sorted({*intervals.values()}))
         setup.say(
             f"no validation files: every {which} pair, {len(held_out):,} in all, "
             "is held out for validation"
         )
-
-    def without_held_out(corpus: Split) -> Split:
-        return lambda: _without_held_out(corpus(), _hold_out_interval(corpus), most)
-
-    return {"train": each_corpus(pairs, without_held_out), "valid": lambda: iter(held_out)}
+    train = split_of({name: part["train"] for name, part in parts.items()})
+    return {"train": train, "valid": lambda: iter(held_out)}
 
 
 def _hold_out_interval(corpus: Split) -> int:
@@ -223,19 +217,6 @@ def _hold_out_interval(corpus: Split) -> int:
     first = itertools.islice(corpus(), HOLD_OUT_EVERY)
     is_large = sum(1 for _ in first) == HOLD_OUT_EVERY
     return HOLD_OUT_EVERY if is_large else HOLD_OUT_OF_FEW_EVERY
-
-
-def _is_held_out(index: int, interval: int) -> bool:
-    return index % interval == interval - 1
-
-
-def _without_held_out(pairs: Iterator[Pair], interval: int, most: int) -> Iterator[Pair]:
-    held_out = 0
-    for i, pair in enumerate(pairs):
-        if _is_held_out(i, interval) and held_out < most:
-            held_out += 1
-        else:
-            yield pair
 
 
 def _training_pairs(run_folder: RunFolder, data: DataSettings) -> Split:
@@ -369,19 +350,18 @@ def _teacher_translations(run_folder: RunFolder, recipe: Recipe, train: Split, s
 
 def write_jsonl(path: Path, pairs: Iterable[Pair]) -> None:
     """Pairs as JSON Lines, complete or not at all."""
-    count = 0
-    with (
-        disk.disk_errors(path.name),
-        disk.atomic_file(path) as temporary,
-        temporary.open("w", encoding="utf-8", newline="\n") as file,
-    ):
+
+    def lines() -> Iterator[str]:
+        count = 0
         for source, target in pairs:
-            file.write(disk.json_line({"source": source, "target": target}))
+            yield disk.json_line({"source": source, "target": target})
             count += 1
         if not count:
             raise DataError(
                 "there are no pairs to train on", "pipe source<TAB>target lines into standard input"
             )
+
+    disk.write_lines(path, lines())
 
 
 # --- tokenizers -----------------------------------------------------------------------------------

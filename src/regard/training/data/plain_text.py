@@ -33,7 +33,7 @@ from regard.data.text.tokenizer_training import (
 )
 from regard.models import Model
 from regard.system import disk
-from regard.system.errors import DataError, SettingError
+from regard.system.errors import DataError
 from regard.system.process_pool import ordered_map
 from regard.training.data.generated_examples import generated_lines, generated_prompts
 from regard.training.data.mixtures import corpora_of, evenly_spaced, mixture, say_files, split_of
@@ -136,15 +136,12 @@ def text_splits(setup: Setup) -> dict[str, Split]:
     location = _text_location(setup)
     text_files.check_has_columns(expand(location), column)
     say_files(location, setup.say)
-    valid_location = recipe.tune.valid or recipe.data.valid_text
     corpora: dict[str, Split] = {
         path: partial(text_files.text, path, column=column) for path in split_location(location)
     }
-    if valid_location is not None:
-        return {
-            "train": split_of(corpora),
-            "valid": partial(text_files.text, valid_location, column=column),
-        }
+    if "valid" in recipe.files:
+        valid = partial(text_files.text, recipe.files["valid"][0], column=column)
+        return {"train": split_of(corpora), "valid": valid}
     parts = {path: _train_and_valid(path, text, setup) for path, text in corpora.items()}
     return {
         "train": split_of({path: train for path, (train, _) in parts.items()}),
@@ -154,17 +151,12 @@ def text_splits(setup: Setup) -> dict[str, Split]:
 
 def _text_location(setup: Setup) -> str:
     """Where the text is; that of standard input is copied, for it can be read once."""
-    location = _text_file(setup.recipe)
+    location = setup.recipe.files["train"][0]
     if location != "-":
         return location
     copy = setup.run_folder.data / "text.txt"
     if not copy.exists():
-        with (
-            disk.disk_errors(copy.name),
-            disk.atomic_file(copy) as temporary,
-            temporary.open("w", encoding="utf-8", newline="\n") as file,
-        ):
-            file.writelines(text_files.text("-"))
+        disk.write_lines(copy, text_files.text("-"))
     return str(copy)
 
 
@@ -180,19 +172,6 @@ def _train_and_valid(path: str, text: Split, setup: Setup) -> tuple[Split, Split
         f"data: the first {cut:,} of {total:,} characters for training, the rest for validation"
     )
     return lambda: _between(text(), 0, cut), lambda: _between(text(), cut, total)
-
-
-def _text_file(recipe: Recipe) -> str:
-    tune = recipe.tune
-    if not tune.files:
-        assert recipe.data.text is not None, "the recipe has checked that"
-        return recipe.data.text
-    if len(tune.files) != 1 or tune.prefixes or tune.test:
-        raise SettingError(
-            f"{recipe.task} learns from one text",
-            "give one --data, perhaps --valid, and nothing else",
-        )
-    return tune.files[0]
 
 
 def _between(blocks: Iterable[str], start: int, end: int) -> Iterator[str]:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import replace
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -12,12 +14,211 @@ from numpy.typing import NDArray
 
 from regard import spec
 from regard.data.batching import Batch, Rows
-from regard.data.series import CALENDAR, PROCESSOR_FILE, SeriesProcessor
+from regard.data.series import (
+    CALENDAR,
+    PROCESSOR_FILE,
+    Dates,
+    Series,
+    SeriesProcessor,
+    Values,
+    calendar_features,
+    read_series,
+    windows,
+)
 from regard.models import SeriesModel
-from regard.system.errors import ModelError
+from regard.system import disk
+from regard.system.errors import DataError, ModelError, SettingError
 from regard.training.data.source import Position, Source
-from regard.training.data.stored_series import StoredSeries, stored_series
-from regard.training.setup import Setup
+from regard.training.run_folder import RunFolder
+from regard.training.setup import Setup, Split
+
+_VALUES = "series.npy"
+_DATES = "dates.npy"
+_BORDERS = "series.json"
+_ORDER = ("train", "valid", "test")  # in time; other splits follow
+
+
+@dataclass(frozen=True)
+class StoredSeries:
+    """Standardized values [time steps, channels], and where each split begins and ends.
+
+    `dates` are those of all time steps, if every one has a date.
+    """
+
+    values: Values
+    borders: dict[str, tuple[int, int]]
+    processor: SeriesProcessor
+    dates: Dates | None = None
+
+    def rows(self, split: str, length: int) -> Values:
+        """The steps of a split, after as many as its first window looks back."""
+        return self.values[self._slice(split, length)]
+
+    def dates_of(self, split: str, length: int) -> Dates | None:
+        """The dates of these steps."""
+        return None if self.dates is None else self.dates[self._slice(split, length)]
+
+    def _slice(self, split: str, length: int) -> slice:
+        begin, end = self.borders[split]
+        return slice(max(0, begin - length), end)
+
+    def windows(self, split: str, length: int, horizon: int) -> Values:
+        """All windows with what follows them: [windows, length + horizon, channels]."""
+        rows = self.rows(split, length)
+        if len(rows) < length + horizon:
+            raise DataError(
+                f"{split!r} has {len(rows)} steps, too few for {length} and the {horizon} after",
+                "give more data, or a shorter context or horizon",
+            )
+        return windows(rows, length + horizon)
+
+    def time_features(
+        self, split: str, length: int, horizon: int, names: Sequence[str]
+    ) -> Values | None:
+        """The time features of these windows, [windows, length + horizon, features], by their
+        names; None without names."""
+        if not names:
+            return None
+        dates = self.dates_of(split, length)
+        assert dates is not None, "checked when the model was described"
+        return windows(calendar_features(dates, names), length + horizon)
+
+
+def stored_series(
+    setup: Setup, processor: SeriesProcessor | None, *, counts: bool = False
+) -> StoredSeries:
+    """The series of a run, stored in its folder on the first call.
+
+    `processor` is that of a model to fine-tune; by default the training data is standardized by
+    its own statistics, unless it is of `counts`.
+    """
+    folder = setup.run_folder.data
+    if not (folder / _BORDERS).exists():
+        splits = setup.splits(_series_splits)
+        parts = {name: _joined(splits[name]()) for name in _in_time(splits)}
+        # By the training data alone: the statistics of later data would be known too early.
+        train = parts["train"]
+        if counts:
+            processor = SeriesProcessor.of_counts(train)
+        processor = processor or SeriesProcessor.of(train)
+        borders = {}
+        end = 0
+        for name, part in parts.items():
+            borders[name] = (end, end + len(part))
+            end += len(part)
+        values = np.concatenate([processor.standardized(part) for part in parts.values()])
+        folder.mkdir(parents=True, exist_ok=True)
+        _save(folder / _VALUES, values)
+        dates = [part.dates for part in parts.values() if part.dates is not None]
+        if len(dates) == len(parts):
+            _save(folder / _DATES, np.concatenate(dates))
+        # Written last: its presence says that all is there.
+        disk.write_json(folder / _BORDERS, {"borders": borders, **processor.to_config()})
+    return open_series(setup.run_folder)
+
+
+def open_series(run_folder: RunFolder) -> StoredSeries:
+    """The series that a run has stored."""
+    folder = run_folder.data
+    content = disk.read_json(folder / _BORDERS, DataError)
+    values = _load(folder / _VALUES)
+    dates = _load(folder / _DATES) if (folder / _DATES).exists() else None
+    borders = {name: (begin, end) for name, (begin, end) in content["borders"].items()}
+    # The array and its borders are two files: both must be of one run.
+    if max(end for _, end in borders.values()) != len(values):
+        raise DataError(f"the stored series in {folder} are damaged", "start a new run")
+    processor = SeriesProcessor(
+        tuple(content["columns"]), tuple(content["mean"]), tuple(content["std"])
+    )
+    return StoredSeries(values, borders, processor, dates)
+
+
+def _save(path: Path, array: NDArray[Any]) -> None:
+    with (
+        disk.disk_errors(str(path.parent)),
+        disk.atomic_file(path) as temporary,
+        open(temporary, "wb") as file,
+    ):
+        np.save(file, array)
+
+
+def _load(path: Path) -> NDArray[Any]:
+    try:
+        array: NDArray[Any] = np.load(path, mmap_mode="r", allow_pickle=False)
+    except (OSError, ValueError) as error:
+        raise DataError(f"{path} cannot be read: {error}", "start a new run") from None
+    return array
+
+
+def _in_time(splits: Mapping[str, Split]) -> list[str]:
+    others = [name for name in splits if name not in _ORDER]
+    return [name for name in (*_ORDER, *others) if name in splits]
+
+
+def _joined(parts: Iterator[Series]) -> Series:
+    """A split may come in pieces, one after the other."""
+    pieces = list(parts)
+    if not pieces:
+        raise DataError("a split has no time steps", "give some, or leave it out")
+    for piece in pieces:
+        if piece.columns != pieces[0].columns:
+            raise DataError("the pieces of a series differ in their columns", "give the same ones")
+    values = np.concatenate([piece.values for piece in pieces])
+    dates = [piece.dates for piece in pieces if piece.dates is not None]
+    joined = np.concatenate(dates) if len(dates) == len(pieces) else None
+    return Series(values, pieces[0].columns, joined)
+
+
+def _series_splits(setup: Setup) -> dict[str, Split]:
+    """The parts of the file that a recipe names."""
+    recipe = setup.recipe
+    data = recipe.data
+    assert data.series is not None, "the recipe has checked that"
+    columns = None if data.columns is None else [name.strip() for name in data.columns.split(",")]
+    series = read_series(data.series, columns)
+    setup.say(f"data: {len(series):,} steps of {', '.join(series.columns)}")
+    # Splits follow each other in time: nothing that is forecast has been trained on.
+    counts = split_counts(data.series_split, len(series))
+    ends = np.cumsum(counts)
+    unused = len(series) - int(ends[-1])
+    if unused:
+        setup.say(f"the last {unused:,} steps belong to no split ({data.series_split})")
+    splits: dict[str, Split] = {}
+    # One number is all training data; two have no test.
+    for name, begin, end in zip(_ORDER, ends - counts, ends, strict=False):
+        if end > begin:
+            dates = None if series.dates is None else series.dates[begin:end]
+            part = Series(series.values[begin:end], series.columns, dates)
+            splits[name] = partial(iter, [part])
+    return splits
+
+
+def split_counts(text: str, length: int) -> NDArray[np.int64]:
+    """The steps of training, validation and test: `8640:2880:2880`, or shares as `0.7:0.1:0.2`."""
+    try:
+        numbers = [float(part) for part in text.split(":")]
+    except ValueError:
+        numbers = []
+    if not 1 <= len(numbers) <= 3 or min(numbers) < 0 or not numbers[0]:
+        raise SettingError(
+            f"series_split {text!r} is not valid", "write 8640:2880:2880, or 0.7:0.1:0.2"
+        )
+    # 0.7 + 0.1 + 0.2 is not exactly 1 in binary.
+    if sum(numbers) <= 1 + 1e-9:
+        # Of shares, the test has its own, and validation what is left (as in the literature).
+        counts = [int(length * number) for number in numbers]
+        if len(counts) == 3 and abs(sum(numbers) - 1) < 1e-9:
+            counts[1] = length - counts[0] - counts[2]
+    else:
+        counts = [int(number) for number in numbers]
+    # Fewer steps than there are is allowed, and said: ETT is used so.
+    if sum(counts) > length:
+        raise SettingError(
+            f"series_split {text} has {sum(counts):,} steps, but the series {length:,}",
+            "give smaller numbers",
+        )
+    return np.array(counts, np.int64)
+
 
 # Steps of a linear model that count as one position: its batches are as large as PatchTST's.
 LINEAR_STEPS = 8

@@ -7,7 +7,7 @@ little endian, 16 kHz), `offsets.npy`, where each begins and the last one ends, 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from functools import partial
 from pathlib import Path
 
@@ -17,9 +17,9 @@ from numpy.typing import NDArray
 from regard.data.audio import Recording, Samples, read_transcripts, read_wav_and_rate, resample
 from regard.models.inputs.sound import read_samples, say_resampled
 from regard.system import disk
-from regard.system.errors import DataError, SettingError
-from regard.training.data.labelled_text import with_held_out
-from regard.training.setup import Say, Setup, Split
+from regard.system.errors import DataError
+from regard.training.data.labelled_text import splits_of_files, with_held_out
+from regard.training.setup import Say, Setup
 
 Reader = Callable[[str], list[Recording]]
 _SAMPLES = "samples"
@@ -74,7 +74,7 @@ def recorded_speech(setup: Setup, read: Reader = read_transcripts) -> dict[str, 
     """
     folder = setup.run_folder.data
     if not (folder / "train").is_dir():
-        splits = setup.splits(partial(_recording_splits, read))
+        splits = setup.splits(partial(splits_of_files, read))
         sets = with_held_out({name: list(split()) for name, split in splits.items()})
         rates: set[int] = set()
         # Written last: the presence of the training set says that all are there.
@@ -86,32 +86,6 @@ def recorded_speech(setup: Setup, read: Reader = read_transcripts) -> dict[str, 
     stored = {name: RecordedSpeech.open(folder / name) for name in names}
     _report(stored, setup.say)
     return stored
-
-
-def _recording_splits(read: Reader, setup: Setup) -> dict[str, Split]:
-    """The recordings that a recipe names, by split."""
-    tune = setup.recipe.tune
-    data = setup.recipe.data
-    if tune.prefixes:
-        raise SettingError(f"{setup.recipe.task} has no prefixes", "leave --prefix out")
-    if tune.files:
-        tables = {"train": tune.files, "valid": _listed(tune.valid), "test": _listed(tune.test)}
-    else:
-        tables = {
-            "train": _listed(data.sounds),
-            "valid": _listed(data.valid_sounds),
-            "test": _listed(data.test_sounds),
-        }
-    return {name: partial(_read_tables, read, files) for name, files in tables.items() if files}
-
-
-def _listed(table: str | None) -> tuple[str, ...]:
-    return () if table is None else (table,)
-
-
-def _read_tables(read: Reader, tables: Iterable[str]) -> Iterator[Recording]:
-    for table in tables:
-        yield from read(table)
 
 
 def write_recordings(recordings: Iterable[Recording], folder: Path, rates: set[int]) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from abc import abstractmethod
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
@@ -24,6 +25,7 @@ from regard.data.text.tokenizer import Tokenizer
 from regard.data.text.tokenizer_files import open_encoder_tokenizer
 from regard.data.training_coverage import InputStatistics, corpus_statistics
 from regard.models import Model, TextEncoder
+from regard.system.errors import DataError
 from regard.training import model_spec
 from regard.training.data.labelled_text import (
     Generator,
@@ -215,7 +217,18 @@ class LabelledTexts(TextSource):
 
     @classmethod
     def label_names(cls, examples: Iterable[LabelledText]) -> list[str]:
-        return class_names(example.label for example in examples)
+        counts = Counter(example.label for example in examples)
+        first = next(iter(examples), None)
+        # Words that occur once, above labels that do not.
+        others = [count for label, count in counts.items() if first and label != first.label]
+        is_alone = first is not None and counts[first.label] == 1 < min(others, default=1)
+        if first is not None and is_alone and len(first.text.split()) < 4:
+            raise DataError(
+                f"the first line looks like a header: no other example has the label "
+                f"{first.label!r} of {first.text!r}",
+                "remove that line, or call its last column label",
+            )
+        return class_names(counts)
 
     def rows(self, examples: Sequence[LabelledText]) -> list[Row]:
         ids = self.label_ids

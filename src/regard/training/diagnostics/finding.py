@@ -86,4 +86,7 @@ def ranked(findings: Iterable[Finding]) -> list[Finding]:
         earlier = best.get(finding.check)
         if earlier is None or finding.confidence > earlier.confidence:
             best[finding.check] = finding
-    return sorted(best.values(), key=lambda finding: (_TIER[finding.check], -finding.confidence))
+    last = len(_TIERS)  # the tier of a check that this version does not know
+    return sorted(
+        best.values(), key=lambda finding: (_TIER.get(finding.check, last), -finding.confidence)
+    )

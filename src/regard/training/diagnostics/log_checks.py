@@ -22,11 +22,13 @@ SPIKE_WINDOW = 20  # lines before a spike
 LEAST_JUMP = 1.0  # nats; less is the noise of small batches
 LEVEL_LINES = 3  # whose median is the level that a spike rises from
 SPIKE_DEVIATIONS = 10.0  # times the median difference of neighbouring lines
+STILL = 0.005  # of the entropy: how little a validation improves on the one before
 PLATEAU_SHARE = 0.03  # of the entropy: how close to it a plateau is
 MIN_PLATEAU_STEPS = 100
 HAS_LEARNT = 0.9  # of the entropy: a training loss below it has learnt something of the input
 MEMORIZED = 1 / 3  # of what was learnt on the training data: the part that validation lacks
 LEAST_GAP = 0.2  # nats; less is the noise of a small validation set
+UNRELATED = 0.97  # of the entropy: a validation loss that never fell below it has learnt nothing
 GRADIENT_LIMIT = 1e3  # of the norm; that of a healthy step is of the order of 1
 
 
@@ -51,6 +53,7 @@ def check_log(log: RunLog, baseline: Baseline) -> Iterator[Finding]:
     yield from loss_spike(log)
     yield from exploding_gradients(log)
     yield from plateau(log, baseline)
+    yield from unmoved(log, baseline)
     yield from overfitting(log, baseline)
 
 
@@ -167,14 +170,37 @@ def plateau(log: RunLog, baseline: Baseline) -> Iterator[Finding]:
         )
 
 
+def unmoved(log: RunLog, baseline: Baseline) -> Iterator[Finding]:
+    """Training and validation at the entropy of the labels, or above, after a third of the run."""
+    entropy = baseline.entropy
+    validations = finite(log.validation_losses)
+    if entropy is None or len(validations) < 2 or len(log.steps) < MIN_LINES:
+        return
+    step = log.validation_steps[-1]
+    if step < max(MIN_PLATEAU_STEPS, baseline.steps // 3) or step <= baseline.warmup:
+        return
+    still = validations[-2] - validations[-1] < STILL * entropy  # a slow start goes on improving
+    if still and min(min(validations), log.final_loss()) > UNRELATED * entropy:
+        yield Finding(
+            "plateau",
+            f"the validation loss is {validations[-1]:.3f} at step {step}; that of the label "
+            f"frequencies alone is {entropy:.3f}",
+            "training has not moved: the model knows the label frequencies at best",
+            "lower learning_rate, then check that inputs and labels belong together",
+            0.6,
+            step,
+        )
+
+
 def overfitting(log: RunLog, baseline: Baseline) -> Iterator[Finding]:
     """Validation loss that rises, or stays at the frequencies, while the training loss falls."""
     validations = finite(log.validation_losses)
     if not validations or len(log.steps) < 3:
         return
     scale = baseline.entropy or max(validations)
-    train = log.final_loss()
-    if train > HAS_LEARNT * scale:
+    # Of the steps before the last validation: what is learnt since then is not in its loss.
+    train = log.final_loss(log.validation_steps[-1])
+    if not train <= HAS_LEARNT * scale:
         return  # a run that has not even learnt its training data does not know it by heart
     best = min(validations)
     last = validations[-1]
@@ -187,12 +213,17 @@ def overfitting(log: RunLog, baseline: Baseline) -> Iterator[Finding]:
     gap = is_stale and last - train > max(MEMORIZED * (scale - train), LEAST_GAP)
     if not (rises or learns_by_heart or gap):
         return
+    cause = "the model is overfitting its training data"
+    change = "more data, more dropout or a smaller model; or stop earlier: patience = 3"
+    if best > UNRELATED * scale and baseline.entropy is not None:
+        cause = "what is learnt of the training data says nothing of the validation data"
+        change = "check that labels stand beside their inputs, and were not shuffled; then add data"
     yield Finding(
         "overfitting",
         f"the training loss fell to {train:.2f}, the validation loss is {last:.2f}"
         + (f" and was {best:.2f} at step {step}" if rises or gap else ""),
-        "the model is overfitting its training data",
-        "more data, more dropout or a smaller model; or stop earlier: patience = 3",
+        cause,
+        change,
         0.85,
         step,
     )

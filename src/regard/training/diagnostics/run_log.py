@@ -68,9 +68,13 @@ class RunLog:
     def last_step(self) -> int:
         return self.steps[-1] if self.steps else 0
 
-    def final_loss(self) -> float:
-        """The median of the last tenth of the lines, of three at least: one batch is noise."""
-        return median(finite(self.losses[-max(3, len(self.losses) // 10) :]))
+    def final_loss(self, until: float = math.inf) -> float:
+        """The median of the last tenth of the lines, of three at least: one batch is noise.
+
+        Of those up to a step, to compare it with a validation there.
+        """
+        losses = [loss for step, loss in zip(self.steps, self.losses, strict=True) if step <= until]
+        return median(finite(losses[-max(3, len(losses) // 10) :]))
 
     def best_loss(self) -> float:
         """The least median of three lines in a row."""

@@ -44,23 +44,24 @@ from regard.system.errors import (
 )
 from regard.training.diagnostics.monitor import Monitor
 from regard.training.engine import stop_signals
-from regard.training.engine.early_stopping import EarlyStopping
-from regard.training.engine.loss_spikes import (
-    DIVERGENCE_REPAIR,
-    MAX_SKIPPED_UPDATES,
-    LossSpikes,
-)
 from regard.training.engine.metrics_log import MetricsLog
 from regard.training.engine.mixed_precision import autocast
 from regard.training.engine.optimizer import Optimizer
-from regard.training.engine.progress import Position, Progress, SkippedBatches
+from regard.training.engine.progress import (
+    DIVERGENCE_REPAIR,
+    MAX_SKIPPED_UPDATES,
+    EarlyStopping,
+    LossSpikes,
+    Position,
+    Progress,
+    SkippedBatches,
+)
 from regard.training.engine.progress_bar import ProgressBar, duration
 from regard.training.engine.train_step import Step
 from regard.training.engine.weight_averaging import WeightAveraging
 from regard.training.objectives.objective import CarriesState
 from regard.training.parallel.ranks import lost_ranks_reported
-from regard.training.parallel.sharded_saving import on_all_ranks
-from regard.training.parallel.strategy import Strategy
+from regard.training.parallel.strategy import Strategy, on_all_ranks
 from regard.training.recipe.schema import Recipe
 
 EXAMPLES_IN_A_REPORT = 3  # enough to see what is wrong with a batch
@@ -603,8 +604,8 @@ class Loop:
         eager: AbstractContextManager[Any] = nullcontext()
         if self.compiles:
             eager = torch.compiler.set_stance("force_eager")
-        # The EMA is what will be exported, so it is what is validated.
-        with eager, self._evaluated(self.averaging.full_ema()), warnings.catch_warnings():
+        weights = self.averaging.validated(self.progress)
+        with eager, self._evaluated(weights), warnings.catch_warnings():
             # Unknown words of the data were counted when it was prepared.
             warnings.simplefilter("ignore", RegardWarning)
             validation = None

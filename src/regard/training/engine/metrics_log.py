@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import math
 import os
 from collections.abc import Iterator
 from pathlib import Path
@@ -29,8 +28,7 @@ class MetricsLog:
             self.summary_writer = _summary_writer(tensorboard)
 
     def write(self, record: dict[str, Any]) -> None:
-        values = {key: _json_value(value) for key, value in record.items()}
-        line = json.dumps(values, ensure_ascii=False).encode() + b"\n"
+        line = disk.json_line(disk.json_value(record)).encode()
         with disk.disk_errors(self.path.name):
             # One call may write a part only, the next then says why.
             while line:
@@ -95,13 +93,6 @@ def _end_of_lines(path: Path, position: int) -> int:
     with open(path, "rb") as file:
         complete = file.read(position).rpartition(b"\n")[0]
         return len(complete) + 1 if complete else 0
-
-
-def _json_value(value: Any) -> Any:
-    # JSON has neither NaN nor infinities: their names as strings keep the line valid.
-    if isinstance(value, float) and not math.isfinite(value):
-        return str(value)
-    return value
 
 
 def records(path: Path) -> Iterator[dict[str, Any]]:

@@ -14,9 +14,18 @@ import torch
 from torch import Tensor, nn
 
 from regard.system.checkpoint import check_tensors
-from regard.training.engine.gradient_clipping import clip_divisor
 from regard.training.engine.lr_schedule import Schedule
 from regard.training.engine.mixed_precision import LossScaler
+
+
+def clip_divisor(norm: Tensor, max_grad_norm: float) -> Tensor:
+    """What gradients are divided by, so that their norm is at most that; 0 is no clipping.
+
+    A tensor: whether anything is clipped is not waited for.
+    """
+    if not max_grad_norm:
+        return torch.ones_like(norm)
+    return (norm / max_grad_norm).clamp_min(1.0)
 
 
 @dataclass(frozen=True)

@@ -72,7 +72,7 @@ class WeightAveraging:
     def selected(self, progress: Progress) -> Tensors:
         """The weights to export, as far as the run has come: full tensors, on the main rank."""
         match self.choice:
-            case Ema() if self.ema is not None:
+            case Ema() if self.ema is not None and self.choice.has_time(progress.step):
                 return self.strategy.gathered(self.ema)
             case Average() if progress.averaged:
                 return self._snapshot_mean(progress.averaged)
@@ -86,9 +86,11 @@ class WeightAveraging:
     def _snapshot_mean(self, steps: list[int]) -> Tensors:
         return self.snapshots.mean(steps) if self.strategy.ranks.is_main else {}
 
-    def full_ema(self) -> Tensors | None:
-        """The EMA as full tensors, on the main rank; None where there is none."""
-        return None if self.ema is None else self.strategy.gathered(self.ema)
+    def validated(self, progress: Progress) -> Tensors | None:
+        """The EMA, which is what will be exported; None for the weights that are trained."""
+        if isinstance(self.choice, Ema) and self.choice.has_time(progress.step):
+            return self.selected(progress)
+        return None
 
     def best_step(self, progress: Progress) -> int | None:
         """The step of the weights to export, where they are those of one validation."""

@@ -27,15 +27,15 @@ from regard.system.errors import DataError
 from regard.training import model_spec
 from regard.training.data.generated_examples import LINE_END
 from regard.training.data.plain_text import TextCorpora, text_corpora
+from regard.training.data.source import special_token_ids, text_model_files
 from regard.training.engine.attention_entropy import ROWS, attention_entropy
 from regard.training.objectives.distillation import language_model_teacher
-from regard.training.objectives.label_smoothed_cross_entropy import (
+from regard.training.objectives.losses import (
     LossTerms,
     TokenLoss,
     linear_cross_entropy,
 )
 from regard.training.objectives.objective import Objective
-from regard.training.objectives.text_model_files import special_token_ids, text_model_files
 from regard.training.setup import Setup
 from regard.wirings.decoder import Decoder
 

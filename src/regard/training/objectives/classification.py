@@ -40,8 +40,7 @@ from regard.training.objectives.heads import (
     rebuilt,
     sound_classifier,
 )
-from regard.training.objectives.label_smoothed_cross_entropy import cross_entropy
-from regard.training.objectives.r_drop import r_drop
+from regard.training.objectives.losses import cross_entropy, r_drop
 from regard.training.setup import Setup
 
 

@@ -21,9 +21,8 @@ from regard.data.training_coverage import InputStatistics, corpus_statistics
 from regard.models import Model, TextEncoder
 from regard.training import model_spec
 from regard.training.data.plain_text import TextCorpora, text_corpora
-from regard.training.data.source import Position, Source
+from regard.training.data.source import Position, Source, special_token_ids, text_model_files
 from regard.training.objectives.objective import RowObjective
-from regard.training.objectives.text_model_files import special_token_ids, text_model_files
 from regard.training.setup import Setup
 
 # The epoch whose random numbers validation uses, which no training reaches.

@@ -9,17 +9,19 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import torch
 from torch import Tensor
+from torch.nn import functional
 
 from regard import spec
+from regard.data.padding import IGNORED
 from regard.models import LanguageModel, Translator, choose_device
 from regard.models.loading import M, load
 from regard.models.text_encoder import TextEncoder
 from regard.system.errors import ModelError, SettingError
-from regard.training.objectives.distillation_loss import distillation_loss
-from regard.training.objectives.label_smoothed_cross_entropy import cross_entropy
+from regard.training.objectives.losses import cross_entropy
 from regard.training.parallel.launch import rank_device
 from regard.training.recipe.schema import Recipe
 
@@ -189,3 +191,46 @@ def _positions(tokens: spec.Tokens, max_length: int) -> int:
     if isinstance(tokens.position, spec.LearnedPosition | spec.FixedPosition):
         return min(max_length, tokens.position.length)
     return max_length
+
+
+# --- the loss -------------------------------------------------------------------------------------
+
+
+class _Distillation(torch.autograd.Function):
+    """τ² KL(teacher‖student). Its gradient is computed with it: one tensor is kept, not two."""
+
+    @staticmethod
+    def forward(
+        ctx: Any, logits: Tensor, teacher_logits: Tensor, is_token: Tensor, temperature: float
+    ) -> Tensor:
+        log_p = functional.log_softmax(teacher_logits.float() / temperature, dim=-1)  # [N, V]
+        log_q = functional.log_softmax(logits.float() / temperature, dim=-1)
+        p = log_p.exp()
+        divergence = (log_p.sub_(log_q).mul_(p)).sum(dim=-1)  # [N]
+        # d/dlogits of τ² KL = τ (q − p); in place, for [N, V] is the largest tensor of training.
+        gradient = log_q.exp_().sub_(p).mul_((temperature * is_token)[:, None])
+        ctx.save_for_backward(gradient.to(logits.dtype))
+        return temperature**2 * torch.where(is_token, divergence, 0.0).sum()
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, None, None, None]:
+        (gradient,) = ctx.saved_tensors
+        return gradient * grads[0], None, None, None
+
+
+def distillation_loss(
+    teacher_logits: Tensor, logits: Tensor, labels: Tensor, temperature: float = 1.0
+) -> Tensor:
+    """Knowledge distillation (Hinton et al. 2015): τ² KL(teacher‖student), logits [..., V].
+
+    Both distributions are softened by the temperature τ; τ² keeps the gradients at their size.
+    Summed over the labels that count; no gradient goes to the teacher.
+    """
+    vocabulary = logits.shape[-1]
+    loss: Tensor = _Distillation.apply(
+        logits.reshape(-1, vocabulary),
+        teacher_logits.reshape(-1, vocabulary),
+        labels.reshape(-1) != IGNORED,
+        temperature,
+    )
+    return loss

@@ -24,8 +24,7 @@ from regard.models import Model, SeriesModel
 from regard.models.saving import config_json
 from regard.system.errors import ModelError
 from regard.training import model_spec
-from regard.training.data.series_source import SeriesWindows
-from regard.training.data.stored_series import StoredSeries
+from regard.training.data.series_source import SeriesWindows, StoredSeries
 from regard.training.objectives.heads import rebuilt
 from regard.training.objectives.objective import ScoredObjective
 from regard.training.setup import Setup

@@ -30,7 +30,7 @@ from regard.training.data.text_sources import (
 )
 from regard.training.objectives.distillation import Teacher, classification_teacher
 from regard.training.objectives.heads import has_classes, rebuilt
-from regard.training.objectives.label_smoothed_cross_entropy import cross_entropy
+from regard.training.objectives.losses import cross_entropy
 from regard.training.objectives.objective import ScoredObjective
 from regard.training.setup import Setup
 

@@ -27,7 +27,7 @@ from regard.training import model_spec
 from regard.training.data.image_sources import ImageData, Images
 from regard.training.data.source import Position
 from regard.training.objectives.heads import rebuilt
-from regard.training.objectives.label_smoothed_cross_entropy import LossTerms
+from regard.training.objectives.losses import LossTerms
 from regard.training.objectives.objective import ScoredObjective
 from regard.training.setup import Setup
 

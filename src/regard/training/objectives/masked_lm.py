@@ -27,7 +27,7 @@ from regard.training.data.plain_text import TextCorpora, max_row_tokens
 from regard.training.data.source import Position
 from regard.training.engine.attention_entropy import ROWS, attention_entropy
 from regard.training.objectives.corrupted_text import CorruptedText
-from regard.training.objectives.label_smoothed_cross_entropy import (
+from regard.training.objectives.losses import (
     LossTerms,
     TokenLoss,
     cross_entropy,

@@ -25,7 +25,7 @@ from regard.models import Model
 from regard.system.errors import ModelError, SettingError
 from regard.training import model_spec
 from regard.training.data.source import Position, Source
-from regard.training.objectives.label_smoothed_cross_entropy import LossTerms, add_auxiliary_losses
+from regard.training.objectives.losses import LossTerms, add_auxiliary_losses
 from regard.training.recipe.sections import TrainSettings
 from regard.training.setup import Setup
 

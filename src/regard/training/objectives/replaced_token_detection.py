@@ -28,9 +28,9 @@ from regard.system import disk
 from regard.system.errors import SettingError
 from regard.training import model_spec
 from regard.training.data.plain_text import TextCorpora
-from regard.training.objectives.label_smoothed_cross_entropy import LossTerms, cross_entropy
+from regard.training.data.source import special_token_ids, text_model_files
+from regard.training.objectives.losses import LossTerms, cross_entropy
 from regard.training.objectives.masked_lm import MaskedText
-from regard.training.objectives.text_model_files import special_token_ids, text_model_files
 from regard.training.setup import Setup
 from regard.wirings.encoder import Encoder
 

@@ -37,12 +37,13 @@ from regard.training import model_spec
 from regard.training.data.parallel_text import ParallelCorpora, parallel_corpora
 from regard.training.engine.attention_entropy import ROWS, attention_entropy
 from regard.training.objectives.distillation import translation_teacher
-from regard.training.objectives.label_smoothed_cross_entropy import (
+from regard.training.objectives.losses import (
+    LossTerms,
+    TokenLoss,
     cross_entropy,
     linear_cross_entropy,
 )
 from regard.training.objectives.objective import Objective
-from regard.training.objectives.teacher_forcing import teacher_forced_loss
 from regard.training.setup import Setup
 from regard.wirings.encoder_decoder import EncoderDecoder
 
@@ -293,6 +294,34 @@ class SequenceToSequence(Objective):
                 f"{result.signature}"
             )
         return scores
+
+
+def teacher_forced_loss(
+    model: Any,
+    source: Tensor,
+    tensors: Mapping[str, Tensor],
+    token_loss: TokenLoss = linear_cross_entropy,
+) -> LossTerms:
+    """The loss of labels [B, T], which are the target one token later, given the source."""
+    labels = tensors["labels"]
+    context = target_context(model, labels)
+    padding_mask = tensors.get("padding_mask")  # of the source
+    hidden, auxiliary = model(source, tensors["target"], padding_mask, context)  # [B, T, D]
+    loss, nll = token_loss(model.head, hidden, labels)
+    return LossTerms(loss, nll, auxiliary, (labels >= 0).sum())
+
+
+def target_context(model: EncoderDecoder, labels: Tensor) -> Context:
+    """The padding mask of the targets of labels [B, T], which are negative where ignored.
+
+    Attention needs no padding mask of the targets, because a causal mask hides what is on the
+    right. BatchNorm and experts do: they would count padding as tokens.
+    """
+    if not model.decoder.meets_padding:
+        return Context()
+    # Up to the last label: a prompt at the start has ignored labels, and is no padding.
+    labels_from_here = (labels >= 0).flip(1).cumsum(1).flip(1)  # [B, T]
+    return Context(target_padding_mask=labels_from_here > 0)
 
 
 def _special_token_ids(target: Tokenizer, start: int) -> folders.SpecialTokenIds:

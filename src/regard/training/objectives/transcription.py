@@ -37,12 +37,12 @@ from regard.training.data.sound_sources import (
     SpelledTranscripts,
 )
 from regard.training.objectives.heads import rebuilt
-from regard.training.objectives.label_smoothed_cross_entropy import (
+from regard.training.objectives.losses import (
     LossTerms,
     linear_cross_entropy,
 )
 from regard.training.objectives.objective import ScoredObjective
-from regard.training.objectives.teacher_forcing import teacher_forced_loss
+from regard.training.objectives.sequence_to_sequence import teacher_forced_loss
 from regard.training.setup import Setup
 
 _TRANSCRIBED_AT_ONCE = 64  # recordings whose samples are in memory

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from regard.system.errors import SettingError
 from regard.training.objectives.objective import Objective
-from regard.training.parallel.distributed_data_parallel import DataParallel
-from regard.training.parallel.strategy import Strategy
+from regard.training.parallel.strategy import DataParallel, Strategy
 from regard.training.recipe.schema import Recipe
 
 

@@ -96,6 +96,7 @@ def rank_device(device: torch.device) -> torch.device:
 def start(processes: int, arguments: Sequence[str]) -> int:
     """Runs `regard ARGUMENTS` in so many processes of this machine, by torchrun; its exit code."""
     from torch.distributed import run
+    from torch.distributed.elastic.multiprocessing.api import SignalException
     from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
 
     if processes < 1:
@@ -108,6 +109,8 @@ def start(processes: int, arguments: Sequence[str]) -> int:
         warnings.simplefilter("ignore")
         try:
             run.run(parsed)
+        except SignalException as error:  # which its ranks were sent too: the run is saved
+            return 128 + error.sigval
         except ChildFailedError as error:
             _, first = error.get_first_failure()
             # A process that a signal ended has a negative code; shells add 128 to its number.

@@ -9,6 +9,7 @@ summed over ranks, because a loss is divided by the tokens of the whole batch.
 from __future__ import annotations
 
 import copy
+import warnings
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, nullcontext
 from typing import Any
@@ -19,15 +20,79 @@ from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
 from regard.core.heads.contrastive_head import Quantizer
+from regard.core.loss_module import LossModule
+from regard.core.meta_parameters import meta_parameter
 from regard.core.mixers.linear_attention import redraw
 from regard.core.mixture_of_experts import MixtureOfExperts
 from regard.core.norm import BatchNorm
 from regard.data.batching import Batch
 from regard.models import Model
+from regard.system.checkpoint import Checkpoints, Saved
 from regard.system.checkpoint_shards import Layout, Tensors, parameter_of, shard_name, split
 from regard.training.objectives.objective import Objective
-from regard.training.parallel.initial_weights import InitialWeights
 from regard.training.parallel.ranks import ONE_RANK, Ranks
+
+
+class InitialWeights:
+    """The parameters of a model, taken out of it; `materialize` puts parts of them back.
+
+    Every rank has to ask for the same ones in the same order.
+    """
+
+    def __init__(self, model: nn.Module, ranks: Ranks, device: torch.device) -> None:
+        self.model = model
+        self.ranks = ranks
+        self.device = device
+        self._values: dict[str, Tensor] = {}  # on the main rank
+        if ranks.is_main:
+            self._values = {name: p.detach() for name, p in model.named_parameters()}
+        # One for each parameter that several modules share (weight tying).
+        replaced: dict[int, nn.Parameter] = {}
+        for module in model.modules():
+            for key, parameter in module._parameters.items():
+                if parameter is not None:
+                    on_meta = replaced.setdefault(id(parameter), meta_parameter(parameter))
+                    module._parameters[key] = on_meta
+
+    def materialize(
+        self, part: nn.Module, layouts: Mapping[str, Layout] | None = None, rank: int = 0
+    ) -> None:
+        """Gives a part of the model its values; of what has a layout, the part of this rank."""
+        names = {id(parameter): name for name, parameter in self.model.named_parameters()}
+        received: dict[int, nn.Parameter] = {}
+        for module in part.modules():
+            for key, parameter in module._parameters.items():
+                if parameter is None or not parameter.is_meta:
+                    continue
+                if id(parameter) not in received:
+                    name = names[id(parameter)]
+                    layout = (layouts or {}).get(name)
+                    value = self._received(name, parameter, layout, rank)
+                    received[id(parameter)] = nn.Parameter(value, parameter.requires_grad)
+                module._parameters[key] = received[id(parameter)]
+
+    def _received(
+        self, name: str, parameter: nn.Parameter, layout: Layout | None, rank: int
+    ) -> Tensor:
+        if self.ranks.is_main:
+            # Files hold some matrices transposed (GPT-2); collective operations take none of these.
+            full = self._values.pop(name).to(self.device).contiguous()
+        else:
+            shape = parameter.shape if layout is None else torch.Size(layout.shape)
+            full = torch.empty(shape, dtype=parameter.dtype, device=self.device)
+        dist.broadcast(full, 0)
+        if layout is None:
+            return full
+        return layout.part(full, rank)
+
+
+def move_buffers(model: nn.Module, device: torch.device) -> None:
+    """Puts buffers on a device; parameters stay where they are."""
+    for module in model.modules():
+        for key, buffer in module._buffers.items():
+            if buffer is not None:
+                module._buffers[key] = buffer.to(device)
+
 
 Loss = Callable[[Mapping[str, Tensor]], tuple[Tensor, Tensor]]
 
@@ -259,3 +324,59 @@ def evaluation_copy(objective: Objective) -> Objective:
         elif isinstance(value, nn.Module):
             setattr(copied, name, copy.deepcopy(value, memo))
     return copied
+
+
+def on_all_ranks(
+    checkpoints: Checkpoints, ranks: Ranks, find: Callable[[], Saved | None]
+) -> Saved | None:
+    """The checkpoint that the main rank finds, on all ranks."""
+    saved = ranks.on_main(find)
+    step = ranks.broadcast(None if saved is None else saved.step)
+    if step is None or ranks.is_main:
+        return saved
+    return checkpoints.load(step)
+
+
+class DataParallel(Strategy):
+    """Data parallelism (DDP): the whole model on each rank."""
+
+    def __init__(self, objective: Objective, ranks: Ranks) -> None:
+        super().__init__(objective, ranks)
+        connect_parts(objective.model, ranks)
+        self.ddp = make_ddp(objective, ranks)
+        self.loss = self.ddp
+
+
+def make_ddp(objective: Objective, ranks: Ranks) -> DistributedDataParallel:
+    """The loss of an objective, whose gradients are summed over the ranks of other rows."""
+    with warnings.catch_warnings():
+        # Buffers follow from the spec and the step, on every rank alike. Newer versions of PyTorch
+        # have another name for the argument.
+        warnings.simplefilter("ignore", FutureWarning)
+        ddp = DistributedDataParallel(
+            LossModule(objective.model, objective.loss),
+            process_group=ranks.data_group,
+            broadcast_buffers=False,
+            gradient_as_bucket_view=True,
+            # A pooler takes no part in masked language modelling, and so on.
+            find_unused_parameters=True,
+        )
+    # By a lambda: DDP compares annotations, which here are strings.
+    ddp.register_comm_hook(ranks.data_group, lambda group, bucket: _sum(group, bucket))
+    return ddp
+
+
+def _sum(group: dist.ProcessGroup | None, bucket: Any) -> torch.futures.Future[Tensor]:
+    """Sums gradients over ranks; DDP's own way is the mean."""
+    gradients = bucket.buffer()
+    if gradients.is_cuda and "nccl" not in dist.get_backend_config(group):
+        # gloo copies to the host and back: its future does not wait for the copies.
+        dist.all_reduce(gradients, group=group)
+        finished: torch.futures.Future[Tensor] = torch.futures.Future()
+        finished.set_result(gradients)
+        return finished
+    work = dist.all_reduce(gradients, group=group, async_op=True)
+    assert work is not None, "an asynchronous operation"
+    future: Any = work.get_future()
+    result: torch.futures.Future[Tensor] = future.then(lambda done: done.value()[0])
+    return result

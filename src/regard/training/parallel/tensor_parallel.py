@@ -32,9 +32,8 @@ from regard.core.projection import CrossProjection, SelfProjection
 from regard.system.checkpoint_shards import Layout, Ranges
 from regard.system.errors import SettingError
 from regard.training.objectives.objective import Objective
-from regard.training.parallel.distributed_data_parallel import make_ddp
 from regard.training.parallel.ranks import Ranks
-from regard.training.parallel.strategy import Sharded, connect_parts
+from regard.training.parallel.strategy import Sharded, connect_parts, make_ddp
 
 
 class TensorParallel(Sharded):

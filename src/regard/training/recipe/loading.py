@@ -15,7 +15,7 @@ from typing import Any
 from regard.data.file_access import below
 from regard.system import disk
 from regard.system.errors import SettingError, did_you_mean
-from regard.training.recipe.consistency import STARTING_POINT, check_changes
+from regard.training.recipe.consistency import STARTING_POINT, check_changes, parse
 from regard.training.recipe.objectives import (
     DATA_KEYS,
     OBJECTIVES,
@@ -29,11 +29,10 @@ from regard.training.recipe.schema import (
     KEYS,
     SECTIONS,
     Recipe,
-    parse,
+    is_baseline,
     repair_of_unknown,
 )
-from regard.training.recipe.sections import TRANSFORMER_ONLY, ModelSettings
-from regard.training.recipe.settings import is_baseline
+from regard.training.recipe.sections import TRANSFORMER_ONLY
 
 # The usual recipe of fine-tuning: AdamW at a small rate, a tenth of the steps to warm up, then
 # linear decay.
@@ -49,11 +48,8 @@ FINETUNING_DEFAULTS: dict[str, Any] = {
     "batch_tokens": 1024,
 }
 FINETUNING_EPOCHS = 3.0
-# Settings that mean something only where there are weights to start from.
-FINETUNING_ONLY = ("freeze", "layer_decay", "lora", "lora_alpha", "lora_dropout", "lora_in")
 LORA_LEARNING_RATE = 5e-4  # few parameters, which start at zero, have farther to go
 LINEAR_FORECASTERS = ("dlinear", "nlinear")
-SIDES = ("source", "target")  # of pairs in two files
 
 
 def packaged() -> dict[str, Path]:
@@ -73,30 +69,35 @@ def load(
     """
     values: dict[str, dict[str, Any]] = {section: {} for section in SECTIONS}
     if name is not None:
-        for section, entries in _read(name).items():
-            if section not in SECTIONS:
-                raise _no_section(name, section)
-            if not isinstance(entries, dict):
-                raise SettingError(
-                    f"{name}: {section} is a section, not a value or a list",
-                    f"write [{section}], and its settings on the lines below",
-                )
-            values[section].update(entries)
-        _check_read_first(values)
-        _resolve_paths(values, name, data_root)
+        values |= _of_file(name, data_root)
+    _check_words(changes)
     # `--model gru` on a recipe of a Transformer: its heads and the like do not apply.
     values["model"] = applicable_settings(values["model"], changes.get("model"))
+    if changes.get("spec") is not None:  # in place of all that the recipe has
+        values["model"] = {
+            key: values["model"][key] for key in STARTING_POINT & values["model"].keys()
+        }
     _choose_size(values["model"], changes)
-    values["data"] = _without_replaced_pairs(values["data"], changes)
+    for before in ("", "valid_", "test_"):
+        # The two files of pairs in a recipe, where a flag names one, or the reverse.
+        sides = {f"{before}source", f"{before}target"}
+        if f"{before}pairs" in changes:
+            values["data"] = {k: v for k, v in values["data"].items() if k not in sides}
+        elif sides & changes.keys():
+            values["data"].pop(f"{before}pairs", None)
     # Keys are unique across sections, so a flag needs no section.
     for key, value in changes.items():
         if key not in KEYS:
             raise SettingError(f"there is no setting {key!r}", repair_of_unknown(key, KEYS))
         values[KEYS[key]][key] = value
-    _check_read_first(values)
-    _check_not_ignored(values, changes)
-    if values["data"].get("generated") is not None:
-        _add_generated_defaults(values)
+    if changes.get("steps") is not None and changes.get("epochs") is not None:
+        raise SettingError("steps and epochs cannot be combined", "give one of them")
+    generated = values["data"].get("generated")
+    if generated is not None:
+        # The tokens of these tasks have spaces between them.
+        values["tokens"].setdefault("tokenizer", "words")
+        if parse_generated_task(generated).kind == "classify":
+            values["train"].setdefault("objective", "classify")
     _add_objective(values)
     if values["tune"].get("base") is not None:
         _add_finetuning_defaults(values)
@@ -106,58 +107,27 @@ def load(
     return recipe
 
 
-def _check_no_sizes_with_spec(model: Mapping[str, Any], changes: Mapping[str, Any]) -> None:
-    """A spec decides all of the architecture; one that is a flag replaces what a recipe has."""
-    if model.get("spec") is None:
-        return
-    named = changes if changes.get("spec") is not None else {**model, **changes}
-    # That `model` names another one is checked where all settings are.
-    sizes = ModelSettings.model_fields.keys() - {*STARTING_POINT, "spec", "model"}
-    for key, value in named.items():
-        if key in sizes and value not in (None, False):
-            flag = "--" + key.replace("_", "-")
-            raise SettingError(f"{key} is decided by the spec", f"leave {flag} or --spec out")
-
-
-def _check_not_ignored(values: Mapping[str, Mapping[str, Any]], changes: Mapping[str, Any]) -> None:
-    """Refuses settings of a new run that others would leave without effect."""
-    _check_no_sizes_with_spec(values["model"], changes)
-    data = {key for key, value in values["data"].items() if value is not None}
-    for before in ("", "valid_", "test_"):
-        sides = [f"{before}{side}" for side in SIDES if f"{before}{side}" in data]
-        if f"{before}pairs" in data and sides:
+def _of_file(name: str | Path, data_root: str | None) -> dict[str, dict[str, Any]]:
+    """The settings of a recipe's file by section, with the places of its files."""
+    values = _read(name)
+    for section, entries in values.items():
+        if section not in SECTIONS:
+            repair = did_you_mean(section, SECTIONS)
+            if section in KEYS:
+                repair = f"{section} is a setting of [{KEYS[section]}]"
+            raise SettingError(f"{name}: there is no section [{section}]", repair)
+        if not isinstance(entries, dict):
             raise SettingError(
-                f"{before}pairs and {sides[0]} both name pairs", "give one file, or both sides"
+                f"{name}: {section} is a section, not a value or a list",
+                f"write [{section}], and its settings on the lines below",
             )
-    if "text_column" in data and "text" not in data:
-        raise SettingError("text_column only applies to `text` files", "leave it out")
-    if changes.get("steps") is not None and changes.get("epochs") is not None:
-        raise SettingError("steps and epochs cannot be combined", "give one of them")
-    if values["tune"].get("base") is None:
-        for key in FINETUNING_ONLY:
-            if values["tune"].get(key):
-                raise SettingError(
-                    f"{key} is a setting of fine-tuning", "give the model to start from: --base"
-                )
-
-
-def _no_section(name: str | Path, section: str) -> SettingError:
-    """The error of a recipe's unknown section, or of a setting that stands in none."""
-    if section in KEYS:
-        return SettingError(
-            f"{name}: the setting {section!r} is outside any section",
-            f"it belongs in [{KEYS[section]}]",
-        )
-    return SettingError(f"{name}: there is no section [{section}]", did_you_mean(section, SECTIONS))
+        _check_words(entries)
+    _resolve_paths(values, name, data_root)
+    return values
 
 
 # Settings that the defaults of others depend on: they are read before all values are checked.
 _READ_FIRST = ("model", "preset", "generated", "objective", "task", "base")
-
-
-def _check_read_first(values: dict[str, dict[str, Any]]) -> None:
-    """Refuses numbers, lists and tables where a word decides which defaults hold."""
-    _check_words({key: values[KEYS[key]].get(key) for key in _READ_FIRST})
 
 
 def _check_words(settings: Mapping[str, Any]) -> None:
@@ -181,26 +151,6 @@ def _choose_size(model: dict[str, Any], changes: Mapping[str, Any]) -> None:
         )
     if "model" in model:
         model["model"] = model["model"].partition(":")[0]
-
-
-def _without_replaced_pairs(data: dict[str, Any], changes: Mapping[str, Any]) -> dict[str, Any]:
-    """The data of a recipe without its two files where a flag names one, or the reverse."""
-    replaced = set()
-    for before in ("", "valid_", "test_"):
-        sides = [f"{before}{side}" for side in SIDES]
-        if f"{before}pairs" in changes:
-            replaced.update(sides)
-        elif any(side in changes for side in sides):
-            replaced.add(f"{before}pairs")
-    return {key: value for key, value in data.items() if key not in replaced}
-
-
-def _add_generated_defaults(values: dict[str, dict[str, Any]]) -> None:
-    """Words as tokens, and classes where the task has them, below what is set."""
-    # The tokens of these tasks have spaces between them.
-    values["tokens"].setdefault("tokenizer", "words")
-    if parse_generated_task(values["data"]["generated"]).kind == "classify":
-        values["train"].setdefault("objective", "classify")
 
 
 def _add_objective(values: dict[str, dict[str, Any]]) -> None:
@@ -264,9 +214,9 @@ def choose(
 
     Without a recipe: the user's files with the defaults, or a recipe that generates its data.
     """
+    _check_words(changes)
     if recipe == "":
         raise SettingError("the name of the recipe is empty", "give one, or leave it out")
-    _check_words(changes)
     if data_root is not None and not recipe:
         raise SettingError(
             "--data-dir is the folder of a recipe's files, but no recipe is given",
@@ -277,14 +227,13 @@ def choose(
         if changes.get(key) is not None:
             raise SettingError(f"`data` and `{key}` are both training data", "give one of them")
         changes = {name: value for name, value in changes.items() if name != "data"} | {key: data}
-    name: str | Path | None = recipe
-    data_keys = {*DATA_KEYS.values(), "source", "files", "generated"}
-    has_files = any(key in changes for key in data_keys)
-    if not name and not has_files:
-        name = _recipe_without_files(changes)
-    if not name:
-        return load(None, changes, data_root), "run"
-    return load(name, changes, data_root), Path(name).stem
+    if not recipe and not {*DATA_KEYS.values(), "source", "files", "generated"} & changes.keys():
+        # The recipe that generates what a run learns.
+        objective = changes.get("objective")
+        if objective is None and changes.get("model") is not None:
+            objective = objective_of_model(changes["model"], has_text=False)
+        recipe = {None: "builtin", "translate": "builtin", "stories": "stories"}.get(objective)
+    return load(recipe or None, changes, data_root), Path(recipe or "run").stem
 
 
 def data_key(recipe: str | Path | None, changes: Mapping[str, Any]) -> str:
@@ -299,15 +248,6 @@ def data_key(recipe: str | Path | None, changes: Mapping[str, Any]) -> str:
     return "pairs" if objective is None else DATA_KEYS[objective_settings(objective).data]
 
 
-def _recipe_without_files(changes: Mapping[str, Any]) -> str | None:
-    """The recipe that generates what a run learns; None where the defaults do, or a file lacks."""
-    objective = changes.get("objective")
-    model = changes.get("model")
-    if objective is None and model is not None:
-        objective = objective_of_model(model, has_text=False)
-    return {None: "builtin", "translate": "builtin", "stories": "stories"}.get(objective)
-
-
 def _resolve_paths(
     values: dict[str, dict[str, Any]], name: str | Path, data_root: str | None
 ) -> None:
@@ -316,7 +256,7 @@ def _resolve_paths(
         (section, key)
         for section, keys in FILE_KEYS.items()
         for key in keys
-        if key in values[section] and str(values[section][key]) != "-"  # standard input
+        if key in values.get(section, ()) and str(values[section][key]) != "-"  # standard input
     ]
     if not paths:
         return

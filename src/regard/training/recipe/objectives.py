@@ -76,7 +76,7 @@ OBJECTIVES: dict[str, ObjectiveSettings] = {
         corrupts=True,
     ),
     "span": ObjectiveSettings(
-        "span_corruption:SpanCorruption", "text", "t5", _ENCODER_DECODER, corrupts=True
+        "denoising:SpanCorruption", "text", "t5", _ENCODER_DECODER, corrupts=True
     ),
     "denoise": ObjectiveSettings(
         "denoising:Denoising", "text", "bart", _ENCODER_DECODER, corrupts=True
@@ -180,7 +180,7 @@ OBJECTIVES: dict[str, ObjectiveSettings] = {
         corrupts=True,
     ),
     "image_text": ObjectiveSettings(
-        "image_text_contrastive:ImageTextContrastive",
+        "contrastive:ImageTextContrastive",
         "images",
         "clip",
         ("dual encoder",),

@@ -14,6 +14,8 @@ from regard.system.arguments import LARGEST_SIZE
 from regard.system.errors import SettingError
 from regard.system.options import number_within, parse_option
 
+MOST_INITIAL = 0.1  # of an average that is exported
+
 # --- which weights are exported -------------------------------------------------------------------
 
 
@@ -42,6 +44,10 @@ class Ema:
     """EMA: the exponential moving average of the weights over all updates; it is validated too."""
 
     decay: float = 0.999  # averages over about the last 1 / (1 − decay) = 1,000 updates
+
+    def has_time(self, updates: int) -> bool:
+        """Whether the average has left the initial weights: only a tenth of it is theirs."""
+        return self.decay**updates <= MOST_INITIAL
 
 
 ExportedWeights = Last | Best | Average | Ema

@@ -6,23 +6,35 @@ Every key has a name of its own across the sections, so the flag `--batch-tokens
 
 from __future__ import annotations
 
+from importlib import import_module
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationInfo, field_validator
 
-from regard.decode.length_penalty import parse_length_penalty
 from regard.system.arguments import LARGEST_SIZE
-from regard.training.recipe.options import (
-    parse_generated_task,
-    parse_initialization,
-    parse_mixture_weights,
-    parse_weights,
-)
 
 Beta = Annotated[float, Field(ge=0, lt=1)]
 # `tokenizers` allocates a table for as many tokens at once, and aborts the process if it cannot.
 LARGEST_VOCABULARY = 5_000_000
+
+
+# What reads a setting that is one word with options, and refuses any other. By name: help does not
+# wait for the classes of the spec.
+_PARSERS = {
+    "mixture_weights": "training.recipe.options:parse_mixture_weights",
+    "generated": "training.recipe.options:parse_generated_task",
+    "init": "training.recipe.options:parse_initialization",
+    "final_weights": "training.recipe.options:parse_weights",
+    "length_penalty": "decode.length_penalty:parse_length_penalty",
+    "forecast": "families.series.forecast_options:parse_forecast",
+    "lags": "families.series.forecast_options:parse_lags",
+    "scales": "families.series.forecast_options:parse_scales",
+    "compressed": "families.attention_options:parse_compressed_memory",
+    "attention": "families.attention_options:parse_attention",
+    "decoder_attention": "families.attention_options:parse_attention",
+}
+_FOLDERS = ("base", "teacher")  # absolute: a run is resumed from anywhere
 
 
 class Section(BaseModel):
@@ -32,10 +44,16 @@ class Section(BaseModel):
 
     @field_validator("*")
     @classmethod
-    def _fits_in_32_bits(cls, value: Any, info: ValidationInfo) -> Any:
-        """Sizes and counts: beyond 32 bits they overflow in one library or another."""
-        if isinstance(value, int) and value > LARGEST_SIZE and info.field_name != "seed":
+    def _check(cls, value: Any, info: ValidationInfo) -> Any:
+        name = info.field_name
+        # Sizes and counts: beyond 32 bits they overflow in one library or another.
+        if isinstance(value, int) and value > LARGEST_SIZE and name != "seed":
             raise ValueError(f"cannot be more than {LARGEST_SIZE:,}")
+        if value is not None and name in _FOLDERS:
+            return str(Path(value).absolute())
+        if value is not None and name in _PARSERS:
+            module, _, function = _PARSERS[name].partition(":")
+            getattr(import_module(f"regard.{module}"), function)(value)
         return value
 
 
@@ -170,20 +188,6 @@ class DataSettings(Section):
         description="maximum sentence length in tokens; longer ones are dropped from training and "
         "counted",
     )
-
-    @field_validator("mixture_weights")
-    @classmethod
-    def _mixture_weights(cls, value: str | None) -> str | None:
-        if value is not None:
-            parse_mixture_weights(value)
-        return value
-
-    @field_validator("generated")
-    @classmethod
-    def _generated(cls, value: str | None) -> str | None:
-        if value is not None:
-            parse_generated_task(value)
-        return value
 
 
 class TokenSettings(Section):
@@ -375,60 +379,6 @@ class ModelSettings(Section):
         description="pretrained word vectors to initialize from (word2vec or GloVe text format)",
     )
     freeze_embeddings: bool = Field(False, description="keep the embeddings frozen")
-
-    @field_validator("init")
-    @classmethod
-    def _start(cls, value: str | None) -> str | None:
-        if value is not None:
-            parse_initialization(value)
-        return value
-
-    @field_validator("forecast")
-    @classmethod
-    def _forecast(cls, value: str | None) -> str | None:
-        if value is not None:
-            # Imported late, as below: help does not wait for the classes of the spec.
-            from regard.families.series.forecast_options import parse_forecast
-
-            parse_forecast(value)
-        return value
-
-    @field_validator("lags")
-    @classmethod
-    def _lags(cls, value: str | None) -> str | None:
-        """Checked like `forecast`."""
-        if value is not None:
-            from regard.families.series.forecast_options import parse_lags
-
-            parse_lags(value)
-        return value
-
-    @field_validator("scales")
-    @classmethod
-    def _scales(cls, value: str | None) -> str | None:
-        if value is not None:
-            from regard.families.series.forecast_options import parse_scales
-
-            parse_scales(value)
-        return value
-
-    @field_validator("compressed")
-    @classmethod
-    def _compressed(cls, value: str | None) -> str | None:
-        if value is not None:
-            from regard.families.attention_options import parse_compressed_memory
-
-            parse_compressed_memory(value)
-        return value
-
-    @field_validator("attention", "decoder_attention")
-    @classmethod
-    def _attention(cls, value: str | None) -> str | None:
-        if value is not None:
-            from regard.families.attention_options import parse_attention
-
-            parse_attention(value)
-        return value
 
 
 class TrainSettings(Section):
@@ -674,19 +624,6 @@ class TrainSettings(Section):
         """A flag has both with a comma between; pydantic parses the numbers."""
         return tuple(value.split(",")) if isinstance(value, str) else value
 
-    @field_validator("teacher")
-    @classmethod
-    def _teacher(cls, value: str | None) -> str | None:
-        if value is None:
-            return None
-        return str(Path(value).absolute())  # a run is resumed from anywhere
-
-    @field_validator("final_weights")
-    @classmethod
-    def _weights(cls, value: str) -> str:
-        parse_weights(value)
-        return value
-
 
 class DecodeSettings(Section):
     """Beam search for the final score."""
@@ -696,12 +633,6 @@ class DecodeSettings(Section):
     tokenize: str = Field(
         "13a", description="sacreBLEU tokenizer for the final score; none for tokenized text"
     )
-
-    @field_validator("length_penalty")
-    @classmethod
-    def _penalty(cls, value: str) -> str:
-        parse_length_penalty(value)
-        return value
 
 
 class TuneSettings(Section):
@@ -752,13 +683,6 @@ class TuneSettings(Section):
     lora_in: str = Field(
         "qkv,q,kv", description="linear layers to adapt with LoRA, by name, or all"
     )
-
-    @field_validator("base")
-    @classmethod
-    def _base(cls, value: str | None) -> str | None:
-        if value is None:
-            return None
-        return str(Path(value).absolute())  # a run is resumed from anywhere
 
 
 class ParallelSettings(Section):

@@ -1,6 +1,6 @@
-"""Cross-entropy with label smoothing (Szegedy et al. 2016), of logits or of hidden states.
+"""Losses: cross-entropy with label smoothing, and R-Drop.
 
-Losses are sums over tokens. The training step divides by the tokens of all its batches, so that
+They are sums over tokens. The training step divides by the tokens of all its batches, so that
 gradient accumulation equals one large batch.
 """
 
@@ -12,11 +12,24 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.nn import functional
 
 from regard.core.heads.head import LMHead
 from regard.core.mixers.scaled_dot_product_attention import HAS_TRITON
 from regard.data.padding import IGNORED
-from regard.training.objectives.r_drop import r_drop
+
+
+def r_drop(one: Tensor, other: Tensor, labels: Tensor) -> Tensor:
+    """R-Drop (Liang et al. 2021): (KL(p‖q) + KL(q‖p)) / 2, summed over the labels that count.
+
+    p and q are two passes over the same tokens with different dropout.
+    """
+    log_p = functional.log_softmax(one.float(), dim=-1)  # [N, V]
+    log_q = functional.log_softmax(other.float(), dim=-1)
+    # Σ p (log p − log q) + Σ q (log q − log p) = Σ (p − q)(log p − log q)
+    divergence = ((log_p.exp() - log_q.exp()) * (log_p - log_q)).sum(dim=-1) / 2
+    return torch.where(labels != IGNORED, divergence, 0.0).sum()
+
 
 # The LM head, hidden states and labels → what `linear_cross_entropy` gives: the planner counts
 # with that of another device.
