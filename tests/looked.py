@@ -114,11 +114,11 @@ def writer(
     return Tokenized(model, description, special_tokens=special_tokens)
 
 
-def reader(position: spec.StackPosition | None = None, **top: object) -> Tokenized:
+def reader(position: spec.StackPosition | None = None, *heads: spec.Head) -> Tokenized:
     torch.manual_seed(2)
     tokens = spec.Tokens(len(WORDS), spec.LearnedPosition(64), dropout=0.0, norm=spec.LayerNorm())
     stack = spec.Stack.of(2, BLOCK, position=position)
-    description = spec.Encoder(24, tokens, stack, **(top or {"head": spec.LMHead()}))  # type: ignore[arg-type]
+    description = spec.Encoder(24, tokens, stack, heads or (spec.LMHead(),))
     model = build(description).eval()
     sharpened(model)
     bos = WORDS.required_token_id("bos")
@@ -136,7 +136,7 @@ MODELS: dict[str, Callable[[], Model]] = {
     "reader": reader,
     "buckets": lambda: reader(spec.T5Bias(8, 20)),
     "distances": lambda: reader(spec.Disentangled(7)),
-    "classifier": lambda: reader(pool=spec.Pool(), labels=spec.ClassifierHead(3)),
+    "classifier": lambda: reader(None, spec.Pool(), spec.ClassifierHead(3)),
 }
 
 

@@ -46,9 +46,7 @@ def test_patches_are_a_convolution(extras: int) -> None:
 
 def test_padding_sound_changes_nothing_that_is_real() -> None:
     model = (
-        build(
-            spec.Encoder(12, SOUND, STACK, spec.Pool("mean", None), labels=spec.ClassifierHead(3))
-        )
+        build(spec.Encoder(12, SOUND, STACK, (spec.Pool("mean", None), spec.ClassifierHead(3))))
         .double()
         .eval()
     )
@@ -71,7 +69,7 @@ def test_padding_sound_changes_nothing_that_is_real() -> None:
 
 @pytest.mark.parametrize("front", [PICTURES, SOUND, TIMED], ids=lambda front: type(front).__name__)
 def test_everything_learns(front: spec.Patches | spec.Waveform) -> None:
-    description = spec.Encoder(12, front, STACK, labels=spec.DistilledHead(5, 2))
+    description = spec.Encoder(12, front, STACK, (spec.DistilledHead(5, 2),))
     model = build(description)
     assert parameter_count(description) == trainable(model)
     assert spec.from_dict(spec.to_dict(description)) == description
@@ -96,9 +94,9 @@ def test_a_pair_learns_and_can_be_looked_into() -> None:
         12,
         spec.Tokens(9),
         spec.Stack.of(1, BLOCK, spec.CausalMask()),
-        spec.Pool(spec.EndToken(8), None, width=5),
+        (spec.Pool(spec.EndToken(8), None, width=5),),
     )
-    image = spec.Encoder(12, PICTURES, STACK, spec.Pool(norm=spec.LayerNorm(), width=5))
+    image = spec.Encoder(12, PICTURES, STACK, (spec.Pool(norm=spec.LayerNorm(), width=5),))
     description = spec.DualEncoder(text, image, scale=1.0)
     model = build(description).eval()
     assert parameter_count(description) == trainable(model)

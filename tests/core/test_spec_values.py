@@ -35,8 +35,8 @@ WAVEFORM = spec.Waveform((CONVOLUTION,), spec.ConvPosition(4, 4))
 WINDOWS = spec.SeriesPatches(16, 2, (spec.TimeScale(4, 2),))
 LAGS = spec.LaggedValues(8, 2, (1, 2))
 STAGES = spec.Stages(4, 2, (1, 1))
-IMAGES = spec.Encoder(WIDTH, PATCHES, STACK, spec.Pool(width=8))
-TEXTS = spec.Encoder(WIDTH, TOKENS, STACK, spec.Pool(width=8))
+IMAGES = spec.Encoder(WIDTH, PATCHES, STACK, (spec.Pool(width=8),))
+TEXTS = spec.Encoder(WIDTH, TOKENS, STACK, (spec.Pool(width=8),))
 
 
 # ------------------------------------------------------------------ a model around each part
@@ -98,7 +98,7 @@ def of_graph(**parts: Any) -> spec.Encoder:
 
 
 def of_windows(**parts: Any) -> spec.Encoder:
-    return encoder(input=dataclasses.replace(WINDOWS, **parts), series=spec.ForecastHead(4))
+    return encoder(input=dataclasses.replace(WINDOWS, **parts), heads=(spec.ForecastHead(4),))
 
 
 def of_lags(**parts: Any) -> spec.SeriesEncoderDecoder:
@@ -107,7 +107,7 @@ def of_lags(**parts: Any) -> spec.SeriesEncoderDecoder:
 
 
 def of_series_head(part: Any) -> spec.Encoder:
-    return encoder(input=WINDOWS, series=part)
+    return encoder(input=WINDOWS, heads=(part,))
 
 
 def of_waveform(**parts: Any) -> spec.Encoder:
@@ -115,15 +115,15 @@ def of_waveform(**parts: Any) -> spec.Encoder:
 
 
 def of_masked_windows(part: Any) -> spec.Encoder:
-    return encoder(input=dataclasses.replace(WINDOWS, masking=part), series=spec.PatchHead())
+    return encoder(input=dataclasses.replace(WINDOWS, masking=part), heads=(spec.PatchHead(),))
 
 
 def of_classifier(part: Any) -> spec.Encoder:
-    return encoder(labels=part, pool=spec.Pool())
+    return encoder(heads=(spec.Pool(), part))
 
 
 def of_pool(part: Any) -> spec.Encoder:
-    return encoder(pool=part)
+    return encoder(heads=(part,))
 
 
 def of_stages(part: Any) -> spec.Encoder:
@@ -133,7 +133,7 @@ def of_stages(part: Any) -> spec.Encoder:
 
 def of_pixels(part: Any) -> spec.Encoder:
     hides = isinstance(part, spec.PixelShuffleHead)
-    return encoder(input=dataclasses.replace(PATCHES, mask_token=hides), pixels=part)
+    return encoder(input=dataclasses.replace(PATCHES, mask_token=hides), heads=(part,))
 
 
 def of_segments(part: Any) -> spec.Decoder:
@@ -228,7 +228,7 @@ CASES: list[tuple[Any, Callable[[Any], Any]]] = [
     (spec.TimeScale(4, 2), lambda part: of_windows(scales=(part,))),
     (spec.RandomMasking(), of_masked_windows),
     (spec.ForecastMasking(), of_masked_windows),
-    (WINDOWS, lambda part: encoder(input=part, series=spec.ForecastHead(4))),
+    (WINDOWS, lambda part: encoder(input=part, heads=(spec.ForecastHead(4),))),
     (spec.StaticCategory(3, 2), lambda part: of_lags(categories=(part,))),
     (LAGS, lambda part: spec.SeriesEncoderDecoder(WIDTH, part, STACK, CROSS, 4)),
     (spec.NodeFeatures(4), lambda part: encoder(input=part)),
@@ -240,8 +240,8 @@ CASES: list[tuple[Any, Callable[[Any], Any]]] = [
         spec.QuestionTokens(2),
         lambda part: of_attention(projection="global", global_tokens=part),
     ),
-    (spec.HeadTransform(WIDTH), lambda part: encoder(head=spec.LMHead(transform=part))),
-    (spec.LMHead(), lambda part: encoder(head=part)),
+    (spec.HeadTransform(WIDTH), lambda part: encoder(heads=(spec.LMHead(transform=part),))),
+    (spec.LMHead(), lambda part: encoder(heads=(part,))),
     (spec.EndToken(), lambda part: of_pool(spec.Pool(part))),
     (spec.AttentionPool(2, 8), lambda part: of_pool(spec.Pool(part))),
     (spec.Pool(), of_pool),
@@ -252,9 +252,9 @@ CASES: list[tuple[Any, Callable[[Any], Any]]] = [
     (spec.ClassifierHead(3), of_classifier),
     (
         spec.DistilledHead(3),
-        lambda part: encoder(input=dataclasses.replace(PATCHES, extras=2), labels=part),
+        lambda part: encoder(input=dataclasses.replace(PATCHES, extras=2), heads=(part,)),
     ),
-    (spec.ContrastiveHead(), lambda part: encoder(input=WAVEFORM, contrastive=part)),
+    (spec.ContrastiveHead(), lambda part: encoder(input=WAVEFORM, heads=(part,))),
     (spec.Points(), lambda part: of_series_head(spec.ForecastHead(4, part))),
     (spec.Quantiles(), lambda part: of_series_head(spec.ForecastHead(4, part))),
     (spec.Distribution(), lambda part: of_series_head(spec.ForecastHead(4, part))),

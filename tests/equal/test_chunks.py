@@ -44,7 +44,7 @@ def decoder(dropout: float = 0.0) -> spec.Decoder:
     blocks = tuple(block(attention, dropout) for attention in kinds)
     stack = spec.Stack(blocks, spec.LayerNorm(), scheme=spec.Reversible("both"))
     tokens = spec.Tokens(19, spec.AxialPosition((7, 8), (5, 7), 50), False, 0.0)
-    return spec.Decoder(12, tokens, stack, spec.LMHead("kept"), tied=False)
+    return spec.Decoder(12, tokens, stack, (spec.LMHead("kept"),), tied=False)
 
 
 def counted(length: int, chunk: int, around: tuple[int, int], ring: ChunkRing) -> torch.Tensor:

@@ -168,7 +168,7 @@ def test_an_encoder() -> None:
             24,
             spec.Tokens(19, spec.LearnedPosition(13), dropout=0.0),
             spec.Stack.of(2, block),
-            head=spec.LMHead(),
+            heads=(spec.LMHead(),),
         )
     ).double()
     tokens = texts(ROWS)

@@ -62,7 +62,7 @@ def sequence(**changes: Any) -> spec.EncoderDecoder:
 
 
 def encoder(stack: spec.Stack) -> spec.Encoder:
-    return spec.Encoder(24, spec.Tokens(31, dropout=0.0), stack, head=spec.LMHead())
+    return spec.Encoder(24, spec.Tokens(31, dropout=0.0), stack, heads=(spec.LMHead(),))
 
 
 CAUSAL = spec.CausalMask()

@@ -75,7 +75,7 @@ def decoder(case: tuple[Any, ...], window: int | None = None) -> spec.Decoder:
         if tokens.width
         else spec.LMHead(scale=0.5)
     )
-    return spec.Decoder(24, tokens, stack, head, tied=tokens.width is not None)
+    return spec.Decoder(24, tokens, stack, (head,), tied=tokens.width is not None)
 
 
 def made(description: spec.Decoder) -> Decoder:
@@ -103,11 +103,9 @@ def test_formula_equals_model_and_json_round_trips(case: tuple[object, ...]) -> 
         (spec.Pool("mean", None), spec.ClassifierHead(3, bias=False)),
         (None, spec.ClassifierHead(1, "detect", hidden="gelu")),
     ]:
-        encoder = spec.Encoder(24, description.tokens, description.stack, pool, labels=labels)
+        encoder = spec.Encoder(24, description.tokens, description.stack, spec.heads(pool, labels))
         assert parameter_count(encoder) == trainable(build(encoder))
         assert spec.from_dict(spec.to_dict(encoder)) == encoder
-    with pytest.raises(ModelError, match="a pooled vector"):
-        spec.Encoder(24, description.tokens, description.stack, labels=spec.ClassifierHead(2))
 
 
 @pytest.mark.parametrize("which", ["first", "last", "mean"])
@@ -119,8 +117,7 @@ def test_pooling_sees_only_real_positions(which: Literal["first", "last", "mean"
                 12,
                 spec.Tokens(19),
                 spec.Stack.of(1, block),
-                spec.Pool(which),
-                labels=spec.ClassifierHead(3),
+                (spec.Pool(which), spec.ClassifierHead(3)),
             )
         )
     )
@@ -324,7 +321,7 @@ def test_sinusoids_of_rows_and_columns() -> None:
     """Two patches of one row share the first half of their positions, two of one column the second."""
     patches = spec.Patches(12, 4, extras=1, position="sinusoidal")
     block = spec.Block(spec.Attention(2, 6, 6), spec.FeedForward(16), dropout=0.0)
-    description = spec.Encoder(12, patches, spec.Stack.of(1, block), spec.Pool())
+    description = spec.Encoder(12, patches, spec.Stack.of(1, block), (spec.Pool(),))
     assert parameter_count(description) == trainable(build(description))
     assert spec.from_dict(spec.to_dict(description)) == description
     model = build(description)

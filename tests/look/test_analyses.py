@@ -382,7 +382,7 @@ def test_the_smallest_circuit_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_the_lens_of_the_last_layer_is_the_model(model: Model) -> None:
     run = look(model, TEXT, target=target_of(model), ask=EVERYTHING)
-    if model.model.head is None:  # type: ignore[union-attr]
+    if model.model.lm_head is None:  # type: ignore[union-attr]
         with pytest.raises(SettingError, match="vocabulary"):
             lens(run)
         return
@@ -468,8 +468,7 @@ def test_attribution_of_a_linear_model_is_exact() -> None:
         12,
         tokens,
         spec.Stack.of(2, block),
-        spec.Pool("mean", None),
-        labels=spec.ClassifierHead(3, bias=False),
+        (spec.Pool("mean", None), spec.ClassifierHead(3, bias=False)),
     )
     core = build(description).eval()
     with torch.no_grad():
@@ -491,7 +490,7 @@ def test_attribution_is_the_gradient_times_the_vector(model: Model) -> None:
     """Against small steps along the embedding of one token."""
     model.model.double()
     target = target_of(model)
-    place = 2 if model.model.head is not None else 0  # type: ignore[union-attr]
+    place = 2 if model.model.lm_head is not None else 0  # type: ignore[union-attr]
     result = attribution(model, TEXT, target=target, positions=[place])
     inputs = look(model, TEXT, target=target, ask=()).model_inputs
     assert len(result.tokens) == len(inputs.input_tokens) + len(inputs.decoder_tokens[:-1])

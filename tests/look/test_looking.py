@@ -171,7 +171,7 @@ def test_heads_switched_off_are_zeroed_slices_of_the_output_projection(model: Mo
 def test_tensors_of_other_front_ends() -> None:
     image = spec.Patches(size=8, patch=4)
     description = spec.Encoder(
-        24, image, spec.Stack.of(1, BLOCK), spec.Pool(), labels=spec.ClassifierHead(3)
+        24, image, spec.Stack.of(1, BLOCK), (spec.Pool(), spec.ClassifierHead(3))
     )
     run = look(Model(build(description).eval(), description), torch.randn(1, 3, 8, 8), ask=["*"])
     assert run.source == ("extra 0", "0,0", "0,1", "1,0", "1,1")
@@ -186,7 +186,7 @@ def test_tensors_of_other_front_ends() -> None:
 
 def test_two_towers() -> None:
     tokens = spec.Tokens(len(WORDS), dropout=0.0)
-    text = spec.Encoder(24, tokens, spec.Stack.of(1, BLOCK), spec.Pool(width=5))
+    text = spec.Encoder(24, tokens, spec.Stack.of(1, BLOCK), (spec.Pool(width=5),))
     image = spec.Encoder(
         24, spec.Patches(size=8, patch=4), spec.Stack.of(1, BLOCK), spec.Pool(width=5)
     )

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -28,7 +27,6 @@ from regard.evaluation.task import Settings
 from regard.families.presets import preset
 from regard.models import TextEncoder
 from regard.studio import answers
-from regard.training import model_spec
 
 SPECIAL = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
 TEMPLATE = SpecialTokenTemplate(SPECIAL, "[CLS] $A [SEP]", "[CLS] $A [SEP] $B:1 [SEP]:1")
@@ -73,7 +71,7 @@ def tagger(kind: str) -> TextEncoder:
     tokenizer = TOKENIZERS[kind]()
     bert: Any = preset("bert:tiny", len(tokenizer), 128, layers=1, d_model=16, heads=2)
     head = spec.ClassifierHead(3, "tag")
-    description = replace(model_spec.without_heads(bert), labels=head)
+    description = bert.with_heads(head)
     config = {"id2label": {"0": "O", "1": "B-PER", "2": "I-PER"}}
     return TextEncoder(build(description), description, tokenizer, config)
 

@@ -273,7 +273,7 @@ def test_speech_models_made_in_memory_are_saved_with_their_tokenizers(tmp_path: 
     waveform = spec.Waveform((spec.Convolution(6, 10, 5),), spec.ConvPosition(4, 2))
     block = spec.Block(spec.Attention(2, 4, 4), spec.FeedForward(9))
     labels = spec.ClassifierHead(6, "transcribe")
-    description = spec.Encoder(8, waveform, spec.Stack.of(1, block), labels=labels)
+    description = spec.Encoder(8, waveform, spec.Stack.of(1, block), (labels,))
     speech = CTCModel(build(description).eval(), description, letters)
     again = reopened(speech, tmp_path / "ctc")
     assert type(again) is CTCModel

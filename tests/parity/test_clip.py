@@ -198,7 +198,7 @@ def test_what_is_not_understood_is_refused(tmp_path: Path) -> None:
 
 def test_towers_of_different_widths_are_no_pair() -> None:
     block = spec.Block(spec.Attention(2, 4, 4), spec.FeedForward(8))
-    text = spec.Encoder(8, spec.Tokens(9), spec.Stack.of(1, block), spec.Pool(width=5))
-    image = spec.Encoder(8, spec.Patches(12, 4), spec.Stack.of(1, block), spec.Pool())
+    text = spec.Encoder(8, spec.Tokens(9), spec.Stack.of(1, block), (spec.Pool(width=5),))
+    image = spec.Encoder(8, spec.Patches(12, 4), spec.Stack.of(1, block), (spec.Pool(),))
     with pytest.raises(ModelError, match="the same width"):
         spec.DualEncoder(text, image)

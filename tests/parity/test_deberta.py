@@ -125,9 +125,9 @@ def ours(
 ) -> torch.Tensor:
     with torch.inference_mode():
         hidden, _ = model(tokens, padding_mask, segments=segments)
-        if model.labels is not None:
+        if "labels" in model.heads():
             return model.classes(hidden, padding_mask)
-        return hidden if model.head is None else model.head(hidden)
+        return hidden if model.lm_head is None else model.lm_head(hidden)
 
 
 def legacy(name: str) -> str:

@@ -360,14 +360,14 @@ def test_without_a_hint_the_first_family_that_can_say_it_writes(tmp_path: Path) 
 
 def test_what_no_family_can_say_is_written_in_our_own_words(tmp_path: Path) -> None:
     """A pooler on ELECTRA or DistilBERT; a vocabulary beside tags; a mean of BERT's states."""
-    for family, change in (
-        ("Electra", {"pool": kinds.Pool()}),
-        ("DistilBert", {"pool": kinds.Pool()}),
-        ("Bert", {"pool": kinds.Pool("mean", None)}),
-        ("Bert", {"head": kinds.LMHead(), "labels": kinds.ClassifierHead(3, "tag")}),
+    for family, heads in (
+        ("Electra", (kinds.Pool(),)),
+        ("DistilBert", (kinds.Pool(),)),
+        ("Bert", (kinds.Pool("mean", None),)),
+        ("Bert", (kinds.LMHead(), kinds.ClassifierHead(3, "tag"))),
     ):
         saved(family, "Model", 0, tmp_path / family)
-        model = dataclasses.replace(folders.read(tmp_path / family).spec, **change)  # type: ignore[arg-type]
+        model = folders.read(tmp_path / family).spec.with_heads(*heads)
         assert folders.describe(model, model_type=family.lower())["model_type"] == "regard"
 
 

@@ -264,7 +264,7 @@ def test_mask_tokens_and_their_decoder_belong_together() -> None:
     stack = spec.Stack.of(1, spec.Block(spec.Attention(2, 4, 4), spec.FeedForward(8)))
     patches = spec.Patches(8, 4)
     with pytest.raises(ModelError, match="mask_token=True"):
-        spec.Encoder(8, patches, stack, pixels=spec.PixelShuffleHead(4))
+        spec.Encoder(8, patches, stack, (spec.PixelShuffleHead(4),))
     with pytest.raises(ModelError, match="Patches"):
         spec.masked_image_model(spec.Encoder(8, spec.Tokens(9), stack))
     with pytest.raises(ModelError, match="9 is not divisible by the patch size 4"):

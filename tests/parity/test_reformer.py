@@ -133,7 +133,7 @@ def our_outputs(
     hidden, _ = model(tokens, padding_mask)
     if getattr(model, "labels", None) is not None:
         return model.classes(hidden, padding_mask)  # type: ignore[no-any-return]
-    return hidden if model.head is None else model.head(hidden)
+    return hidden if model.lm_head is None else model.lm_head(hidden)
 
 
 def assert_close(ours: torch.Tensor, theirs: torch.Tensor, padding_mask: torch.Tensor) -> None:

@@ -291,7 +291,7 @@ def test_a_classifier_of_text(tmp_path: Path) -> None:
     config = transformers.BartConfig(**{**BART, "vocab_size": 300})
     transformers.BartForSequenceClassification(config).eval().save_pretrained(tmp_path / "model")
     model = regard.load(tmp_path / "model")
-    assert model.tasks == ["classify"]
+    assert model.tasks == ["embed", "classify"]
     texts: list[str | tuple[str, str]] = ["ab a", ("ba", "b b"), "aaab"]
     scores = model.classify(texts)  # type: ignore[arg-type]
     for text, found in zip(texts, scores, strict=True):

@@ -199,5 +199,5 @@ def test_images_of_another_size_are_refused() -> None:
     model = build(spec.Encoder(8, spec.Patches(12, 4), spec.Stack.of(1, block)))
     with pytest.raises(DataError, match="preprocessor_config"):
         model(torch.randn(1, 3, 16, 16))
-    with pytest.raises(ModelError, match="tokens"):
-        spec.Encoder(8, spec.Patches(12, 4), spec.Stack.of(1, block), head=spec.LMHead())
+    with pytest.raises(ModelError, match="Patches"):
+        spec.Encoder(8, spec.Patches(12, 4), spec.Stack.of(1, block), (spec.LMHead(),))

@@ -41,7 +41,6 @@ KINDS = {
     "RecomputingDecoder",
     "RecurrentDecoder",
     "RecurrentEncoder",
-    "SequenceClassifier",
     "SeriesEncoderDecoder",
     "SeriesModel",
     "SoundClassifier",

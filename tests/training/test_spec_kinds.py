@@ -40,8 +40,8 @@ WINDOWS = spec.SeriesPatches(16, 2, (spec.TimeScale(4, 2),))
 NODES = spec.NodeFeatures(3)
 
 
-def encoder(front_end: spec.FrontEnd, **heads: Any) -> spec.Encoder:
-    return spec.Encoder(WIDTH, front_end, STACK, **heads)
+def encoder(front_end: spec.FrontEnd, *heads: spec.Head) -> spec.Encoder:
+    return spec.Encoder(WIDTH, front_end, STACK, heads)
 
 
 SPECS: dict[str, spec.Model] = {
@@ -57,32 +57,32 @@ SPECS: dict[str, spec.Model] = {
         WIDTH, spec.LaggedValues(8, 2, (1, 2)), STACK, DECODER, 4, None
     ),
     "text": encoder(TOKENS),
-    "masked text": encoder(TOKENS, head=spec.LMHead()),
-    "text classes": encoder(TOKENS, pool=POOL, labels=CLASSES),
-    "text tags": encoder(TOKENS, labels=TAGS),
-    "text answers": encoder(TOKENS, labels=spec.ClassifierHead(2, "answer")),
-    "images": encoder(PATCHES, pool=POOL),
-    "image classes": encoder(PATCHES, pool=POOL, labels=CLASSES),
-    "masked images": encoder(PATCHES, pixels=spec.PixelDecoder(WIDTH, STACK)),
+    "masked text": encoder(TOKENS, spec.LMHead()),
+    "text classes": encoder(TOKENS, POOL, CLASSES),
+    "text tags": encoder(TOKENS, TAGS),
+    "text answers": encoder(TOKENS, spec.ClassifierHead(2, "answer")),
+    "images": encoder(PATCHES, POOL),
+    "image classes": encoder(PATCHES, POOL, CLASSES),
+    "masked images": encoder(PATCHES, spec.PixelDecoder(WIDTH, STACK)),
     "spectrograms": encoder(SPECTROGRAM),
-    "spectrogram classes": encoder(SPECTROGRAM, pool=POOL, labels=CLASSES),
+    "spectrogram classes": encoder(SPECTROGRAM, POOL, CLASSES),
     "waveforms": encoder(SOUND),
-    "waveform classes": encoder(SOUND, pool=POOL, labels=CLASSES),
-    "waveform characters": encoder(SOUND, labels=spec.ClassifierHead(5, "transcribe")),
-    "contrasted waveforms": encoder(SOUND, contrastive=spec.ContrastiveHead()),
+    "waveform classes": encoder(SOUND, POOL, CLASSES),
+    "waveform characters": encoder(SOUND, spec.ClassifierHead(5, "transcribe")),
+    "contrasted waveforms": encoder(SOUND, spec.ContrastiveHead()),
     "series": encoder(WINDOWS),
-    "forecasts": encoder(WINDOWS, series=spec.ForecastHead(4)),
-    "masked series": encoder(WINDOWS, series=spec.PatchHead()),
-    "series classes": encoder(WINDOWS, series=spec.ChannelHead(3)),
+    "forecasts": encoder(WINDOWS, spec.ForecastHead(4)),
+    "masked series": encoder(WINDOWS, spec.PatchHead()),
+    "series classes": encoder(WINDOWS, spec.ChannelHead(3)),
     "nodes": encoder(NODES),
-    "node classes": encoder(NODES, labels=TAGS),
-    "graph classes": encoder(NODES, pool=POOL, labels=CLASSES),
+    "node classes": encoder(NODES, TAGS),
+    "graph classes": encoder(NODES, POOL, CLASSES),
     "recurrent text": spec.RecurrentEncoder(WIDTH, TOKENS, CELLS),
-    "recurrent text classes": spec.RecurrentEncoder(WIDTH, TOKENS, CELLS, POOL, CLASSES),
+    "recurrent text classes": spec.RecurrentEncoder(WIDTH, TOKENS, CELLS, (POOL, CLASSES)),
     "language model": spec.Decoder(WIDTH, TOKENS, spec.Stack.of(1, BLOCK, spec.CausalMask())),
     "recurrent language model": spec.RecurrentDecoder(WIDTH, TOKENS, CELLS),
     "dual encoder": spec.DualEncoder(
-        encoder(TOKENS, pool=spec.Pool(width=8)), encoder(PATCHES, pool=spec.Pool(width=8))
+        encoder(TOKENS, spec.Pool(width=8)), encoder(PATCHES, spec.Pool(width=8))
     ),
     "memory network": spec.MemoryNetwork(WIDTH, 64),
     "linear forecaster": spec.LinearForecaster(16, 2, 4, moving_average=3),
@@ -92,7 +92,7 @@ ENCODERS = {"text", "masked text", "text classes", "text tags", "text answers"}
 # What `describe` gives a head.
 READERS = {
     *ENCODERS, "recurrent text", "recurrent text classes", "language model",
-    "recurrent language model",
+    "recurrent language model", *TRANSLATORS,
 }  # fmt: skip
 WAVEFORMS = {"waveforms", "waveform classes", "waveform characters", "contrasted waveforms"}
 IMAGES = {"images", "image classes", "masked images"}
@@ -108,7 +108,7 @@ AS_GIVEN: dict[str, set[str]] = {
     "tag": {"text tags"},
     "answer": {"text answers"},
     "regress": {"text classes", "recurrent text classes"},
-    "contrastive": ENCODERS,
+    "contrastive": READERS,
     "ctc": {"waveform characters"},
     "transcribe": {"speech-to-text"},
     "sounds": {"spectrogram classes", "waveform classes"},
@@ -127,7 +127,7 @@ OF_FILES: dict[str, set[str]] = AS_GIVEN | {
     "tag": READERS,
     "answer": READERS,
     "regress": READERS,
-    "contrastive": {*ENCODERS, "language model"},
+    "contrastive": READERS,
     "ctc": WAVEFORMS,
     "sounds": {*WAVEFORMS, "spectrograms", "spectrogram classes", "speech-to-text"},
     "speech_contrastive": WAVEFORMS,
@@ -282,7 +282,7 @@ def test_a_head_has_the_classes_of_the_data(
     text.write_text(lines.get(objective, "") * 8)
     settings |= data_keys(objective, graph if objective == "nodes" else text)
     head = spec.ClassifierHead(count, "classify" if objective == "classify" else "tag")
-    model = encoder(NODES if objective == "nodes" else spec.Tokens(5), pool=POOL, labels=head)
+    model = encoder(NODES if objective == "nodes" else spec.Tokens(5), POOL, head)
     with pytest.raises(SettingError, match=rf"has {count} classes, but the data 2(.|\n)*of 2"):
         regard.train(spec=model, objective=objective, **settings)
 
@@ -304,7 +304,7 @@ def test_a_spectrogram_has_a_window(
     front_end = spec.Spectrogram(80, position)
     models: dict[str, spec.Model] = {
         "transcribe": spec.EncoderDecoder(WIDTH, front_end, TOKENS, STACK, DECODER, share="none"),
-        "sounds": encoder(front_end, pool=POOL, labels=CLASSES),
+        "sounds": encoder(front_end, POOL, CLASSES),
     }
     settings |= data_keys(objective, tmp_path / "data")
     with pytest.raises(SettingError, match=r"how long a window(.|\n)*FixedPosition"):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import partial
 from typing import assert_never
 
@@ -20,6 +21,42 @@ from regard.core.heads import (
 )
 from regard.core.mixers import scaled_dot_product_attention
 from regard.system.errors import ModelError
+
+
+def build_heads(
+    model: spec.ModelSpec, d_model: int, width: int, table: Callable[[], embedding.Table]
+) -> dict[str, head.Head]:
+    """The heads of a model by their names in it, in the order of its spec.
+
+    `width` is that of the hidden states, `table` makes the output matrix of the language-model
+    head.
+    """
+    heads: dict[str, head.Head] = {}
+    for part in model.heads:
+        match part:
+            case spec.Pool():
+                heads["pool"] = build_pool(part, width, d_model)
+            case spec.LMHead():
+                heads["head"] = build_lm_head(part, table(), width)
+            case spec.ClassifierHead():
+                heads["labels"] = _classifier(part, model, d_model, width)
+            case spec.DistilledHead(count, voters):
+                heads["labels"] = head.DistilledHead(width, count, voters)
+            case spec.ForecastHead() | spec.PatchHead() | spec.ChannelHead():
+                heads["series"] = _series_head(part, _encoder(model).windows, d_model)
+            case spec.ContrastiveHead():
+                channels = _encoder(model).waves.convolutions[-1].channels
+                heads["contrastive"] = _contrastive_head(part, channels, d_model)
+            case spec.PixelDecoder() | spec.PixelShuffleHead():
+                heads["pixels"] = _pixel_decoder(part, _encoder(model).patches, width)
+            case _:
+                assert_never(part)
+    return heads
+
+
+def _encoder(model: spec.ModelSpec) -> spec.Encoder:
+    assert isinstance(model, spec.Encoder), "the spec has checked that"
+    return model
 
 
 def build_lm_head(part: spec.LMHead, table: embedding.Table, d_model: int) -> head.LMHead:
@@ -72,34 +109,42 @@ def _attention_pool(part: spec.AttentionPool, d_model: int) -> attention_pool.At
     return attention_pool.AttentionPool(d_model, attend, build_norm(part.norm, d_model), layers)
 
 
-def build_classifier(
-    part: spec.ClassifierHead | spec.DistilledHead, d_model: int
-) -> head.ClassifierHead | head.DistilledHead:
-    match part:
-        case spec.ClassifierHead(count, _, hidden, bias, dropout):
-            classifier = head.ClassifierHead(
-                d_model,
-                count,
-                scores=_scores(part),
-                hidden=hidden,
-                bias=bias,
-                dropout=dropout,
-                feedforward=_feedforward(part.feedforward, d_model),
-                separator=part.excludes.separator if part.excludes else None,
-            )
-            classifier.task = part.task
-            return classifier
-        case spec.DistilledHead(count, voters):
-            return head.DistilledHead(d_model, count, voters)
-        case _:
-            assert_never(part)
+def _classifier(
+    part: spec.ClassifierHead, model: spec.ModelSpec, d_model: int, width: int
+) -> head.ClassifierHead:
+    """The head reads each position, the vector of the model's pool, or that of one of its own."""
+    pool = None
+    inputs = width
+    if part.pool is not None:
+        pool = build_pool(spec.Pool(part.pool, None), width, d_model)
+    elif not part.each and model.pool is None:
+        # What has seen the whole text: the last token of a decoder, the first of an encoder.
+        causal = any(spec.is_causal(stack.pattern) for stack in model.stacks.values())
+        recurrent = not model.stacks
+        last = causal or recurrent
+        pool = build_pool(spec.Pool("last" if last else "first", None), width, d_model)
+    elif not part.each and model.pool is not None:
+        inputs = _pooled_width(model.pool, d_model, width)
+    classifier = head.ClassifierHead(
+        inputs,
+        part.count,
+        task=part.task,
+        hidden=part.hidden,
+        bias=part.bias,
+        dropout=part.dropout,
+        feedforward=_feedforward(part.feedforward, inputs),
+        separator=part.excludes.separator if part.excludes else None,
+    )
+    classifier.pool = pool
+    return classifier
 
 
-def _scores(part: spec.ClassifierHead) -> str:
-    """What a classifier reads."""
-    if part.each:
-        return "positions"
-    return part.pool or "pooled"
+def _pooled_width(pool: spec.Pool, d_model: int, width: int) -> int:
+    if pool.width:
+        return pool.width
+    if pool.activation:
+        return d_model  # the pooler's dense layer ends at d_model
+    return 2 * width if pool.which == "first_and_mean" else width
 
 
 def _feedforward(part: spec.HeadFeedForward | None, d_model: int) -> head.HeadFeedForward | None:
@@ -110,7 +155,7 @@ def _feedforward(part: spec.HeadFeedForward | None, d_model: int) -> head.HeadFe
     return head.HeadFeedForward(layers, build_norm(part.norm, d_model), part.dropout)
 
 
-def build_contrastive_head(
+def _contrastive_head(
     part: spec.ContrastiveHead, channels: int, d_model: int
 ) -> contrastive_head.ContrastiveHead:
     return contrastive_head.ContrastiveHead(
@@ -124,7 +169,7 @@ def build_contrastive_head(
     )
 
 
-def build_pixel_decoder(
+def _pixel_decoder(
     part: spec.MaskedImageDecoder, patches: spec.Patches, inputs: int
 ) -> pixel_decoder.MaskedImageDecoder:
     shape = patch_embedding.PatchShape(patches.size, patches.patch, patches.channels)
@@ -147,7 +192,7 @@ def build_pixel_decoder(
 # ------------------------------------------------------------------ time series
 
 
-def build_series_head(
+def _series_head(
     part: spec.SeriesHead, windows: spec.SeriesPatches, d_model: int
 ) -> series_head.SeriesHead:
     channels = windows.channels

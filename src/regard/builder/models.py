@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import TYPE_CHECKING, overload
 
 import torch
@@ -14,15 +15,7 @@ from regard.builder.front_ends import (
     build_lagged_values,
     build_step_embedding,
 )
-from regard.builder.heads import (
-    build_classifier,
-    build_contrastive_head,
-    build_distribution_head,
-    build_lm_head,
-    build_pixel_decoder,
-    build_pool,
-    build_series_head,
-)
+from regard.builder.heads import build_distribution_head, build_heads
 from regard.builder.sides import (
     build_decoder_side,
     build_encoder_side,
@@ -164,20 +157,12 @@ def _encoder_decoder(model: spec.EncoderDecoder | spec.SequenceToSequence) -> En
     wiring = EncoderDecoder
     if isinstance(model, spec.EncoderDecoder) and model.looks == "matching":
         wiring = LayerMatchedEncoderDecoder
-    pool = None
-    labels = None
-    if isinstance(model, spec.EncoderDecoder) and model.pool is not None:
-        pool = build_pool(model.pool, d_model, d_model)
-    if isinstance(model, spec.EncoderDecoder) and model.labels is not None:
-        labels = build_classifier(model.labels, d_model)
     return wiring(
         source=build_front_end(model.source, d_model, tables.source),
         target=build_embedding(model.target, tables.target, d_model),
         encoder=build_encoder_side(model),
         decoder=build_decoder_side(model),
-        head=build_lm_head(model.head, tables.output, d_model),
-        pool=pool,
-        labels=labels,
+        heads=build_heads(model, d_model, d_model, lambda: tables.output),
     )
 
 
@@ -201,32 +186,18 @@ def _series_encoder_decoder(model: spec.SeriesEncoderDecoder) -> SeriesEncoderDe
 def _encoder(model: spec.Encoder) -> Encoder:
     front = build_front_end(model.input, model.d_model)
     width = model.stack.width(model.d_model)  # 2 · d_model where both reversible streams come out
-    lm_head = None
     stack_part = build_stack(model.stack, model.d_model)
-    pool = build_pool(model.pool, width, model.d_model) if model.pool else None
-    if model.head is not None and isinstance(front, embedding.Embedding):
-        lm_head = build_lm_head(model.head, output_table(model, front.table, width), width)
-    labels = build_classifier(model.labels, model.scored) if model.labels else None
-    series = None
-    if model.series is not None:
-        series = build_series_head(model.series, model.windows, model.d_model)
-    contrastive = None
-    if model.contrastive is not None:
-        channels = model.waves.convolutions[-1].channels
-        contrastive = build_contrastive_head(model.contrastive, channels, model.d_model)
-    pixels = None
-    if model.pixels is not None:
-        pixels = build_pixel_decoder(model.pixels, model.patches, width)
-    return Encoder(front, stack_part, pool, lm_head, labels, series, contrastive, pixels)
+    # The order of creation is the order of random draws: a pool comes before an untied table.
+    table = partial(output_table, model, getattr(front, "table", None), width)
+    return Encoder(front, stack_part, build_heads(model, model.d_model, width, table))
 
 
 def _recurrent_encoder(model: spec.RecurrentEncoder) -> Encoder:
     d_model = model.d_model
     front = build_front_end(model.input, d_model)
     cells = build_recurrent_encoder(model.stack, d_model)
-    pool = build_pool(model.pool, d_model, d_model) if model.pool else None
-    labels = build_classifier(model.labels, d_model) if model.labels else None
-    return Encoder(front, cells, pool, None, labels)
+    table = partial(output_table, model, getattr(front, "table", None), d_model)
+    return Encoder(front, cells, build_heads(model, d_model, d_model, table))
 
 
 def _decoder(model: spec.Decoder) -> Decoder:
@@ -234,11 +205,11 @@ def _decoder(model: spec.Decoder) -> Decoder:
     width = model.stack.width(model.d_model)
     tokens = build_embedding(model.tokens, table, model.d_model)
     stack_part = build_stack(model.stack, model.d_model)
-    lm_head = build_lm_head(model.head, output_table(model, table, width), width)
+    heads = build_heads(model, model.d_model, width, partial(output_table, model, table, width))
     # A text that grows is cut into chunks anew, so no KV cache would stay right.
     if any(isinstance(part, ChunkedAttention) for part in stack_part.modules()):
-        return RecomputingDecoder(tokens, stack_part, lm_head)
-    return Decoder(tokens, stack_part, lm_head)
+        return RecomputingDecoder(tokens, stack_part, heads)
+    return Decoder(tokens, stack_part, heads)
 
 
 def _recurrent_decoder(model: spec.RecurrentDecoder) -> Decoder:
@@ -246,8 +217,8 @@ def _recurrent_decoder(model: spec.RecurrentDecoder) -> Decoder:
     tokens = build_embedding(model.tokens, table, model.d_model)
     part = model.stack
     cells = recurrent.RecurrentDecoder(part.cell, model.d_model, part.layers, part.dropout)
-    output = output_table(model, table, model.d_model)
-    return Decoder(tokens, cells, build_lm_head(model.head, output, model.d_model))
+    output = partial(output_table, model, table, model.d_model)
+    return Decoder(tokens, cells, build_heads(model, model.d_model, model.d_model, output))
 
 
 def _memory_network(model: spec.MemoryNetwork) -> MemoryNetwork:

@@ -9,7 +9,9 @@ from regard.core.frontends import embedding
 
 
 def output_table(
-    model: spec.Encoder | spec.Decoder | spec.RecurrentDecoder, table: embedding.Table, width: int
+    model: spec.Encoder | spec.RecurrentEncoder | spec.Decoder | spec.RecurrentDecoder,
+    table: embedding.Table,
+    width: int,
 ) -> embedding.Table:
     """The table of the language-model head: tied to the embedding, or one of its own."""
     if model.tied or model.head is None:
@@ -31,7 +33,7 @@ def shared_tables(model: spec.EncoderDecoder | spec.SequenceToSequence) -> Share
     """One table for the target and the output, for source and target, or for all (Section 3.4)."""
     target = embedding.Table(model.target.vocabulary, model.d_model)
     output = target
-    if model.share not in ("all", "target"):
+    if model.share not in ("all", "target") and model.head is not None:
         output = embedding.Table(model.target.vocabulary, model.d_model)
     source = target if model.share in ("all", "inputs") else None
     return SharedTables(target, output, source)

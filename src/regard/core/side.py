@@ -25,6 +25,10 @@ class FrontEnd(nn.Module):
         """The padding mask of the T positions, from that of the inputs: the same."""
         return padding_mask
 
+    def states(self, hidden: Tensor) -> Tensor:
+        """The hidden states of its inputs as they are shown: [B, T, D]."""
+        return hidden
+
 
 class Side(nn.Module):
     """Abstract: side(x, padding_mask, context, memory) → hidden states. A stack, or one of the

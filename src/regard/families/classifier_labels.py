@@ -10,11 +10,9 @@ from regard.system.arguments import is_whole
 from regard.system.errors import ModelError
 
 
-def classifier_head(model: spec.Encoder | spec.Decoder) -> spec.ClassifierHead | None:
+def classifier_head(model: spec.ModelSpec) -> spec.ClassifierHead | None:
     """The classifier of a model, unless it has none or two (DeiT's distilled head)."""
-    if isinstance(model, spec.Encoder) and isinstance(model.labels, spec.ClassifierHead):
-        return model.labels
-    return None
+    return model.part(spec.ClassifierHead)
 
 
 def label_count(config: Mapping[str, Any]) -> int:

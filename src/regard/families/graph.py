@@ -62,7 +62,7 @@ def preset(
     # A node is classified by its own hidden state, a graph by the mean of its nodes.
     pool = None if settings["task"] == "tag" else spec.Pool("mean", None)
     head = spec.ClassifierHead(vocabulary, settings["task"])
-    return spec.Encoder(settings["d_model"], nodes, stack, pool, labels=head)
+    return spec.Encoder(settings["d_model"], nodes, stack, spec.heads(pool, head))
 
 
 def _graphormer(size: str, vocabulary: int, context: int, **changes: Any) -> spec.Encoder:

@@ -360,7 +360,8 @@ def _with_attention(stack: spec.Stack, option: str, length: int) -> spec.Stack:
 def _share(model: spec.Model, word: str, length: int) -> spec.Model:
     share = _word("tie_embeddings", word, SHARES)
     if isinstance(model, spec.EncoderDecoder | spec.SequenceToSequence):
-        return replace(model, share=share, head=_untied_head(model.head, word))
+        model = replace(model, share=share)
+        return model if model.head is None else model.with_head(_untied_head(model.head, word))
     others = (
         spec.DualEncoder | spec.MemoryNetwork | spec.LinearForecaster | spec.SeriesEncoderDecoder
     )
@@ -369,7 +370,8 @@ def _share(model: spec.Model, word: str, length: int) -> spec.Model:
             "this model has no output matrix to tie to the embedding", "remove `tie_embeddings`"
         )
     # With one embedding, `all` and `target` are the same: it is the output matrix too.
-    return replace(model, tied=word != "none", head=_untied_head(model.head, word))
+    tied = replace(model, tied=word != "none")
+    return tied.with_head(_untied_head(model.head, word))
 
 
 def _forecast(model: spec.Model, option: str, length: int) -> spec.Model:
@@ -382,7 +384,7 @@ def _forecast(model: spec.Model, option: str, length: int) -> spec.Model:
             )
         return replace(model, output=output)
     if isinstance(model, spec.Encoder) and isinstance(model.series, spec.ForecastHead):
-        return replace(model, series=replace(model.series, output=output))
+        return model.with_head(replace(model.series, output=output))
     if isinstance(model, spec.SeriesEncoderDecoder):
         if not isinstance(output, spec.Distribution):
             raise SettingError(

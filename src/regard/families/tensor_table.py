@@ -16,6 +16,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from regard import spec
 from regard.system.errors import ModelError
 
 Shapes = Mapping[str, torch.Size]
@@ -204,12 +205,16 @@ def fused_module_rules(
     return rules
 
 
-def embedding_rules(tied: bool, embedding: str, output: str, *aliases: str) -> list[ParameterRule]:
-    """The token embedding of a decoder and its output matrix, which are one tensor if `tied`.
+def embedding_rules(
+    model: spec.Decoder, embedding: str, output: str, *aliases: str
+) -> list[ParameterRule]:
+    """The token embedding of a decoder and its output matrix, if it has one: of its own, or tied.
 
     `aliases` are further names that the output matrix has had.
     """
-    if tied:
+    if model.head is None:
+        return [Rename("tokens.table.weight", embedding)]
+    if model.tied:
         return [Rename("tokens.table.weight", embedding, (output, *aliases))]
     return [
         Rename("tokens.table.weight", embedding),

@@ -10,7 +10,6 @@ from regard.models.image_encoder import ImageEncoder
 from regard.models.language_model import LanguageModel
 from regard.models.loading import load
 from regard.models.memory_network import MemoryNetworkModel
-from regard.models.sequence_classifier import SequenceClassifier
 from regard.models.series_model import SeriesModel
 from regard.models.sound_classifier import SoundClassifier, SpectrogramClassifier
 from regard.models.spans import Answer, Filling, Suspect, Tagged
@@ -30,7 +29,6 @@ __all__ = [
     "MemoryNetworkModel",
     "Model",
     "ModelOutput",
-    "SequenceClassifier",
     "SeriesModel",
     "SoundClassifier",
     "SpectrogramClassifier",

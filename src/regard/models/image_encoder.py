@@ -15,6 +15,7 @@ from torch import Tensor
 from regard import spec as kinds
 from regard.core.finite_outputs import require_finite
 from regard.core.frontends.patch_embedding import Patches, VisiblePatches
+from regard.core.heads.pixel_decoder import PixelDecoder, PixelShuffleHead
 from regard.data.image import ImageProcessor, Picture, read_image_processor
 from regard.data.image_masking import masking_noise
 from regard.models.base import Model
@@ -90,7 +91,7 @@ class ImageEncoder(Model):
 
         Which patches of an image are masked follows from the seed and its place in the list.
         """
-        decoder = self.model.pixels
+        decoder = self.model.part(PixelDecoder) or self.model.part(PixelShuffleHead)
         if decoder is None:
             raise ModelError(
                 "this model does not reconstruct pixels",

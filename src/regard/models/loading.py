@@ -28,7 +28,6 @@ from regard.models.image_encoder import ImageEncoder
 from regard.models.language_model import LanguageModel
 from regard.models.memory_network import MemoryNetworkModel
 from regard.models.saving import cast, choose_dtype
-from regard.models.sequence_classifier import SequenceClassifier
 from regard.models.series_model import SeriesModel
 from regard.models.sound_classifier import SoundClassifier, SpectrogramClassifier
 from regard.models.speech_to_text import SpeechToText
@@ -186,8 +185,6 @@ def _wrap(
         return Model(model, spec, config)
     if spec.main_input_name == "input_features":
         return SpeechToText(model, spec, opened.ids, None, config)
-    if spec.task is not None:
-        return SequenceClassifier(model, spec, opened.ids.start, config)
     if holds_tokenizer(folder):
         return _translator(folder, model, spec, opened.ids, config)
     # Not an error: whoever calls it with ids needs no tokenizer.

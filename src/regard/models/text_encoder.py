@@ -1,4 +1,4 @@
-"""An encoder of text: sentence vectors, classification, tagging, masked tokens, question answering.
+"""A reader of text: sentence vectors, classification, tagging, masked tokens, question answering.
 
 Each method takes one text or a list; a list is batched by length, and its results keep its order.
 """
@@ -8,7 +8,7 @@ from __future__ import annotations
 import reprlib
 from collections.abc import Callable, Sequence
 from functools import cached_property
-from typing import NoReturn, overload
+from typing import Any, NoReturn, overload
 
 import torch
 from tokenizers import Encoding
@@ -16,11 +16,13 @@ from torch import Tensor
 
 from regard import spec as kinds
 from regard.core.finite_outputs import require_finite
+from regard.core.heads.head import Pool
 from regard.data.padding import pad_rows
 from regard.data.text.tokenizer import Text
 from regard.decode.batch_decoding import batch_by_length
+from regard.families.folder.special_tokens import start_token_id
 from regard.models.base import TokenizerModel, no_targets
-from regard.models.hf_call import padding_mask
+from regard.models.hf_call import padding_mask, shift_right
 from regard.models.inputs.input_warnings import warn_of_inputs
 from regard.models.inputs.token_batches import (
     SAY_TRUNCATION,
@@ -48,7 +50,6 @@ from regard.models.spans import (
 from regard.models.tasks import one_or_many
 from regard.system.arguments import whole_number
 from regard.system.errors import DataError, ModelError
-from regard.wirings.encoder import Encoder
 
 # hidden states [B, T, D], padding mask [B, T] or None, token ids [B, T] → one result for each row
 Head = Callable[[Tensor, Tensor | None, Tensor], Tensor]
@@ -63,10 +64,11 @@ _METHODS = {
 
 
 class TextEncoder(TokenizerModel):
-    """An encoder of text, such as BERT; made by `regard.load(folder)`."""
+    """A model of text whose heads write no text: an encoder such as BERT, or a decoder or an
+    encoder–decoder with another head than a language model's; made by `regard.load(folder)`."""
 
-    model: Encoder
-    spec: kinds.Encoder | kinds.RecurrentEncoder
+    model: Any  # of any wiring
+    spec: Any
     budget = 8192  # positions of a batch
     truncates = frozenset({"classify", "embed"})
 
@@ -155,7 +157,7 @@ class TextEncoder(TokenizerModel):
         return torch.stack(vectors)
 
     def _pool(self, hidden: Tensor, padding_mask: Tensor | None, ids: Tensor) -> Tensor:
-        pool = self.model.pool
+        pool = self.model.part(Pool)
         projects = self.spec.pool is not None and self.spec.pool.width is not None
         if pool is not None and projects:
             # CLIP: the projected state of the end token, which is found by its id.
@@ -224,7 +226,7 @@ class TextEncoder(TokenizerModel):
     @one_or_many
     def fill(self, texts: list[str], top: int = 5) -> list[list[Filling]]:
         """The likeliest tokens for the mask in a text, which holds one."""
-        head = self.model.head
+        head = self.model.lm_head
         if head is None:
             self._cannot("fill")
         top = whole_number("top", top, least=1)
@@ -382,12 +384,20 @@ class TextEncoder(TokenizerModel):
     def _run(self, encodings: Sequence[Encoding], head: Head) -> Tensor:
         """Runs one batch through the encoder and a head."""
         batch = self._batch(encodings)
+        tokens = batch["input_ids"]
         mask = padding_mask(batch.get("attention_mask"))
-        options = {}
+        more = self.side_tokens(tokens)
         if "token_type_ids" in batch:
-            options["segments"] = batch["token_type_ids"]
-        hidden, _ = self.model(batch["input_ids"], mask, **options)  # [B, T, D]
-        return head(hidden, mask, batch["input_ids"])
+            more["segments"] = batch["token_type_ids"]
+        hidden, _ = self.model(tokens, padding_mask=mask, **more)  # [B, T, D]
+        return head(hidden, mask, tokens)
+
+    def side_tokens(self, tokens: Tensor) -> dict[str, Tensor]:
+        """What the decoder behind an encoder reads: the same text once more (BART, Lewis et al.
+        2020, Section 3.1)."""
+        if not self.spec.is_encoder_decoder:
+            return {}
+        return {"target": shift_right(tokens, start_token_id(self.config))}
 
     def _batch(self, encodings: Sequence[Encoding]) -> dict[str, Tensor]:
         """The padded tensors of the call, on the model's device."""

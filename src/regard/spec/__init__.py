@@ -100,7 +100,7 @@ from regard.spec.frontend import (
     Waveform,
 )
 from regard.spec.inputs import Input, InputKind
-from regard.spec.model_spec import ModelSpec
+from regard.spec.model_spec import Head, ModelSpec, heads, with_label_head
 from regard.spec.encoder_decoder import EncoderDecoder, SequenceToSequence, SeriesEncoderDecoder
 from regard.spec.encoder import DualEncoder, Encoder, RecurrentEncoder
 from regard.spec.decoder import Decoder, RecurrentDecoder
@@ -252,6 +252,7 @@ __all__ = [
     "GeneralScore",
     "GlobalMask",
     "GlobalTokens",
+    "Head",
     "HeadFeedForward",
     "HeadTask",
     "HeadTransform",
@@ -335,11 +336,13 @@ __all__ = [
     "WindowMask",
     "counts_from_the_end",
     "from_dict",
+    "heads",
     "image_stride",
     "is_causal",
     "masked_image_model",
     "own_kinds",
     "to_dict",
+    "with_label_head",
 ]  # fmt: skip
 
 # In errors and pickles a kind is `regard.spec.SoftmaxAttention`, whichever file defines it.

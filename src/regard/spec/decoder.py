@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Self
 
 from regard.spec.attention import LshAttention
@@ -13,6 +13,7 @@ from regard.spec.frontend import FrontEnd, LaggedValues, Tokens
 from regard.spec.head import LMHead
 from regard.spec.inputs import Input, arguments
 from regard.spec.model_spec import (
+    Head,
     ModelSpec,
     check_decoder,
     check_no_cross,
@@ -26,18 +27,19 @@ from regard.system.errors import ModelError
 
 @dataclass(frozen=True)
 class Decoder(ModelSpec):
-    """Decoder-only Transformer (GPT): a causal language model."""
+    """Decoder-only Transformer (GPT): a causal language model, unless its heads say otherwise."""
 
     d_model: Size
     tokens: Tokens
     stack: Stack
-    head: LMHead = field(default_factory=LMHead)
+    heads: tuple[Head, ...] = (LMHead(),)
     tied: bool = True  # weight tying: the LM head's matrix is the embedding's
 
     def validate(self) -> None:
         check_no_cross(self.stack)
         check_decoder(self.stack)
-        check_tied(self.tied, self.stack, self.d_model)
+        if self.head is not None:
+            check_tied(self.tied, self.stack, self.d_model)
         if any(
             isinstance(b.attention.mixer, LshAttention) and b.attention.mixer.ring is None
             for b in self.stack.blocks
@@ -86,7 +88,7 @@ class RecurrentDecoder(ModelSpec):
     d_model: Size
     tokens: Tokens
     stack: Recurrent
-    head: LMHead = field(default_factory=LMHead)
+    heads: tuple[Head, ...] = (LMHead(),)
     tied: bool = True  # weight tying: the LM head's matrix is the embedding's
 
     def validate(self) -> None:

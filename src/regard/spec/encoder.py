@@ -19,11 +19,9 @@ from regard.spec.frontend import (
     Waveform,
 )
 from regard.spec.head import (
-    ClassifierHead,
+    ChannelHead,
     ContrastiveHead,
-    DistilledHead,
     ForecastHead,
-    HeadTask,
     LMHead,
     PatchHead,
     Pool,
@@ -32,8 +30,14 @@ from regard.spec.head import (
 )
 from regard.spec.inputs import Input, arguments
 from regard.spec.mask import NeighbourMask
-from regard.spec.model_spec import ModelSpec, check_no_cross, check_recurrent_encoder, check_tied
-from regard.spec.pixel_decoder import MaskedImageDecoder, PixelShuffleHead
+from regard.spec.model_spec import (
+    Head,
+    ModelSpec,
+    check_no_cross,
+    check_recurrent_encoder,
+    check_tied,
+)
+from regard.spec.pixel_decoder import MaskedImageDecoder, PixelDecoder, PixelShuffleHead
 from regard.spec.position import ShortestPathBias
 from regard.spec.stack import Stack
 from regard.spec.validation import Size
@@ -47,42 +51,25 @@ class Encoder(ModelSpec):
     d_model: Size
     input: FrontEnd
     stack: Stack
-    pool: Pool | None = None
-    head: LMHead | None = None  # masked language modelling
-    labels: ClassifierHead | DistilledHead | None = None
+    heads: tuple[Head, ...] = ()
     tied: bool = True  # weight tying: the LM head's matrix is the embedding's
-    series: SeriesHead | None = None  # of time series
-    contrastive: ContrastiveHead | None = None  # of pre-training on sound
-    pixels: MaskedImageDecoder | None = None  # of masked pre-training on images
 
     def validate(self) -> None:
         check_no_cross(self.stack)
+        _check_inputs_of_heads(self)
         _check_series(self)
         _check_graph(self)
-        needs_pool = isinstance(self.labels, ClassifierHead) and not (
-            self.labels.each or self.labels.pool
-        )
-        if needs_pool and self.pool is None:
-            raise ModelError(
-                "a sequence classification head needs a pooled vector",
-                "set `pool`, or use a token-level task such as 'tag'",
-            )
-        if not isinstance(self.input, Tokens) and self.head is not None:
-            raise ModelError(
-                "a language-model head needs tokens as input",
-                "set `labels` instead of `head`",
-            )
         if isinstance(self.input, Waveform) and self.d_model % self.input.position.groups:
             groups = self.input.position.groups
             problem = (
                 f"d_model {self.d_model} is not divisible by {groups}, the number of channel groups"
             )
             raise ModelError(problem, "change one of them")
-        if self.contrastive is not None and not isinstance(self.input, Waveform):
+        if self.pixels and isinstance(self.pixels, PixelShuffleHead) != self.patches.mask_token:
             raise ModelError(
-                "contrastive pre-training needs a Waveform as input", "set input=Waveform(…)"
+                "PixelShuffleHead needs a mask token, and PixelDecoder works without one",
+                "set mask_token=True for PixelShuffleHead, mask_token=False for PixelDecoder",
             )
-        _check_pixels(self)
         if self.head is not None and self.head.transform is None:
             check_tied(self.tied, self.stack, self.d_model)
 
@@ -142,25 +129,19 @@ class Encoder(ModelSpec):
         return dataclasses.replace(self, stack=stacks["encoder"])
 
     @property
-    def task(self) -> HeadTask | None:
-        if self.labels is None:
-            return None
-        return self.labels.task
+    def series(self) -> SeriesHead | None:
+        """The head of time series."""
+        return self.part(ForecastHead, PatchHead, ChannelHead)
 
     @property
-    def scored(self) -> int:
-        """The input width of the classification head."""
-        pooled = isinstance(self.labels, ClassifierHead) and not (
-            self.labels.each or self.labels.pool
-        )
-        if pooled and self.pool is not None and self.pool.width:
-            return self.pool.width
-        if pooled and self.pool is not None and self.pool.activation:
-            return self.d_model  # the pooler's dense layer ends at d_model
-        width = self.stack.width(self.d_model)
-        if pooled and self.pool is not None and self.pool.which == "first_and_mean":
-            return 2 * width
-        return width
+    def contrastive(self) -> ContrastiveHead | None:
+        """The head of pre-training on sound."""
+        return self.part(ContrastiveHead)
+
+    @property
+    def pixels(self) -> MaskedImageDecoder | None:
+        """The head of masked pre-training on images."""
+        return self.part(PixelDecoder, PixelShuffleHead)
 
     @property
     def tokens(self) -> Tokens:
@@ -208,38 +189,41 @@ class Encoder(ModelSpec):
         return self.input
 
 
-def _check_series(model: Encoder) -> None:
-    """A time-series head needs a time-series front end, and the other way round."""
-    if not isinstance(model.input, SeriesPatches):
-        if model.series is not None:
-            raise ModelError("the head `series` needs time series as input", "set `labels` instead")
-        return
-    if model.labels is not None or model.pool is not None:
-        raise ModelError(
-            "models of time series do not have `labels` and `pool`", "set `series` instead"
-        )
-    if isinstance(model.series, PatchHead):
-        if len(model.input.scales) > 1:
-            raise ModelError("a PatchHead needs patches of one length", "set one scale")
-    elif model.series is not None:
-        first = model.series.pool == "first"
-        if first != model.input.class_token:
+# What the input of a model must be for a head of it.
+_INPUTS: dict[type, type] = {
+    LMHead: Tokens,
+    ContrastiveHead: Waveform,
+    PixelDecoder: Patches,
+    PixelShuffleHead: Patches,
+    ForecastHead: SeriesPatches,
+    PatchHead: SeriesPatches,
+    ChannelHead: SeriesPatches,
+}
+
+
+def _check_inputs_of_heads(model: Encoder) -> None:
+    """Heads of sounds, images and time series read no other medium."""
+    for head in model.heads:
+        is_series = isinstance(model.input, SeriesPatches)
+        needed = _INPUTS.get(type(head), type(None) if is_series else object)
+        if not isinstance(model.input, needed):
             raise ModelError(
-                "pool='first' of the head and class_token=True of the input belong together",
-                "set both, or neither",
+                f"a {type(head).__name__} does not read {type(model.input).__name__}",
+                "set another head, or another input",
             )
 
 
-def _check_pixels(model: Encoder) -> None:
-    """A pixel decoder needs images, with mask tokens only if it is a PixelShuffleHead."""
-    if model.pixels is None:
+def _check_series(model: Encoder) -> None:
+    """What a head of time series asks of their patches."""
+    if not isinstance(model.input, SeriesPatches) or model.series is None:
         return
-    if not isinstance(model.input, Patches):
-        raise ModelError("pixel reconstruction needs images as input", "set input=Patches(…)")
-    if isinstance(model.pixels, PixelShuffleHead) != model.input.mask_token:
+    if isinstance(model.series, PatchHead):
+        if len(model.input.scales) > 1:
+            raise ModelError("a PatchHead needs patches of one length", "set one scale")
+    elif (model.series.pool == "first") != model.input.class_token:
         raise ModelError(
-            "PixelShuffleHead needs a mask token, and PixelDecoder works without one",
-            "set mask_token=True for PixelShuffleHead, mask_token=False for PixelDecoder",
+            "pool='first' of the head and class_token=True of the input belong together",
+            "set both, or neither",
         )
 
 
@@ -258,21 +242,16 @@ def _check_graph(model: Encoder) -> None:
 
 @dataclass(frozen=True)
 class RecurrentEncoder(ModelSpec):
-    """Recurrent encoder of text, with a classification head: an LSTM or a BiLSTM classifier."""
+    """Recurrent encoder of text with its heads: an LSTM or a BiLSTM classifier."""
 
     d_model: Size
     input: Tokens
     stack: Recurrent
-    pool: Pool | None = None
-    labels: ClassifierHead | None = None
+    heads: tuple[Head, ...] = ()
+    tied: bool = True  # weight tying: the LM head's matrix is the embedding's
 
     def validate(self) -> None:
         check_recurrent_encoder(self.stack, self.d_model)
-        if self.labels is not None and not self.labels.each and self.pool is None:
-            raise ModelError(
-                "a sequence classification head needs a pooled vector",
-                "set `pool`, or use a token-level task such as 'tag'",
-            )
 
     @property
     def embeddings(self) -> dict[str, Tokens]:
@@ -289,15 +268,6 @@ class RecurrentEncoder(ModelSpec):
     @property
     def vocab_size(self) -> int:
         return self.input.vocabulary
-
-    @property
-    def task(self) -> HeadTask | None:
-        """The task of the classification head; None without one."""
-        return None if self.labels is None else self.labels.task
-
-    @property
-    def head(self) -> None:
-        """None: recurrent encoders have no masked-LM head."""
 
     @property
     def tokens(self) -> Tokens:

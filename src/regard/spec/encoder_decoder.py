@@ -10,9 +10,10 @@ from typing import Literal, Self
 from regard.spec.attention import ChunkedAttention, LshAttention
 from regard.spec.baselines import Convolutional, Recurrent
 from regard.spec.frontend import FrontEnd, LaggedValues, Spectrogram, Tokens
-from regard.spec.head import ClassifierHead, Distribution, HeadTask, LMHead, Pool, SeriesWindow
+from regard.spec.head import Distribution, LMHead, SeriesWindow
 from regard.spec.inputs import Input, arguments
 from regard.spec.model_spec import (
+    Head,
     ModelSpec,
     check_decoder,
     check_no_cross,
@@ -24,17 +25,16 @@ from regard.spec.validation import Size
 from regard.system.errors import ModelError
 
 
-def _encoder_decoder_inputs(
-    source: Tokens | Spectrogram, *, classifies: bool = False
-) -> tuple[Input, ...]:
+def _encoder_decoder_inputs(source: Tokens | Spectrogram, *, writes: bool) -> tuple[Input, ...]:
     inputs = (
         Input(source.main_input_name),
         Input("attention_mask", required=False),
-        # The decoder of a classifier reads the source, and there are no target tokens to score.
-        Input("decoder_input_ids", required=not classifies),
+        # Without a language-model head the decoder reads the source once more (BART's classifier),
+        # unless it is given something else, and there are no target tokens to score.
+        Input("decoder_input_ids", required=writes or isinstance(source, Spectrogram)),
         Input("decoder_attention_mask", required=False),
     )
-    return inputs if classifies else (*inputs, Input("labels", required=False))
+    return (*inputs, Input("labels", required=False)) if writes else inputs
 
 
 @dataclass(frozen=True)
@@ -46,17 +46,13 @@ class EncoderDecoder(ModelSpec):
     target: Tokens
     encoder: Stack
     decoder: Stack
-    head: LMHead = field(default_factory=LMHead)
+    heads: tuple[Head, ...] = (LMHead(),)
     # Weight tying (Section 3.4): one matrix for both embeddings and the output, for the target
     # embedding and the output, for both embeddings, or for none of them.
     share: Literal["all", "target", "inputs", "none"] = "all"
     # Cross-attention to the encoder's last layer, or to the layer of the same number, to which the
     # final norm is applied as to the last.
     looks: Literal["last", "matching"] = "last"
-    # Sequence classification (BART): the decoder reads the source once more, and the labels are
-    # scored from its pooled hidden states.
-    pool: Pool | None = None
-    labels: ClassifierHead | None = None
 
     def validate(self) -> None:
         if self.looks == "matching" and self.encoder.layers != self.decoder.layers:
@@ -69,11 +65,6 @@ class EncoderDecoder(ModelSpec):
         # Speech has no vocabulary, and no embedding to share.
         source_vocabulary = self.source.vocabulary if isinstance(self.source, Tokens) else 0
         _check_vocabulary(self.share, source_vocabulary, self.target.vocabulary)
-        if (self.pool is None) != (self.labels is None):
-            raise ModelError(
-                "classification by an encoder–decoder needs both `pool` and `labels`",
-                "set both, or neither",
-            )
         if any(isinstance(stack.scheme, Segments) for stack in (self.encoder, self.decoder)):
             raise ModelError(
                 "a segment memory is for language models, which read a text segment by segment",
@@ -108,11 +99,17 @@ class EncoderDecoder(ModelSpec):
 
     @property
     def inputs(self) -> tuple[Input, ...]:
-        return _encoder_decoder_inputs(self.source, classifies=self.labels is not None)
+        return _encoder_decoder_inputs(self.source, writes=self.head is not None)
 
     @property
     def is_encoder_decoder(self) -> bool:
         return True
+
+    @property
+    def tokens(self) -> Tokens:
+        """The token embedding of a source of text."""
+        assert isinstance(self.source, Tokens)
+        return self.source
 
     @property
     def vocab_size(self) -> int:
@@ -130,12 +127,6 @@ class EncoderDecoder(ModelSpec):
         return self.decoder.kv_cache_size
 
     @property
-    def task(self) -> HeadTask | None:
-        if self.labels is None:
-            return None
-        return self.labels.task
-
-    @property
     def spectrogram(self) -> Spectrogram:
         """The front end of a speech model."""
         assert isinstance(self.source, Spectrogram)
@@ -151,7 +142,7 @@ class SequenceToSequence(ModelSpec):
     target: Tokens
     encoder: Recurrent | Convolutional
     decoder: Recurrent | Convolutional
-    head: LMHead = field(default_factory=LMHead)
+    heads: tuple[Head, ...] = (LMHead(),)
     share: Literal["all", "target", "inputs", "none"] = "all"  # as in EncoderDecoder
 
     def validate(self) -> None:
@@ -192,11 +183,17 @@ class SequenceToSequence(ModelSpec):
 
     @property
     def inputs(self) -> tuple[Input, ...]:
-        return _encoder_decoder_inputs(self.source)
+        return _encoder_decoder_inputs(self.source, writes=self.head is not None)
 
     @property
     def is_encoder_decoder(self) -> bool:
         return True
+
+    @property
+    def tokens(self) -> Tokens:
+        """The token embedding of a source of text."""
+        assert isinstance(self.source, Tokens)
+        return self.source
 
     @property
     def vocab_size(self) -> int:

@@ -6,6 +6,7 @@ import dataclasses
 
 from regard.spec.encoder import Encoder
 from regard.spec.frontend import Patches
+from regard.spec.model_spec import heads
 from regard.spec.pixel_decoder import PixelShuffleHead
 from regard.spec.stack import Stages
 from regard.system.errors import ModelError
@@ -38,13 +39,8 @@ def masked_image_model(
     masked = dataclasses.replace(patches, mask_token=True, masked_share=share, mask_unit=unit)
     # Pooling by a mean (Swin) has no weights; a class token's is of no use without its head.
     has_mean = encoder.pool is not None and encoder.pool.which == "mean"
-    return dataclasses.replace(
-        encoder,
-        input=masked,
-        pool=encoder.pool if has_mean else None,
-        labels=None,
-        pixels=PixelShuffleHead(stride),
-    )
+    parts = heads(encoder.pool if has_mean else None, PixelShuffleHead(stride))
+    return dataclasses.replace(encoder, input=masked, heads=parts)
 
 
 def image_stride(encoder: Encoder) -> int | None:

@@ -2,24 +2,53 @@
 
 from __future__ import annotations
 
+import dataclasses
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
-from typing import Self
+from typing import Self, TypeVar
 
 from regard.spec.baselines import Recurrent
 from regard.spec.frontend import FrontEnd, LaggedValues, Tokens
-from regard.spec.head import HeadTask, Pool
+from regard.spec.head import (
+    ClassifierHead,
+    ContrastiveHead,
+    DistilledHead,
+    HeadTask,
+    LMHead,
+    Pool,
+    SeriesHead,
+)
 from regard.spec.inputs import Input
 from regard.spec.mask import counts_from_the_end, is_causal
+from regard.spec.pixel_decoder import MaskedImageDecoder
 from regard.spec.stack import Stack
 from regard.spec.validation import Part
 from regard.system.errors import ModelError
+
+# What may stand on hidden states; a model may have one of each.
+Head = (
+    Pool
+    | LMHead
+    | ClassifierHead
+    | DistilledHead
+    | SeriesHead
+    | ContrastiveHead
+    | MaskedImageDecoder
+)
+H = TypeVar("H", bound=Part)
+M = TypeVar("M", bound="ModelSpec")
+
+
+def heads(*parts: Head | None) -> tuple[Head, ...]:
+    """A tuple of heads; None stands for no head."""
+    return tuple(part for part in parts if part is not None)
 
 
 class ModelSpec(Part, ABC):
     """Base class of model specs: the properties that all architectures have."""
 
     d_model: int  # of all but a dual encoder, whose towers have one each
+    heads: tuple[Head, ...] = ()  # none: the hidden states themselves
 
     @property
     @abstractmethod
@@ -41,10 +70,40 @@ class ModelSpec(Part, ABC):
         """The number of token ids that the model writes, or reads if it writes none."""
         return None
 
+    def part(self, *kinds: type[H]) -> H | None:
+        """The head of one of these kinds, if there is one."""
+        return next((head for head in self.heads if isinstance(head, kinds)), None)
+
+    def with_heads(self, *parts: Head | None) -> Self:
+        """The same model with these heads instead of its own; None stands for no head."""
+        return dataclasses.replace(self, heads=heads(*parts))  # type: ignore[call-arg]
+
+    def with_head(self, new: Head) -> Self:
+        """The same model with this head instead of that of its kind, or besides its own."""
+        kinds = {type(head) for head in self.heads}
+        if type(new) not in kinds:
+            return self.with_heads(*self.heads, new)
+        return self.with_heads(*(new if type(old) is type(new) else old for old in self.heads))
+
+    @property
+    def head(self) -> LMHead | None:
+        """The language-model head."""
+        return self.part(LMHead)
+
+    @property
+    def pool(self) -> Pool | None:
+        """How hidden states are pooled; of two towers, those of texts."""
+        return self.part(Pool)
+
+    @property
+    def labels(self) -> ClassifierHead | DistilledHead | None:
+        """The head of labels."""
+        return self.part(ClassifierHead, DistilledHead)
+
     @property
     def task(self) -> HeadTask | None:
         """The task of the classification head; None without one."""
-        return None
+        return None if self.labels is None else self.labels.task
 
     @property
     def embeddings(self) -> dict[str, Tokens]:
@@ -55,11 +114,6 @@ class ModelSpec(Part, ABC):
     def front_ends(self) -> dict[str, FrontEnd | LaggedValues]:
         """What makes vectors of the input of a stack, by the name that its probes have."""
         return {}
-
-    @property
-    def pool(self) -> Pool | None:
-        """How hidden states are pooled; of two towers, those of texts."""
-        return None
 
     @property
     def max_length(self) -> int | None:
@@ -89,6 +143,18 @@ class ModelSpec(Part, ABC):
         the text, as in recurrent models and compressive memories.
         """
         return None
+
+
+def with_label_head(model: M, task: HeadTask, count: int) -> M:
+    """A model with a new head of labels in place of its own heads."""
+    parts = [*model.stacks.values()]
+    dropout = parts[-1].block.dropout if parts else 0.0
+    head = ClassifierHead(count, task, dropout=dropout)
+    if head.each:
+        return model.with_heads(head)
+    # A causal model knows the text at its last token only, a recurrent one there best.
+    last = not parts or is_causal(parts[-1].pattern)
+    return model.with_heads(Pool("last", None) if last else Pool(), head)
 
 
 def check_recurrent_encoder(encoder: Recurrent, d_model: int) -> None:

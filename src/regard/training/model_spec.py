@@ -52,6 +52,15 @@ def without_architecture(recipe: Recipe, changes: Collection[str]) -> Recipe:
     return recipe.model_copy(update={"model": ModelSettings.model_validate(settings)})
 
 
+# Whatever reads a text has hidden states that a head can stand on.
+TEXT_READERS = (
+    spec.Encoder,
+    spec.RecurrentEncoder,
+    spec.Decoder,
+    spec.RecurrentDecoder,
+    spec.EncoderDecoder,
+    spec.SequenceToSequence,
+)
 # What a model reads, by the name of its main input.
 _MEDIA = {
     "input_ids": "text",
@@ -230,53 +239,23 @@ def with_hidden_patches(description: spec.Encoder, share: float | None) -> spec.
 
 def describe_with_head(
     recipe: Recipe, vocabulary: int, task: spec.HeadTask, count: int
-) -> spec.Encoder | spec.RecurrentEncoder:
-    """The spec of the recipe's encoder, or of its decoder, with a head for a task."""
+) -> spec.Model:
+    """The spec of the recipe's model with a head for a task."""
     return with_task_head(describe(recipe, vocabulary), recipe.model_name, task, count)
 
 
 def with_task_head(
     description: spec.Model, model_type: str, task: spec.HeadTask, count: int
-) -> spec.Encoder | spec.RecurrentEncoder:
-    """An encoder, or a decoder, with a head for a task in place of its other heads."""
-    if isinstance(description, spec.RecurrentDecoder | spec.RecurrentEncoder):
-        return _recurrent_with_head(description, task, count)
+) -> spec.Model:
+    """A model of text with a head for a task in place of its other heads."""
     # transformers' default names; those of the data go into config.json later.
     labels = [f"LABEL_{i}" for i in range(count)]
     try:
         # As transformers has it, if the family is known there.
         config = folders.describe(description, model_type=model_type)
-        encoder, _ = folders.with_classifier(config, task, labels)
+        return folders.with_classifier(config, task, labels)[0]
     except ModelError:
-        bare = without_heads(description)
-        head = spec.ClassifierHead(count, task, dropout=bare.stack.block.dropout)
-        # A causal model knows the text at its last token only.
-        pool = spec.Pool("last", None) if spec.is_causal(bare.stack.block.pattern) else spec.Pool()
-        encoder = replace(bare, labels=head, pool=None if head.each else pool)
-    assert isinstance(encoder, spec.Encoder)
-    return encoder
-
-
-def _recurrent_with_head(
-    description: spec.RecurrentDecoder | spec.RecurrentEncoder, task: spec.HeadTask, count: int
-) -> spec.RecurrentEncoder:
-    """The cells of a recurrent model, classified by their last output."""
-    stack = description.stack
-    head = spec.ClassifierHead(count, task, dropout=stack.dropout)
-    pool = None if head.each else spec.Pool("last", None)
-    return spec.RecurrentEncoder(description.d_model, description.tokens, stack, pool, head)
-
-
-def without_heads(description: spec.Model) -> spec.Encoder:
-    """The stack of an encoder or a decoder alone, as an encoder."""
-    if isinstance(description, spec.Decoder):
-        return spec.Encoder(description.d_model, description.tokens, description.stack)
-    if isinstance(description, spec.Encoder):
-        return replace(description, head=None, labels=None, pool=None)
-    raise SettingError(
-        f"{type(description).__name__} has no stack that reads a text alone",
-        "choose an encoder or a decoder",
-    )
+        return spec.with_label_head(description, task, count)
 
 
 def electra_specs(recipe: Recipe, vocabulary: int) -> tuple[spec.Encoder, spec.Encoder]:

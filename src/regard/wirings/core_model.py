@@ -7,21 +7,25 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 
 import torch
 from torch import Tensor, nn
 
 from regard.core.context import Context
+from regard.core.heads.head import Head, LabelHead, LMHead, Pool, Reading
 from regard.core.output import Output, OutputOptions, Outputs
 from regard.core.side import Side
 
 if TYPE_CHECKING:
     from regard.core.caches.kv_cache import DecoderState
     from regard.core.frontends.lagged_values import Covariates
-    from regard.core.heads.head import LMHead
     from regard.spec.inputs import Input
 
+H = TypeVar("H", bound=nn.Module)
+# Pre-training with two heads at once: the other one is called by the name of its own class.
+_BOTH = ("next", "choice")
+_LANGUAGE_MODELS = ("ForMaskedLM", "ForCausalLM", "ForConditionalGeneration", "LMHeadModel")
 
 Split = Callable[[Tensor], Sequence[Tensor]]  # a sequence [B, T, …] in pieces
 
@@ -38,6 +42,7 @@ class CoreModel(nn.Module, ABC):
 
     # The arguments of its call, as transformers names and orders them; set by the builder.
     inputs: tuple[Input, ...] = ()
+    _heads: tuple[str, ...] = ()
 
     @abstractmethod
     def stacks(self) -> dict[str, Side]:
@@ -47,18 +52,34 @@ class CoreModel(nn.Module, ABC):
         """What makes vectors of the input of a stack, by the name of that stack."""
         return {}
 
+    def add_heads(self, heads: Mapping[str, nn.Module]) -> None:
+        """Puts heads on the hidden states, each as a module of its name."""
+        for name, head in heads.items():
+            self.add_module(name, head)
+        self._heads = (*self._heads, *heads)
+
     def heads(self) -> dict[str, nn.Module]:
         """The modules that stand on the hidden states, by their names in the model."""
-        return {}
+        return {name: self.get_submodule(name) for name in self._heads}
+
+    def part(self, kind: type[H]) -> H | None:
+        """The head of this kind, if there is one."""
+        return next((head for head in self.heads().values() if isinstance(head, kind)), None)
+
+    def require(self, kind: type[H]) -> H:
+        """The head of this kind, of a model that has one."""
+        head = self.part(kind)
+        assert head is not None, f"this model has no {kind.__name__}"
+        return head
 
     @property
-    def lm_head(self) -> Callable[[Tensor], Tensor] | None:
+    def lm_head(self) -> LMHead | None:
         """What makes logits over the vocabulary of hidden states [..., D], if there is one."""
-        return None
+        return self.part(LMHead)
 
     @property
     def writes(self) -> bool:
-        """Whether it writes a text token by token: whether it is `Generative`."""
+        """Whether it writes a text token by token: a `Generative` with a language-model head."""
         return False
 
     @property
@@ -85,7 +106,71 @@ class CoreModel(nn.Module, ABC):
     def head_output(self, hidden: Tensor, inputs: Mapping[str, Tensor]) -> Tensor:
         """What the head makes of hidden states: logits, forecasts, a vector; without a head they
         are as they were."""
-        return hidden
+        parts = [head for head in self.heads().values() if isinstance(head, Head)]
+        # A pooled vector answers where no other head does.
+        parts.sort(key=lambda head: isinstance(head, Pool))
+        return parts[0].prediction(hidden, self.reading(inputs)) if parts else hidden
+
+    def classes(
+        self, hidden: Tensor, padding_mask: Tensor | None = None, inputs: Tensor | None = None
+    ) -> Tensor:
+        """Logits of the labels: [B, T, count] if each token has one, else [B, count]. A pool that
+        looks for the end token needs the `inputs`."""
+        reading = Reading(inputs, padding_mask, self._front, self.part(Pool))
+        return self.require(LabelHead).prediction(hidden, reading)
+
+    def reading(
+        self, inputs: Mapping[str, Tensor], options: OutputOptions | None = None
+    ) -> Reading:
+        """What heads may ask of a call."""
+        options = options or OutputOptions()
+        mask = bool_mask(inputs)
+        return Reading(
+            self._main(inputs), mask, self._front, self.part(Pool), inputs, options=options
+        )
+
+    @property
+    def _front(self) -> Any:
+        """The front end of the first input."""
+        return next(iter(self.front_ends().values()), None)
+
+    def named(self, hidden: Tensor, reading: Reading) -> Outputs:
+        """Hidden states [B, T, D], and what the wanted heads say of them."""
+        options = reading.options
+        parts = {name: head for name, head in self.heads().items() if isinstance(head, Head)}
+        heads = [head for head in parts.values() if not isinstance(head, Pool)]
+        bare = not heads or options.ends_with("Model", "WithProjection")
+        bare = bare and not options.ends_with("HeadModel", "HeadsModel", "MTModel")
+        if not options.everything:
+            heads = [] if bare else self._of_architecture(heads, options)
+        lm_head = any(isinstance(head, LMHead) for head in heads)
+        next_sentence = any(isinstance(head, LabelHead) and head.task == "next" for head in heads)
+        reading.pretrains = lm_head and next_sentence
+        pools = [reading.pool] if reading.pool is not None else []
+        shown = [*pools, *heads] if bare or options.everything else heads
+        outputs: Outputs = {}
+        for head in shown:
+            if head.leads:
+                outputs |= head.named_outputs(hidden, reading)
+        if bare or options.everything:
+            states = hidden if self.reads_target else reading.front.states(hidden)
+            outputs["last_hidden_state"] = Output(states, reading.positions)
+        for head in shown:
+            if not head.leads:
+                outputs |= head.named_outputs(hidden, reading)
+        return outputs
+
+    def _of_architecture(self, heads: list[Head], options: OutputOptions) -> list[Head]:
+        """One file of weights may hold the heads of a language model and of labels."""
+        labels = self.part(LabelHead)
+        lm_head = self.part(LMHead)
+        if labels is None or lm_head is None:
+            return heads
+        if options.ends_with(*_LANGUAGE_MODELS):
+            return [lm_head]
+        if labels.task not in _BOTH or options.ends_with("ForNextSentencePrediction"):
+            return [labels]
+        return heads
 
     @abstractmethod
     def outputs(self, inputs: Mapping[str, Tensor], options: OutputOptions) -> Outputs:
@@ -103,30 +188,19 @@ class CoreModel(nn.Module, ABC):
         """The first input."""
         return inputs[self.inputs[0].name]
 
-    def _children(self, *names: str) -> dict[str, nn.Module]:
-        """Those of these modules that the model has."""
-        named = dict(self.named_children())
-        return {name: named[name] for name in names if name in named}
-
 
 class Generative(CoreModel):
     """Abstract: a model that writes a text token by token, with a decoder alone or behind an
-    encoder. Decoding is `encode` once, `start`, and `step` by `step`."""
+    encoder, if it has a language-model head. Decoding is `encode` once, `start`, and `step` by
+    `step`."""
 
     padding_side: ClassVar[str]  # of the shorter rows in a batch of sources
     keeps_cache: ClassVar[bool] = True  # of what its decoder has computed, from step to step
     head: LMHead
 
     @property
-    def lm_head(self) -> LMHead:
-        return self.head
-
-    @property
     def writes(self) -> bool:
-        return True
-
-    def head_output(self, hidden: Tensor, inputs: Mapping[str, Tensor]) -> Tensor:
-        return self.head(hidden)
+        return self.lm_head is not None
 
     @abstractmethod
     def encode(

@@ -12,8 +12,7 @@ from torch import Tensor, nn
 from regard.core.caches.kv_cache import DecoderState
 from regard.core.context import AuxiliaryLosses, Context
 from regard.core.frontends.embedding import Embedding
-from regard.core.heads.head import LMHead
-from regard.core.output import Output, OutputOptions, Outputs
+from regard.core.output import OutputOptions, Outputs
 from regard.core.probe import NO_PROBE, NullProbe
 from regard.core.side import Side
 from regard.wirings.core_model import Generative, Split, bool_mask
@@ -28,24 +27,21 @@ class Prompt(NamedTuple):
 
 
 class Decoder(Generative):
-    """A language model: each position has seen what came before it."""
+    """A language model, unless its heads say otherwise: each position has seen what came before."""
 
     padding_side = "left"  # so that all rows of a batch continue at the same position
 
-    def __init__(self, tokens: Embedding, stack: Side, head: LMHead) -> None:
+    def __init__(self, tokens: Embedding, stack: Side, heads: Mapping[str, nn.Module]) -> None:
         super().__init__()
         self.tokens = tokens
         self.stack = stack
-        self.head = head
+        self.add_heads(heads)
 
     def stacks(self) -> dict[str, Side]:
         return {"decoder": self.stack}
 
     def front_ends(self) -> dict[str, nn.Module]:
         return {"decoder": self.tokens}
-
-    def heads(self) -> dict[str, nn.Module]:
-        return {"head": self.head}
 
     def forward(
         self, tokens: Tensor, padding_mask: Tensor | None = None, context: Context | None = None
@@ -62,16 +58,12 @@ class Decoder(Generative):
         return hidden
 
     def outputs(self, inputs: Mapping[str, Tensor], options: OutputOptions) -> Outputs:
-        mask = bool_mask(inputs)
         hidden = self.hidden_states(inputs, options.context)  # [B, T, D]
-        outputs = {"logits": Output(self.head(hidden), mask)}
-        # GPT2Model gives hidden states; its files may be used with the head all the same.
-        bare = options.ends_with("Model") and not options.ends_with("HeadModel")
-        if bare or options.everything:
-            return {"last_hidden_state": Output(hidden, mask), **outputs}
-        return outputs
+        return self.named(hidden, self.reading(inputs, options))
 
     def step_by_step(self, inputs: Mapping[str, Tensor], split: Split) -> Outputs:
+        if not self.writes:
+            return {}
         tokens = inputs["input_ids"]  # [B, T]
         # `start` leaves out the last token of a prompt: with one token the cache is empty.
         return self._steps(self.encode(tokens[:, :1]), tokens, split)

@@ -16,7 +16,7 @@ from regard.core.caches.kv_cache import DecoderState
 from regard.core.context import AuxiliaryLosses, Context
 from regard.core.encoder_output import EncoderOutput
 from regard.core.frontends.embedding import Embedding
-from regard.core.heads.head import ClassifierHead, DistilledHead, LMHead, Pool
+from regard.core.heads.head import Pool
 from regard.core.output import Output, OutputOptions, Outputs, asides
 from regard.core.side import FrontEnd, Side
 from regard.system.errors import SettingError
@@ -34,27 +34,20 @@ class EncoderDecoder(Generative):
         target: Embedding,
         encoder: Side,
         decoder: Side,
-        head: LMHead,
-        pool: Pool | None = None,
-        labels: ClassifierHead | DistilledHead | None = None,
+        heads: Mapping[str, nn.Module],
     ) -> None:
         super().__init__()
         self.source = source
         self.target = target
         self.encoder = encoder
         self.decoder = decoder
-        self.head = head
-        self.pool = pool  # this and the next of sequence classification only
-        self.labels = labels
+        self.add_heads(heads)
 
     def stacks(self) -> dict[str, Side]:
         return {"encoder": self.encoder, "decoder": self.decoder}
 
     def front_ends(self) -> dict[str, nn.Module]:
         return {"encoder": self.source, "decoder": self.target}
-
-    def heads(self) -> dict[str, nn.Module]:
-        return self._children("pool", "head", "labels")
 
     def encode(
         self, source: Tensor, padding_mask: Tensor | None = None, context: Context | None = None
@@ -86,7 +79,7 @@ class EncoderDecoder(Generative):
         padding_mask: Tensor | None = None,
         context: Context | None = None,
     ) -> tuple[Tensor, AuxiliaryLosses]:
-        """Hidden states [B, T, D], from which `head` makes logits, and auxiliary losses."""
+        """Hidden states [B, T, D], which heads read, and auxiliary losses."""
         context = context or Context()
         memory = self.encode(source, padding_mask, context)
         hidden = self.decode(target, memory, context)
@@ -102,23 +95,17 @@ class EncoderDecoder(Generative):
         encoded = self.encode(self._main(inputs), mask, options.context)
         # Padding behind the targets needs no mask: the causal mask hides it from all tokens before.
         hidden = self.decode(inputs["decoder_input_ids"], encoded, options.context)  # [B, T, D]
-        if self.labels is None:
-            logits = self.head(hidden)  # [B, T, V]
-        else:
-            logits = self.classes(hidden, inputs=self._main(inputs))  # [B, labels]
-        loss: Outputs = {}
+        outputs = self.named(hidden, self.reading(inputs, options))
         if "labels" in inputs:
             # Labels of -100 are padding. The loss is a mean over all others.
             labels = inputs["labels"].flatten().long()
-            loss = asides(loss=functional.cross_entropy(logits.flatten(0, 1), labels))
-        return {
-            **loss,
-            "logits": Output(logits),
-            "encoder_last_hidden_state": Output(encoded.hidden, encoded.padding_mask),
-        }
+            logits = outputs["logits"].tensor.flatten(0, 1)
+            outputs = asides(loss=functional.cross_entropy(logits, labels)) | outputs
+        outputs["encoder_last_hidden_state"] = Output(encoded.hidden, encoded.padding_mask)
+        return outputs
 
     def step_by_step(self, inputs: Mapping[str, Tensor], split: Split) -> Outputs:
-        if self.labels is not None:  # it classifies instead of decoding
+        if not self.writes:
             return {}
         encoded = self.encode(self._main(inputs))
         return self._steps(encoded, inputs["decoder_input_ids"], split)
@@ -130,21 +117,13 @@ class EncoderDecoder(Generative):
             raise SettingError(
                 "decoder_attention_mask has padding on the left", "pad the targets on the right"
             )
-        end = self.pool.end if self.pool is not None else None
+        pool = self.part(Pool)
+        end = pool.end if pool is not None else None
         if end is not None and not bool((self._main(inputs) == end).any(dim=1).all()):
             raise SettingError(
                 f"a row of input_ids has no end token ({end}), where the class is predicted",
                 "end each row of input_ids with it",
             )
-
-    def classes(
-        self, hidden: Tensor, padding_mask: Tensor | None = None, inputs: Tensor | None = None
-    ) -> Tensor:
-        """Logits of the labels [B, count] from the decoder's hidden states; `inputs` are the source
-        tokens, among which the pool looks for the end."""
-        assert self.pool is not None, "this model has no pool"
-        assert self.labels is not None, "this model has no labels"
-        return self.labels(self.pool(hidden, padding_mask, inputs))
 
     def start(self, memory: EncoderOutput, *, width: int = 1, capacity: int) -> DecoderState:
         rows = len(memory.hidden) * width

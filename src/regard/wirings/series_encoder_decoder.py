@@ -72,7 +72,7 @@ class SeriesEncoderDecoder(CoreModel):
         return {"encoder": self.source, "decoder": self.target}
 
     def heads(self) -> dict[str, nn.Module]:
-        return self._children("series")
+        return {} if self.series is None else {"series": self.series}
 
     def own_forecast(
         self, inputs: Tensor, side_inputs: Mapping[str, Tensor], context: Context

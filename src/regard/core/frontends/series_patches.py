@@ -172,6 +172,10 @@ class SeriesPatches(FrontEnd):
         """What was not observed changes the statistics of a window; it is no padding."""
         return None
 
+    def states(self, hidden: Tensor) -> Tensor:
+        """[B·C, N, D] → [B, C, N, D]"""
+        return hidden.unflatten(0, (-1, self.channels))
+
     def scaling(self, values: Tensor, observed: Tensor | None = None) -> Scaling:
         """The statistics of windows, by which a forecast is scaled back."""
         return instance_scaling(self.scaler, values, observed)

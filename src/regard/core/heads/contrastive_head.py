@@ -9,6 +9,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from regard.core.dropout import Dropout
+from regard.core.heads.head import Head, Reading
 from regard.core.linear import Linear
 from regard.core.norm import BatchShare
 from regard.core.output import Output, Outputs, asides
@@ -81,7 +82,7 @@ class ContrastiveOutput(NamedTuple):
     perplexity: Tensor
 
 
-class ContrastiveHead(nn.Module):
+class ContrastiveHead(Head):
     """Hidden states and quantized latents in one space, and the loss that tells them apart."""
 
     def __init__(
@@ -116,16 +117,13 @@ class ContrastiveHead(nn.Module):
         targets = self.project_targets(vectors)
         return ContrastiveOutput(self.project_states(hidden), targets, perplexity)
 
-    def outputs(
-        self,
-        both: ContrastiveOutput,
-        masked: Tensor | None,
-        negatives: Tensor | None,
-        padding_mask: Tensor | None,
-    ) -> Outputs:
+    def named_outputs(self, hidden: Tensor, reading: Reading) -> Outputs:
         """Both sides under transformers' names, and the losses where negatives are given."""
+        masked = reading.more.get("masked")
+        negatives = reading.inputs.get("sampled_negative_indices")
+        both = self(hidden, reading.more["latents"], masked)
         outputs = {
-            "projected_states": Output(both.states, padding_mask),
+            "projected_states": Output(both.states, reading.positions),
             **asides(
                 projected_quantized_states=both.targets, codevector_perplexity=both.perplexity
             ),

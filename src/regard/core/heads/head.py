@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import NamedTuple
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -14,14 +15,53 @@ from regard.core.feedforward import ACTIVATIONS, FeedForward
 from regard.core.frontends.embedding import Table
 from regard.core.linear import Linear
 from regard.core.norm import Norm
-from regard.core.output import Output, Outputs
+from regard.core.output import Output, OutputOptions, Outputs
 from regard.core.quantized_linear import PackedWeight
 from regard.system import disk
 
+_OF_INPUTS = ("classify", "next", "choice")  # the tasks with one label for each input
 _EXCLUDED = 1e6  # what scores of excluded positions lose; transformers' number
 
 
-class LMHead(nn.Module):
+@dataclass
+class Reading:
+    """What heads may ask of the call whose hidden states they read, besides those."""
+
+    main: Tensor | None  # the first input
+    padding_mask: Tensor | None = None  # of it: True at what is no padding, or was observed
+    front: Any = None  # the front end that read it
+    pool: Pool | None = None  # that of the model
+    inputs: Mapping[str, Tensor] = field(default_factory=dict)  # all of them, by name
+    more: Mapping[str, Tensor] = field(default_factory=dict)  # what the front end took besides
+    options: OutputOptions = field(default_factory=OutputOptions)
+    order: Any = None  # the patches that the encoder has seen, where others are hidden (MAE)
+    pretrains: bool = False  # whether the head of a language model stands beside one of labels
+
+    @property
+    def positions(self) -> Tensor | None:
+        """The padding mask of hidden states: convolutions shorten sound."""
+        if self.front is None:
+            return self.padding_mask
+        mask: Tensor | None = self.front.output_padding_mask(self.padding_mask)
+        return mask
+
+
+class Head(nn.Module):
+    """Abstract: what stands on hidden states."""
+
+    leads = False  # whether its outputs come before the hidden states
+
+    def named_outputs(self, hidden: Tensor, reading: Reading) -> Outputs:
+        """What it says of hidden states [B, T, D], under the names of transformers."""
+        raise NotImplementedError
+
+    def prediction(self, hidden: Tensor, reading: Reading) -> Tensor:
+        """The one tensor that answers: logits, forecasts, a vector. A head of pre-training alone
+        answers nothing, and leaves the hidden states as they are."""
+        return hidden
+
+
+class LMHead(Head):
     """The language-model head: logits for each token of the vocabulary, from a table of its own or
     tied to the embedding. A bias that is only `kept` is there for the files that hold it."""
 
@@ -56,6 +96,14 @@ class LMHead(nn.Module):
             return self.packed(x)
         return functional.linear(x, self.table.weight, self.bias)
 
+    def prediction(self, hidden: Tensor, reading: Reading) -> Tensor:
+        logits: Tensor = self(hidden)
+        return logits
+
+    def named_outputs(self, hidden: Tensor, reading: Reading) -> Outputs:
+        name = "prediction_logits" if reading.pretrains else "logits"
+        return {name: Output(self(hidden), reading.positions)}
+
     def pack(self, kind: Callable[[Tensor, Tensor | None], PackedWeight]) -> None:
         """As `Linear.pack`; the table stays for those that look tokens up in it: few of its rows,
         if it is in a file."""
@@ -84,7 +132,7 @@ class PoolProjection(NamedTuple):
     bias: bool = False
 
 
-class Pool(nn.Module):
+class Pool(Head):
     """Pooling: [B, T, D] → [B, D], one position or the mean of the tokens, through a dense layer if
     there is an activation.
 
@@ -136,12 +184,23 @@ class Pool(nn.Module):
             pooled = self.project(pooled)
         return pooled
 
-    def named(self, vector: Output, hidden: Outputs, reads: str) -> Outputs:
-        """The pooled vector beside the hidden states, as transformers names and orders them."""
-        if self.project is None or self.project.bias is not None:
-            return {**hidden, "pooler_output": vector}
+    @property
+    def leads(self) -> bool:  # type: ignore[override]
         # A projection to the shared space, which has no bias, makes it one tower of CLIP.
-        return {"image_embeds" if reads == "pixels" else "text_embeds": vector, **hidden}
+        return self.project is not None and self.project.bias is None
+
+    def prediction(self, hidden: Tensor, reading: Reading) -> Tensor:
+        mask = reading.positions
+        if self.which == "last" and reading.options.pad is not None:
+            # As transformers finds the last token of a text, whatever its mask.
+            mask = reading.options.unpadded(reading.main)
+        vector: Tensor = self(hidden, mask, reading.main)
+        return vector
+
+    def named_outputs(self, hidden: Tensor, reading: Reading) -> Outputs:
+        embeds = "image_embeds" if reading.main.is_floating_point() else "text_embeds"
+        name = embeds if self.leads else "pooler_output"
+        return {name: Output(self.prediction(hidden, reading))}
 
     def _select(self, x: Tensor, padding_mask: Tensor | None, tokens: Tensor | None) -> Tensor:
         """One position of each row, or the mean of its tokens: [B, D]."""
@@ -196,11 +255,37 @@ class HeadFeedForward(nn.Module):
         return self.norm(x + self.dropout(self.feedforward(self.dropout(x))))
 
 
-class ClassifierHead(nn.Module):
-    """Logits of classes: [..., D] → [..., count], of what `scores` names: "positions", each by
-    itself, the "pooled" vector, or the "mean" of all positions.
+class LabelHead(Head):
+    """Abstract: logits of labels, of each position, or of one vector for the whole input."""
 
-    `separator` is the token after a question whose scores are taken out of the competition.
+    task = "classify"  # its outputs are named by it
+    separator: int | None = None  # the token after a question that cannot be the answer
+    per_token = True  # it reads the hidden states of several positions itself
+
+    def by_name(self, logits: Tensor, hidden: Tensor) -> dict[str, Tensor]:
+        """The logits under the names of transformers."""
+        return {"logits": logits}
+
+    def prediction(self, hidden: Tensor, reading: Reading) -> Tensor:
+        """[B, T, count] if each token has a label, else [B, count]."""
+        return without_question(self(hidden), reading.main, self.separator)
+
+    def named_outputs(self, hidden: Tensor, reading: Reading) -> Outputs:
+        logits = self.prediction(hidden, reading)
+        named = self.by_name(logits, hidden)
+        if reading.pretrains:
+            # ALBERT predicts the order of two sentences, and its output has a name of its own.
+            is_order = (reading.options.architecture or "").startswith("Albert")
+            named = {"sop_logits" if is_order else "seq_relationship_logits": logits}
+        mask = reading.positions if logits.ndim == 3 else None
+        return {name: Output(value, mask) for name, value in named.items()}
+
+
+class ClassifierHead(LabelHead):
+    """Logits of classes: [..., D] → [..., count], of each position, or of a pooled vector.
+
+    The pool is that of the model, or one of its own. `separator` is the token after a question
+    whose scores are taken out of the competition.
     """
 
     def __init__(
@@ -208,7 +293,7 @@ class ClassifierHead(nn.Module):
         d_model: int,
         count: int,
         *,
-        scores: str,
+        task: str,
         hidden: str | None,
         bias: bool,
         dropout: float,
@@ -216,9 +301,9 @@ class ClassifierHead(nn.Module):
         separator: int | None = None,
     ) -> None:
         super().__init__()
-        self.task = "classify"  # its outputs are named by it
-        self.scores = scores
-        self.per_token = scores == "positions"
+        self.task = task
+        self.per_token = task not in _OF_INPUTS
+        self.pool: Pool | None = None
         self.feedforward = feedforward
         self.separator = separator
         self.dense = Linear(d_model, d_model) if hidden else None
@@ -233,8 +318,11 @@ class ClassifierHead(nn.Module):
             x = self.activation(self.dense(x))
         return self.output(self.dropout(x))
 
+    def prediction(self, hidden: Tensor, reading: Reading) -> Tensor:
+        pool = None if self.per_token else self.pool or reading.pool
+        return super().prediction(pool.prediction(hidden, reading) if pool else hidden, reading)
+
     def by_name(self, logits: Tensor, hidden: Tensor) -> dict[str, Tensor]:
-        """The logits under the names of transformers."""
         match self.task:
             case "answer":  # [B, T, 2]: two scores for each token
                 return {"start_logits": logits[..., 0], "end_logits": logits[..., 1]}
@@ -244,14 +332,9 @@ class ClassifierHead(nn.Module):
                 return {"logits": logits}
 
 
-class DistilledHead(nn.Module):
+class DistilledHead(LabelHead):
     """DeiT's head: the mean of the logits that the first positions give, each through its own map:
     [B, T, D] → [B, count]."""
-
-    task = "classify"
-    scores = "positions"
-    separator = None  # it answers no questions
-    per_token = True  # it reads hidden states of several positions itself
 
     def __init__(self, d_model: int, count: int, voters: int) -> None:
         super().__init__()

@@ -9,6 +9,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from regard.core.frontends.patch_embedding import PatchShape, VisiblePatches
+from regard.core.heads.head import Head, Reading
 from regard.core.linear import Linear, normal
 from regard.core.output import Output, Outputs, asides
 from regard.core.positions.positional_encoding import FixedPosition
@@ -19,7 +20,7 @@ _MASKED_PIXELS_EPS = 1e-5
 _VARIANCE_EPS = 1e-6  # the authors' code: a patch of one colour has no variance
 
 
-class PixelDecoder(nn.Module):
+class PixelDecoder(Head):
     """A small Transformer from the hidden states of visible patches to the pixels of all patches.
 
     Pixels of a patch are in the order row, column, channel (He et al. 2022).
@@ -71,14 +72,18 @@ class PixelDecoder(nn.Module):
         squares = (predicted - self.targets(patches)).square().mean(dim=-1)
         return squares * masked
 
-    def outputs(self, hidden: Tensor, patches: Tensor, order: VisiblePatches) -> Outputs:
+    def named_outputs(self, hidden: Tensor, reading: Reading) -> Outputs:
         """The pixels and their loss, under transformers' names (MAE)."""
+        order = reading.order
+        if order is None:
+            return {}
+        patches = reading.front.unfold(reading.main)
         predicted = self(hidden, order)
         loss = self.error(predicted, patches, order.masked).sum() / order.masked.sum()
         return {**asides(loss=loss), "logits": Output(predicted)}
 
 
-class PixelShuffleHead(nn.Module):
+class PixelShuffleHead(Head):
     """SimMIM's one-layer decoder (Xie et al. 2022): a 1 × 1 convolution and a pixel shuffle.
 
     A convolution of that size is a linear map of each position, so it is one here.
@@ -118,11 +123,13 @@ class PixelShuffleHead(nn.Module):
         """The mean absolute error of the pixels of each masked patch, 0 at visible ones: [B, N]."""
         return (predicted - patches).abs().mean(dim=-1) * masked
 
-    def outputs(self, hidden: Tensor, patches: Tensor, masked: Tensor | None) -> Outputs:
+    def named_outputs(self, hidden: Tensor, reading: Reading) -> Outputs:
         """The image, and the loss of its masked patches where some are."""
+        masked = reading.more.get("masked")
         image = {"reconstruction": Output(self.image(hidden))}
         if masked is None:
             return image
+        patches = reading.front.unfold(reading.main)
         error = self.error(self(hidden), patches, masked)  # [B, N]
         # In transformers a small number is added to the masked pixels, which may be none.
         count = masked.sum() + _MASKED_PIXELS_EPS / self.patch**2

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
-
 import torch
 from torch import Tensor, distributions, nn
 
 from regard.core.dropout import Dropout
 from regard.core.frontends.series_patches import Scaling
+from regard.core.heads.head import Head, Reading
 from regard.core.linear import Linear
 from regard.core.output import Output, Outputs, asides
 
@@ -97,15 +96,27 @@ def _pooled(hidden: Tensor, pool: str | None) -> Tensor:
             return hidden.flatten(1)
 
 
-class Window(NamedTuple):
-    """What heads may know of the inputs of an encoder of time series."""
+class SeriesHead(Head):
+    """Abstract: what follows of the hidden states [B·C, N, D] of a time series."""
 
-    scaling: Scaling
-    patches: Tensor  # [B, C, N, P], normalized
-    masked: Tensor | None = None  # [B, C, N], True where a patch was hidden in pre-training
+    leads = True
+
+    def mean(self, hidden: Tensor, scaling: Scaling) -> Tensor:
+        """Points: of a distribution its mean."""
+        predicted: Tensor = self(hidden, scaling)
+        return predicted
+
+    def prediction(self, hidden: Tensor, reading: Reading) -> Tensor:
+        return self.mean(hidden, _scaling(reading))
 
 
-class ForecastHead(nn.Module):
+def _scaling(reading: Reading) -> Scaling:
+    """The statistics of the windows of a call, by which a forecast is scaled back."""
+    scaling: Scaling = reading.front.scaling(reading.main, reading.padding_mask)
+    return scaling
+
+
+class ForecastHead(SeriesHead):
     """Forecasts of each channel from its own hidden states, on the scale of its window.
 
     `width` is that of what is pooled. Points [B, H, C], quantiles [B, H, C, Q], or the parameters
@@ -145,10 +156,11 @@ class ForecastHead(nn.Module):
         by_level = output.unflatten(1, (self.horizon, self.quantiles))  # [B·C, H, Q]
         return scaling.invert(self._steps_first(by_level))
 
-    def outputs(self, hidden: Tensor, window: Window) -> Outputs:
+    def named_outputs(self, hidden: Tensor, reading: Reading) -> Outputs:
         """What transformers gives of forecasts."""
-        forecasts = Output(self(hidden, window.scaling))
-        return {"prediction_outputs": forecasts, **asides(**window.scaling._asdict())}
+        scaling = _scaling(reading)
+        forecasts = Output(self(hidden, scaling))
+        return {"prediction_outputs": forecasts, **asides(**scaling._asdict())}
 
     def distribution(self, hidden: Tensor, scaling: Scaling) -> distributions.Distribution:
         """The distribution of the forecasts, where that is what they are."""
@@ -168,7 +180,7 @@ class ForecastHead(nn.Module):
         return x.unflatten(0, (-1, self.channels)).transpose(1, 2)
 
 
-class PatchHead(nn.Module):
+class PatchHead(SeriesHead):
     """The normalised values of each patch: [B·C, N, D] → [B, C, N, P]."""
 
     def __init__(
@@ -185,22 +197,20 @@ class PatchHead(nn.Module):
         # The class token has no patch to reconstruct.
         return values[:, :, 1:] if self.class_token else values
 
-    def outputs(self, hidden: Tensor, window: Window) -> Outputs:
+    def named_outputs(self, hidden: Tensor, reading: Reading) -> Outputs:
         """The reconstruction, and its loss over masked patches; nothing where none are masked."""
-        if window.masked is None:
+        masked = reading.more.get("masked")
+        if masked is None:
             return {}
-        predicted = self(hidden, window.scaling)
+        patches = reading.front.patches(reading.main, reading.padding_mask)[0]
+        predicted = self(hidden, _scaling(reading))
         # On normalized values, and of masked patches only (transformers' loss).
-        errors = (predicted - window.patches).square().mean(dim=-1)
-        loss = (errors * window.masked).sum() / (window.masked.sum() + 1e-10)
+        errors = (predicted - patches).square().mean(dim=-1)
+        loss = (errors * masked).sum() / (masked.sum() + 1e-10)
         return {**asides(loss=loss), "prediction_output": Output(predicted)}
 
-    def mean(self, hidden: Tensor, scaling: Scaling) -> Tensor:
-        """The reconstruction: points."""
-        return self(hidden, scaling)
 
-
-class ChannelHead(nn.Module):
+class ChannelHead(SeriesHead):
     """Logits or numbers of a series, from the pooled vectors of all its channels: [B, count]."""
 
     def __init__(
@@ -238,9 +248,9 @@ class ChannelHead(nn.Module):
         least, most = self.bounds
         return output.sigmoid() * (most - least) + least
 
-    def outputs(self, hidden: Tensor, window: Window) -> Outputs:
+    def named_outputs(self, hidden: Tensor, reading: Reading) -> Outputs:
         """Logits, or the numbers of a regression, under transformers' names."""
-        predicted = self(hidden, window.scaling)
+        predicted = self(hidden, _scaling(reading))
         if self.task == "classify":
             return {"prediction_logits": Output(predicted)}
         if isinstance(predicted, tuple):
@@ -253,6 +263,3 @@ class ChannelHead(nn.Module):
         not on the scale of its window."""
         predicted = self(hidden, scaling)
         return predicted if isinstance(predicted, Tensor) else predicted[0]
-
-
-SeriesHead = ForecastHead | PatchHead | ChannelHead

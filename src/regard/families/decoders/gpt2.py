@@ -161,7 +161,7 @@ class GptFamily:
         length = _position_count(model)
         token_module, position_module = self.embeddings
         rules: list[Rule] = [
-            *embedding_rules(model.tied, f"transformer.{token_module}.weight", "lm_head.weight"),
+            *embedding_rules(model, f"transformer.{token_module}.weight", "lm_head.weight"),
             Rename("tokens.position.table", f"transformer.{position_module}.weight"),
             *per_layer(model.stack.layers, self._block_rules(length)),
         ]

@@ -110,9 +110,7 @@ def to_spec(config: Mapping[str, Any], stored: Collection[str] = ()) -> spec.Dec
 
 def tensor_table(model: spec.Decoder, positions: int) -> list[Rule]:
     return [
-        *embedding_rules(
-            model.tied, "gpt_neox.embed_in.weight", "embed_out.weight", "lm_head.weight"
-        ),
+        *embedding_rules(model, "gpt_neox.embed_in.weight", "embed_out.weight", "lm_head.weight"),
         *per_layer(model.stack.layers, _block_rules(model, positions)),
         *module_rules("stack.final_norm", "gpt_neox.final_layer_norm"),
     ]

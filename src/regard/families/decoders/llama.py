@@ -176,7 +176,7 @@ class LlamaFamily:
 
     def tensor_table(self, model: spec.Decoder, positions: int) -> list[Rule]:
         return [
-            *embedding_rules(model.tied, "model.embed_tokens.weight", "lm_head.weight"),
+            *embedding_rules(model, "model.embed_tokens.weight", "lm_head.weight"),
             *per_layer(model.stack.layers, self._block_rules(model)),
             *module_rules("stack.final_norm", "model.norm", bias=False),
         ]

@@ -46,7 +46,7 @@ def preset(name: str, vocabulary: int, context: int, **changes: Any) -> spec.Dec
         s["d_model"],
         spec.Tokens(vocabulary, None, scale=False, dropout=s["dropout"]),
         spec.Stack.of(s["layers"], block, spec.CausalMask(), spec.Rope(), norm),
-        spec.LMHead(scale=s["d_model"] ** -0.5),
+        (spec.LMHead(scale=s["d_model"] ** -0.5),),
     )
 
 

@@ -1,7 +1,6 @@
 """Decoders that classify a text instead of continuing it (...ForSequenceClassification).
 
-The same stack without a language-model head: the labels are scored from the last token. As a spec
-that is a causal encoder, so that everything done with classifiers is done with these.
+The same decoder with another head: the labels are scored from the last token.
 """
 
 from __future__ import annotations
@@ -12,8 +11,7 @@ from typing import Any, ClassVar
 
 from regard import spec
 from regard.families.classifier_labels import classifier_head, label_count, label_names
-from regard.families.tensor_table import ParameterRule, Rename, Rule
-from regard.system.errors import ModelError
+from regard.families.tensor_table import Rename, Rule
 
 SUFFIX = "ForSequenceClassification"
 
@@ -24,7 +22,7 @@ class WithSequenceClassifier:
 
     decoders: Any
     class_prefix: str  # of its architectures: "GPT2" in GPT2ForSequenceClassification
-    SPEC_TYPES: ClassVar = (spec.Decoder | spec.Encoder, spec.Tokens)
+    SPEC_TYPES: ClassVar = (spec.Decoder, spec.Tokens)
 
     @property
     def PREFIX(self) -> str:
@@ -32,20 +30,18 @@ class WithSequenceClassifier:
 
     # -------------------------------------------------------------- spec → config.json
 
-    def to_config(self, model: spec.Decoder | spec.Encoder, positions: int) -> dict[str, Any]:
-        if isinstance(model, spec.Decoder):
-            return dict(self.decoders.to_config(model, positions))
+    def to_config(self, model: spec.Decoder, positions: int) -> dict[str, Any]:
+        config = dict(self.decoders.to_config(model, positions))
         labels = classifier_head(model)
-        config = dict(self.decoders.to_config(_as_decoder(model), positions))
+        if labels is None:
+            return config
         config["architectures"] = [self.class_prefix + SUFFIX]
-        del config["tie_word_embeddings"]  # there is nothing to tie
-        return {**config, **label_names(labels.count if labels else 1)}
+        del config["tie_word_embeddings"]
+        return {**config, **label_names(labels.count)}
 
     # -------------------------------------------------------------- config.json → spec
 
-    def to_spec(
-        self, config: Mapping[str, Any], stored: Collection[str] = ()
-    ) -> spec.Decoder | spec.Encoder:
+    def to_spec(self, config: Mapping[str, Any], stored: Collection[str] = ()) -> spec.Decoder:
         model: spec.Decoder = self.decoders.to_spec(config, stored)
         architectures = config.get("architectures")
         if not isinstance(architectures, list) or not architectures:
@@ -53,33 +49,13 @@ class WithSequenceClassifier:
         if architectures[0] != self.class_prefix + SUFFIX:
             return model
         labels = spec.ClassifierHead(label_count(config), bias=False)
-        pool = spec.Pool("last", None)
-        return spec.Encoder(model.d_model, model.tokens, model.stack, pool, labels=labels)
+        # There is nothing to tie.
+        return replace(model, heads=(spec.Pool("last", None), labels), tied=True)
 
     # -------------------------------------------------------------- tensors
 
-    def tensor_table(self, model: spec.Decoder | spec.Encoder, positions: int) -> list[Rule]:
-        if isinstance(model, spec.Decoder):
-            return list(self.decoders.tensor_table(model, positions))
-        rules: list[Rule] = self.decoders.tensor_table(_as_decoder(model), positions)
-        classifier = Rename("labels.output.weight", "score.weight")
-        return [*(_of_encoder(rule) for rule in rules), classifier]
-
-
-def _as_decoder(model: spec.Encoder) -> spec.Decoder:
-    if model.pool is None or model.pool.which != "last":
-        raise ModelError(
-            "a sequence classifier of a decoder needs Pool('last')",
-            "set pool=Pool('last'), or save the model as an encoder",
-        )
-    return spec.Decoder(model.d_model, model.tokens, model.stack)
-
-
-def _of_encoder(rule: Rule) -> Rule:
-    """A decoder's rule for the encoder, whose embeddings are called `input` instead of `tokens`."""
-    if not isinstance(rule, ParameterRule) or not rule.parameter.startswith("tokens."):
-        return rule
-    parameter = f"input.{rule.parameter.removeprefix('tokens.')}"
-    if isinstance(rule, Rename):
-        return Rename(parameter, rule.hf)  # without aliases: no output matrix is tied to it
-    return replace(rule, parameter=parameter)
+    def tensor_table(self, model: spec.Decoder, positions: int) -> list[Rule]:
+        rules: list[Rule] = self.decoders.tensor_table(model, positions)
+        if model.labels is None:
+            return rules
+        return [*rules, Rename("labels.output.weight", "score.weight")]

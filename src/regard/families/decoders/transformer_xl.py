@@ -47,7 +47,7 @@ def preset(name: str, vocabulary: int, context: int, **changes: Any) -> spec.Dec
     stack = model.stack.with_blocks(attention=attention, residual=spec.PostNorm())
     tokens = replace(model.tokens, scale=True)
     stack = replace(stack, final=None)
-    return replace(model, tokens=tokens, stack=stack, head=spec.LMHead(bias=True))
+    return replace(model, tokens=tokens, stack=stack, heads=(spec.LMHead(bias=True),))
 
 
 PRESETS = {"transformer-xl": PresetFamily("decoder", preset, SIZES, DEFAULTS, 267_735, 150, "base")}

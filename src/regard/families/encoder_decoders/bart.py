@@ -8,7 +8,7 @@ reads the text on both sides, and scores the labels from the decoder's state at 
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from regard import spec
@@ -118,7 +118,7 @@ class BartFamily:
             "vocab_size": model.target.vocabulary,
             "tie_word_embeddings": True,
         }
-        if model.labels is None or model.pool is None:
+        if not isinstance(model.labels, spec.ClassifierHead) or model.pool is None:
             return config
         del config["regard_head_bias"]  # there are no logits over the vocabulary
         config["architectures"] = [self.class_prefix + SUFFIX]
@@ -145,7 +145,7 @@ class BartFamily:
             dropout = values["classifier_dropout"]  # on the input of both layers of the head
             end = spec.EndToken(token_id(config, "eos_token_id", _END), "last")
             labels = spec.ClassifierHead(label_count(config), dropout=dropout)
-            return replace(model, pool=spec.Pool(end, "tanh", dropout), labels=labels)
+            return model.with_heads(spec.Pool(end, "tanh", dropout), labels)
         # The file of a base model without its head has no bias of the logits.
         bias = values["regard_head_bias"] and (not stored or _LOGITS_BIAS in stored)
         return encoder_decoder(values, tokens, tokens, self.residual, bias=bias)

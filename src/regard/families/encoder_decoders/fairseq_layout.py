@@ -84,7 +84,7 @@ def stack_keys(model: spec.EncoderDecoder) -> dict[str, Any]:
         **both_sides_config(model.d_model, model.encoder, model.decoder),
         "scale_embedding": model.target.scale,
     }
-    if not model.head.bias:
+    if model.head is None or not model.head.bias:
         config["regard_head_bias"] = False
     return config
 
@@ -127,7 +127,7 @@ def encoder_decoder(
         target=target,
         encoder=encoder,
         decoder=decoder,
-        head=spec.LMHead(bias),
+        heads=(spec.LMHead(bias),),
         share=share,
     )
 
@@ -221,7 +221,7 @@ def _cross_attention_rules(name: str, hf: str, attention: spec.Attention) -> lis
 def logits_bias_rule(model: spec.EncoderDecoder) -> Rule:
     """The bias of the logits, [1, V] in the file, which is stored even if it is zeros."""
     shape = (1, model.target.vocabulary)
-    if model.head.bias:
+    if model.head is not None and model.head.bias:
         return Reshape("head.bias", "final_logits_bias", shape)
     return Constant("final_logits_bias", lambda: torch.zeros(shape))
 

@@ -71,7 +71,7 @@ def preset(name: str, vocabulary: int, context: int, **changes: Any) -> spec.Enc
     )
     tokens = spec.Tokens(vocabulary, None, scale=False, dropout=dropout)
     lm_head = spec.LMHead(scale=d_model**-0.5)
-    return spec.EncoderDecoder(d_model, tokens, tokens, encoder, decoder, lm_head)
+    return spec.EncoderDecoder(d_model, tokens, tokens, encoder, decoder, (lm_head,))
 
 
 # ------------------------------------------------------------------ files

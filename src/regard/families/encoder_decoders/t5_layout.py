@@ -99,7 +99,7 @@ class T5Family:
             "tie_word_embeddings": model.share == "all",
         }
         if self.can_scale:
-            config["scale_decoder_outputs"] = model.head.scale != 1.0
+            config["scale_decoder_outputs"] = bool(model.head and model.head.scale != 1.0)
         return config
 
     # -------------------------------------------------------------- config.json → spec
@@ -147,7 +147,7 @@ class T5Family:
         untied = has_own_matrix and not scaled
         lm_head = spec.LMHead(scale=d_model**-0.5 if scaled else 1.0)
         share: Any = "inputs" if untied else "all"
-        return spec.EncoderDecoder(d_model, tokens, tokens, encoder, decoder, lm_head, share)
+        return spec.EncoderDecoder(d_model, tokens, tokens, encoder, decoder, (lm_head,), share)
 
     def _scales(self, config: Mapping[str, Any]) -> bool:
         """Whether it is version 1.0, which scales and ties; 1.1 does neither."""

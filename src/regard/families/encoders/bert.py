@@ -66,9 +66,9 @@ def preset(
     transform = spec.HeadTransform(s["d_model"], s["activation"], NORM)
     head = spec.LMHead(True, transform=transform)
     if not next_sentence:
-        return encoder(s, vocabulary, context, head=head)
+        return encoder(s, vocabulary, context, head)
     labels = spec.ClassifierHead(2, "next")
-    return encoder(s, vocabulary, context, pool=spec.Pool(), head=head, labels=labels)
+    return encoder(s, vocabulary, context, spec.Pool(), head, labels)
 
 
 PRESETS = {
@@ -84,11 +84,15 @@ def classifier(
     """A named size that classifies a text by its first token into `count` classes."""
     s = transformer_settings("bert", SIZES, name, DEFAULTS, changes)
     labels = spec.ClassifierHead(count, dropout=s["dropout"])
-    return encoder(s, vocabulary, context, pool=spec.Pool(), labels=labels)
+    return encoder(s, vocabulary, context, spec.Pool(), labels)
 
 
 def encoder(
-    settings: Any, vocabulary: int, context: int, embedding_size: int | None = None, **heads: Any
+    settings: Any,
+    vocabulary: int,
+    context: int,
+    *heads: spec.Head,
+    embedding_size: int | None = None,
 ) -> spec.Encoder:
     """The encoder of these settings, with the given heads.
 
@@ -110,7 +114,7 @@ def encoder(
         norm=NORM,
         width=None if embedding_size == s["d_model"] else embedding_size,
     )
-    return spec.Encoder(s["d_model"], tokens, spec.Stack.of(s["layers"], block, mask), **heads)
+    return spec.Encoder(s["d_model"], tokens, spec.Stack.of(s["layers"], block, mask), heads)
 
 
 # ------------------------------------------------------------------ files

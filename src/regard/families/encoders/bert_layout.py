@@ -238,9 +238,11 @@ class BertFamily:
             d_model,
             tokens,
             stack,
-            self._pool(heads.task, values),
-            lm_head,
-            self._classifier(heads.task, values, config),
+            spec.heads(
+                self._pool(heads.task, values),
+                lm_head,
+                self._classifier(heads.task, values, config),
+            ),
         )
 
     def _heads(self, config: Mapping[str, Any], stored: Collection[str]) -> Heads:

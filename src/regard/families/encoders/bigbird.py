@@ -117,11 +117,12 @@ def to_spec(config: Mapping[str, Any], stored: Collection[str] = ()) -> spec.Enc
     if values["attention_type"] == "block_sparse":
         stack = _block_sparse(stack, values["block_size"], values["num_random_blocks"])
     tokens = replace(model.tokens, scale=values["rescale_embeddings"])
+    model = replace(model, input=tokens, stack=stack)
     labels = model.labels
     if isinstance(labels, spec.ClassifierHead) and labels.task == "answer":
         separator = token_id(config, "sep_token_id", _SEPARATOR)
-        labels = replace(labels, excludes=spec.QuestionTokens(separator))
-    return replace(model, input=tokens, stack=stack, labels=labels)
+        return model.with_head(replace(labels, excludes=spec.QuestionTokens(separator)))
+    return model
 
 
 def _block_sparse(stack: spec.Stack, size: int, random_blocks: int) -> spec.Stack:

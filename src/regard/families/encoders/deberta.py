@@ -160,7 +160,8 @@ def to_spec(config: Mapping[str, Any], stored: Collection[str] = ()) -> spec.Enc
         tokens = replace(tokens, position=None)
     pool_activation = parse_activation(values["pooler_hidden_act"])
     pool = spec.Pool("first", pool_activation, values["pooler_dropout"])
-    return replace(model, input=tokens, stack=stack, pool=pool if model.pool else None)
+    model = replace(model, input=tokens, stack=stack)
+    return model.with_head(pool) if model.pool else model
 
 
 def with_old_names(stored: Collection[str]) -> list[str]:

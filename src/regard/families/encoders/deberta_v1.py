@@ -117,12 +117,9 @@ def to_spec(config: Mapping[str, Any], stored: Collection[str] = ()) -> spec.Enc
         tokens = replace(tokens, position=None)
     activation = parse_activation(values["pooler_hidden_act"])
     pool = spec.Pool("first", activation, values["pooler_dropout"])
-    return replace(
-        model,
-        input=tokens,
-        stack=model.stack.with_blocks(attention=attention, position=position),
-        pool=pool if model.pool else None,
-    )
+    stack = model.stack.with_blocks(attention=attention, position=position)
+    model = replace(model, input=tokens, stack=stack)
+    return model.with_head(pool) if model.pool else model
 
 
 # ------------------------------------------------------------------ tensors

@@ -55,14 +55,14 @@ def preset(
     s = transformer_settings("electra", SIZES, name, DEFAULTS, changes)
     width = s["width"]
     detection = spec.ClassifierHead(1, "detect", "gelu")
-    discriminator = encoder(s, vocabulary, context, width, labels=detection)
+    discriminator = encoder(s, vocabulary, context, detection, embedding_size=width)
     small = dict(s)
     for key in ("heads", "d_ff"):
         small[key] = max(1, round(s[key] * s["generator"]))
     # Heads keep their size, so that d_model follows from their number.
     small["d_model"] = small["heads"] * s["d_k"]
     lm_head = spec.LMHead(True, transform=spec.HeadTransform(width, "gelu", NORM))
-    generator = encoder(small, vocabulary, context, width, head=lm_head)
+    generator = encoder(small, vocabulary, context, lm_head, embedding_size=width)
     return discriminator, generator
 
 

@@ -153,7 +153,7 @@ def to_spec(config: Mapping[str, Any], stored: Collection[str] = ()) -> spec.Dec
     lm_head = spec.LMHead("kept") if architecture.language_model else None
     if architecture.spec_type is spec.Decoder:
         assert lm_head is not None
-        return spec.Decoder(d_model, tokens, stack, lm_head, tied=False)
+        return spec.Decoder(d_model, tokens, stack, (lm_head,), tied=False)
     pool = None
     labels = None
     if architecture.task == "classify":
@@ -162,7 +162,7 @@ def to_spec(config: Mapping[str, Any], stored: Collection[str] = ()) -> spec.Dec
         labels = spec.ClassifierHead(label_count(config), dropout=dropout)
     elif architecture.task:
         labels = spec.ClassifierHead(2, architecture.task)
-    return spec.Encoder(d_model, tokens, stack, pool, lm_head, labels, tied=False)
+    return spec.Encoder(d_model, tokens, stack, spec.heads(pool, lm_head, labels), tied=False)
 
 
 def _architecture(config: Mapping[str, Any], stored: Collection[str]) -> _Architecture:

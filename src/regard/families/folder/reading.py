@@ -216,7 +216,9 @@ def _from_config(
         warnings.warn(message, UnknownKeyWarning, stacklevel=4)
     _check_architecture(config, model)
     ids = None
-    if isinstance(model, specs.EncoderDecoder | specs.SequenceToSequence):
+    if isinstance(model, specs.EncoderDecoder | specs.SequenceToSequence) and (
+        model.head is not None or config.get("eos_token_id") is not None
+    ):
         ids = special_token_ids(config, read_generation_config(folder))
     return ModelFolder(model, {}, ids, config, tuple(unknown))
 
@@ -249,15 +251,11 @@ def _without_key(config: Mapping[str, Any], key: str) -> dict[str, Any]:
 
 
 def _check_architecture(config: Mapping[str, Any], model: specs.Model) -> None:
-    """Refuses decoders and encoder–decoders with other heads than a language model's.
-
-    Encoders have many heads, and their families check the architecture themselves; so does BART,
-    which can classify.
+    """Refuses decoders and encoder–decoders that their family reads as language models, and that
+    have another head. Families of encoders check the architecture themselves.
     """
     architectures = config.get("architectures")
-    if not isinstance(model, (specs.Decoder, specs.EncoderDecoder)):
-        return
-    if isinstance(model, specs.EncoderDecoder) and model.labels is not None:
+    if not isinstance(model, (specs.Decoder, specs.EncoderDecoder)) or model.head is None:
         return
     if not isinstance(architectures, list) or not architectures:
         return
@@ -307,11 +305,6 @@ def with_classifier(
         changed["label2id"] = {label: i for i, label in enumerate(labels)}
     model, _ = _to_spec(changed, [])
     _check_architecture(changed, model)
-    if not isinstance(model, specs.Encoder):
-        raise ModelError(
-            f"training a classifier on an encoder–decoder ({model_type}) is not supported",
-            "use an encoder, such as BERT",
-        )
     return model, changed
 
 

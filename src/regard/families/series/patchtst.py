@@ -139,7 +139,7 @@ def to_spec(config: Mapping[str, Any], stored: Collection[str] = ()) -> spec.Enc
     # Positions are added at the input; attention itself knows none.
     stack = spec.Stack.of(values["num_hidden_layers"], _block(values))
     head = head_from_config(kind, config, values)
-    return spec.Encoder(values["d_model"], windows, stack, series=head)
+    return spec.Encoder(values["d_model"], windows, stack, spec.heads(head))
 
 
 def _block(values: Mapping[str, Any]) -> spec.Block:

@@ -125,7 +125,7 @@ class SpeechEncoderFamily:
         if _architecture(config) == _PRETRAINING:
             contrastive = _contrastive_head(values)
         return spec.Encoder(
-            values["hidden_size"], waves, stack, pool, labels=labels, contrastive=contrastive
+            values["hidden_size"], waves, stack, spec.heads(pool, labels, contrastive)
         )
 
     def _heads(

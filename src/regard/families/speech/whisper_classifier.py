@@ -27,7 +27,7 @@ def classifier_spec(
     """The encoder of a Whisper with a head over the mean of its positions, `width` wide."""
     pool = spec.Pool("mean", None, width=width, bias=True)
     labels = spec.ClassifierHead(label_count(config))
-    return spec.Encoder(model.d_model, model.source, model.encoder, pool, labels=labels)
+    return spec.Encoder(model.d_model, model.source, model.encoder, (pool, labels))
 
 
 def classifier_config(model: spec.Encoder, positions: int) -> dict[str, Any]:

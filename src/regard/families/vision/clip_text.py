@@ -24,7 +24,7 @@ def _encoder(
         spec.Tokens(values["vocab_size"], position, scale=False, dropout=0.0),
         # Causal: the end-of-text token, which is pooled, sees the whole text all the same.
         spec.Stack.of(values["num_hidden_layers"], block, spec.CausalMask(), final=block.norm),
-        spec.Pool(end_token, None, width=projection_dim),
+        (spec.Pool(end_token, None, width=projection_dim),),
     )
 
 

@@ -28,7 +28,7 @@ def _encoder(
         values["hidden_size"],
         patches,
         spec.Stack.of(values["num_hidden_layers"], block),
-        spec.Pool("first", None, norm=block.norm, width=projection_dim),
+        (spec.Pool("first", None, norm=block.norm, width=projection_dim),),
     )
 
 

@@ -137,7 +137,7 @@ def to_spec(config: Mapping[str, Any], stored: Collection[str] = ()) -> spec.Enc
     block = _block(values)
     stack = spec.Stack.of(values["num_hidden_layers"], block, final=block.norm)
     pool, labels = _heads(config)
-    return spec.Encoder(values["hidden_size"], patches, stack, pool, labels=labels)
+    return spec.Encoder(values["hidden_size"], patches, stack, spec.heads(pool, labels))
 
 
 def _block(values: Mapping[str, Any]) -> spec.Block:

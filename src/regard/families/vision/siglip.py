@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Collection, Mapping
-from dataclasses import replace
 from typing import Any
 
 from regard import spec
@@ -79,7 +78,7 @@ def to_spec(
             return spec.DualEncoder(text, image, _SCALE, _BIAS)
         case "SiglipForImageClassification":
             # The mean of the patches, and not the vector that the tower's own head makes.
-            return replace(image, labels=spec.ClassifierHead(label_count(config), pool="mean"))
+            return image.with_head(spec.ClassifierHead(label_count(config), pool="mean"))
     raise ModelError(
         f"the architecture {architecture!r} is not supported", f"known: {', '.join(_KINDS)}"
     )

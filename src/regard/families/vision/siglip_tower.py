@@ -65,7 +65,7 @@ def _text_encoder(
         width,
         spec.Tokens(values["vocab_size"], position, scale=False, dropout=0.0),
         spec.Stack.of(values["num_hidden_layers"], block, final=block.norm),
-        spec.Pool("final", None, width=values["projection_size"] or width, bias=True),
+        (spec.Pool("final", None, width=values["projection_size"] or width, bias=True),),
     )
 
 
@@ -123,7 +123,7 @@ def _image_encoder(
         )
         pool = spec.Pool(pooling, None)
     stack = spec.Stack.of(values["num_hidden_layers"], block, final=block.norm)
-    return spec.Encoder(values["hidden_size"], patches, stack, pool)
+    return spec.Encoder(values["hidden_size"], patches, stack, spec.heads(pool))
 
 
 def _image_config(model: spec.Encoder) -> dict[str, Any]:

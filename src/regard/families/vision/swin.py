@@ -119,7 +119,7 @@ def to_spec(config: Mapping[str, Any], stored: Collection[str] = ()) -> spec.Enc
     )
     blocks = tuple(_blocks(values, stages))
     stack = spec.Stack(blocks, blocks[0].norm, scheme=stages)
-    model = spec.Encoder(d_model, patches, stack, spec.Pool("mean", None))
+    model = spec.Encoder(d_model, patches, stack, (spec.Pool("mean", None),))
     return _with_head(model, config, values, stored)
 
 
@@ -179,7 +179,7 @@ def _with_head(
                 model, input=masked_images.with_stored_mask_token(model.patches, values, stored)
             )
         case "SwinForImageClassification":
-            return replace(model, labels=spec.ClassifierHead(label_count(config)))
+            return model.with_head(spec.ClassifierHead(label_count(config)))
         case "SwinForMaskedImageModeling":
             return masked_images.with_decoder(model, values)
         case other:

@@ -143,14 +143,14 @@ class VitFamily:
         match architecture.removeprefix(self.class_prefix):
             case "Model":
                 patches = masked_images.with_stored_mask_token(model.patches, values, stored)
-                return replace(model, input=patches, pool=self._pooler(values, stored))
+                return replace(model, input=patches, heads=spec.heads(self._pooler(values, stored)))
             case "ForMaskedImageModeling":
                 return masked_images.with_decoder(model, values)
             case "ForImageClassification":
                 labels = spec.ClassifierHead(label_count(config))
-                return replace(model, pool=spec.Pool("first", None), labels=labels)
+                return model.with_heads(spec.Pool("first", None), labels)
             case "ForImageClassificationWithTeacher" if len(self.extra_tokens) == 2:
-                return replace(model, labels=spec.DistilledHead(label_count(config), 2))
+                return model.with_heads(spec.DistilledHead(label_count(config), 2))
             case _:
                 raise ModelError(
                     f"the architecture {architecture!r} of {self.model_type} is not supported",

@@ -109,7 +109,7 @@ def to_spec(config: Mapping[str, Any], stored: Collection[str] = ()) -> spec.Enc
                 f"the architecture {other!r} of vit_mae is not supported",
                 "known: ViTMAEModel, ViTMAEForPreTraining",
             )
-    return spec.Encoder(values["hidden_size"], patches, _stack(values), pixels=pixels)
+    return spec.Encoder(values["hidden_size"], patches, _stack(values), spec.heads(pixels))
 
 
 def _stack(values: Mapping[str, Any]) -> spec.Stack:

@@ -176,8 +176,13 @@ def _classes(logits: Tensor, tensors: Tensors) -> tuple[Tensor, Tensor]:
     return cross_entropy(logits, tensors["labels"])
 
 
+def _side_tokens(core: Any, tokens: Tensor) -> dict[str, Tensor]:
+    """A decoder behind an encoder reads the same text."""
+    return {"target": tokens} if len(core.stacks()) == 2 else {}
+
+
 def _vectors(core: Any, tensors: Tensors, _unused: TokenLoss) -> LossTerms:
-    first, second = pair_vectors(core, SentencePooling(), tensors)
+    first, second = pair_vectors(core, SentencePooling(), tensors, partial(_side_tokens, core))
     return _alone(pair_loss(first, second))
 
 

@@ -118,7 +118,10 @@ class TextSource(Source):
     def wrap(
         cls, model: Any, description: Any, config: dict[str, Any], data: LabelledData
     ) -> TextEncoder:
-        model_spec.check_vocabulary("vocabulary", description.input, len(data.tokenizer))
+        model_spec.check_vocabulary("vocabulary", description.tokens, len(data.tokenizer))
+        if description.is_encoder_decoder:
+            start = data.tokenizer.special_token_id("bos")
+            config = {"decoder_start_token_id": start or 0, **config}
         return TextEncoder(model, description, data.tokenizer, config)
 
     # --- rows -------------------------------------------------------------------------------------
@@ -171,7 +174,9 @@ class TextSource(Source):
         return Batch(tensors, len(selected), np.asarray(rows))
 
     def model_inputs(self, tensors: Mapping[str, Tensor]) -> ModelInputs:
-        more = {"segments": tensors["segments"]} if "segments" in tensors else {}
+        more = self.model.side_tokens(tensors["tokens"])
+        if "segments" in tensors:
+            more["segments"] = tensors["segments"]
         return ModelInputs(tensors["tokens"], tensors["padding_mask"], more)
 
     def describe(self) -> str:

@@ -93,7 +93,7 @@ class TextClassification(TextHead, AgainstMajority):
 
     name = "classify"
     source_class = LabelledTexts
-    head_fields = "labels=ClassifierHead(CLASSES), and pool=Pool()"
+    head_fields = "heads=(Pool(), ClassifierHead(CLASSES))"
 
 
 class ImageClassification(Classification):
@@ -105,7 +105,7 @@ class ImageClassification(Classification):
     base_tasks = ("embed",)
     base_advice = "give an encoder of images, such as ViT"
     input_names = ("pixel_values",)
-    head_fields = "labels=ClassifierHead(CLASSES), and pool=Pool()"
+    head_fields = "heads=(Pool(), ClassifierHead(CLASSES))"
 
     @classmethod
     def describe(cls, setup: Setup, data: ImageData) -> spec.Model:
@@ -134,7 +134,7 @@ class SoundClassification(Classification):
     base_advice = "give an encoder of sound, such as Wav2Vec2 or Whisper"
     convertible_classes = (spec.EncoderDecoder,)
     input_names = (WAVEFORM, SPECTROGRAM)
-    head_fields = "labels=ClassifierHead(CLASSES), and pool=Pool('mean', None)"
+    head_fields = "heads=(Pool('mean', None), ClassifierHead(CLASSES))"
 
     @classmethod
     def describe(cls, setup: Setup, data: SoundData) -> spec.Encoder:
@@ -269,7 +269,7 @@ class NodeClassification(GraphObjective):
     source_class = Nodes
     source: Nodes
     head_task = "tag"
-    head_fields = "labels=ClassifierHead(CLASSES, 'tag')"
+    head_fields = "heads=(ClassifierHead(CLASSES, 'tag'),)"
 
     def batches_per_epoch(self) -> int:
         return 1
@@ -287,5 +287,5 @@ class GraphClassification(GraphObjective):
     name = "graphs"
     unit = "graphs"
     source_class = Graphs
-    head_fields = "labels=ClassifierHead(CLASSES), and pool=Pool('mean', None)"
+    head_fields = "heads=(Pool('mean', None), ClassifierHead(CLASSES))"
     cuda_graphs = False  # batches differ in their number of edges

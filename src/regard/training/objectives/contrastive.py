@@ -7,7 +7,7 @@ sentence-transformers' multiple-negatives ranking.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import replace
 from functools import partial
@@ -108,13 +108,16 @@ class TextPairs(Source):
 
 
 def pair_vectors(
-    model: Any, pool: SentencePooling, tensors: Mapping[str, Tensor]
+    model: Any,
+    pool: SentencePooling,
+    tensors: Mapping[str, Tensor],
+    side_tokens: Callable[[Tensor], dict[str, Tensor]] = lambda tokens: {},
 ) -> tuple[Tensor, Tensor]:
     """Sentence vectors of length 1 of the first and the second texts, [B, D] each."""
     # All first texts, then all second ones: [2 B, T]
     tokens = tensors["tokens"].transpose(0, 1).flatten(0, 1)
     padding_mask = tensors["padding_mask"].transpose(0, 1).flatten(0, 1)
-    hidden, _ = model(tokens, padding_mask)  # [2 B, T, D]
+    hidden, _ = model(tokens, padding_mask=padding_mask, **side_tokens(tokens))  # [2 B, T, D]
     pooled = pool(hidden.float(), padding_mask)  # [2 B, D]
     # Of length 1, so that a dot product is a cosine.
     first, second = functional.normalize(pooled, dim=-1).chunk(2)
@@ -138,22 +141,21 @@ class ContrastivePairs(ScoredObjective):
     name = "contrastive"
     unit = "pairs"
     source_class = TextPairs
-    base_tasks = ("embed",)
-    base_advice = "give a text encoder, such as BERT"
-    spec_classes = (spec.Encoder,)
-    convertible_classes = (spec.Decoder,)
+    base_tasks = ("embed", "generate", "translate")
+    base_advice = "give a model of text, such as BERT"
+    spec_classes = model_spec.TEXT_READERS
     trained_model: TextEncoder
 
     # --- assembling a run -------------------------------------------------------------------------
 
     @classmethod
     def describe(cls, setup: Setup, data: LabelledData) -> spec.Model:
-        return model_spec.without_heads(model_spec.describe(setup.recipe, len(data.tokenizer)))
+        return model_spec.describe(setup.recipe, len(data.tokenizer)).with_heads()
 
     @classmethod
     def adapt(cls, base: Model, data: LabelledData, setup: Setup) -> Model:
         """The encoder without its heads, which the loss does not reach."""
-        bare = model_spec.without_heads(base.spec)
+        bare = base.spec.with_heads()
         if bare == base.spec:
             return base
         config = config_json(bare, base.config)
@@ -163,7 +165,8 @@ class ContrastivePairs(ScoredObjective):
     # --- training ---------------------------------------------------------------------------------
 
     def vectors(self, tensors: Mapping[str, Tensor]) -> tuple[Tensor, Tensor]:
-        return pair_vectors(self.model, self.trained_model.sentence, tensors)
+        trained = self.trained_model
+        return pair_vectors(self.model, trained.sentence, tensors, trained.side_tokens)
 
     def loss(self, tensors: Mapping[str, Tensor]) -> tuple[Tensor, Tensor]:
         loss = pair_loss(*self.vectors(tensors), self.setup.ranks)
@@ -219,7 +222,7 @@ class ImageTextContrastive(ScoredObjective):
             end_token = spec.EndToken(data.tokenizer.required_token_id("eos"))
             pool = replace(pool, which=end_token)
         tokens = replace(text.tokens, vocabulary=len(data.tokenizer))
-        text = replace(text, input=tokens, pool=pool)
+        text = replace(text, input=tokens).with_head(pool)
         return replace(description, text=text)
 
     # --- training ---------------------------------------------------------------------------------

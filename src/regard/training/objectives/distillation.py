@@ -102,7 +102,7 @@ def classification_teacher(recipe: Recipe, student: TextEncoder) -> Teacher | No
     teacher = _load_teacher(recipe, student)
     if teacher is None:
         return None
-    if teacher.model.labels is None:
+    if teacher.spec.labels is None:
         raise ModelError(
             f"the teacher {recipe.train.teacher} has no labels", "fine-tune the teacher first"
         )
@@ -124,7 +124,9 @@ def classification_teacher(recipe: Recipe, student: TextEncoder) -> Teacher | No
         segments = {}
         if takes_segments and "segments" in tensors:
             segments = {"segments": tensors["segments"]}
-        hidden, _ = model(tensors["tokens"], tensors["padding_mask"], **segments)
+        tokens = tensors["tokens"]
+        more = segments | teacher.side_tokens(tokens)
+        hidden, _ = model(tokens, padding_mask=tensors["padding_mask"], **more)
         return model.classes(hidden, tensors["padding_mask"], tensors["tokens"])
 
     return Teacher(logits, recipe.distillation_weight, recipe.temperature)

@@ -41,7 +41,7 @@ class Forecasting(ScoredObjective):
     base_advice = "give a model of time series, such as PatchTST"
     spec_classes = (spec.Encoder, spec.SeriesEncoderDecoder, spec.LinearForecaster)
     input_names = ("past_values",)
-    head_fields = "series=ForecastHead(HORIZON); an encoder–decoder, output=Distribution()"
+    head_fields = "heads=(ForecastHead(HORIZON),); an encoder–decoder, output=Distribution()"
     source_class = SeriesWindows
     digits = 4
 
@@ -192,4 +192,4 @@ def _with_forecast(description: spec.Encoder, horizon: int | None) -> spec.Encod
         dropout = 0.0 if head is None else head.dropout
         # 96 is the first horizon of the usual benchmarks (Nie et al. 2023, Table 3).
         head = spec.ForecastHead(horizon or 96, pool=pool, dropout=dropout)
-    return replace(description, input=windows, series=head)
+    return replace(description, input=windows, heads=(head,))

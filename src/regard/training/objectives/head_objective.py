@@ -1,10 +1,11 @@
-"""Objectives with a head of labels on an encoder: numbers, tags and answers of texts."""
+"""Objectives with a head of labels: numbers, tags and answers of texts."""
 
 from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Mapping
 from contextlib import AbstractContextManager
+from dataclasses import replace
 from typing import Any, ClassVar
 
 from torch import Tensor
@@ -19,6 +20,8 @@ from regard.evaluation.scores import Score, scored, scored_tags
 from regard.families import folder as folders
 from regard.models import Model, TextEncoder
 from regard.models.labels import label_config
+from regard.models.saving import config_json
+from regard.system.errors import ModelError
 from regard.training import model_spec
 from regard.training.data.source import Position
 from regard.training.data.text_sources import (
@@ -38,8 +41,8 @@ from regard.training.setup import Setup
 def label_logits(
     model: Any, inputs: Tensor, padding_mask: Tensor | None = None, more: Mapping[str, Any] = {}
 ) -> tuple[Tensor, dict[str, Tensor]]:
-    """The logits of an encoder's head of labels, and the auxiliary losses."""
-    hidden, auxiliary = model(inputs, padding_mask, **more)  # [B, T, D]
+    """The logits of a head of labels, and the auxiliary losses."""
+    hidden, auxiliary = model(inputs, padding_mask=padding_mask, **more)  # [B, T, D]
     return model.classes(hidden, padding_mask, inputs), auxiliary
 
 
@@ -59,7 +62,7 @@ def answer_loss(logits: Tensor, tensors: Mapping[str, Tensor]) -> tuple[Tensor, 
 
 
 class HeadObjective(ScoredObjective):
-    """A head of labels on an encoder, whatever it reads; a subclass says what the loss is."""
+    """A head of labels, whatever the model reads; a subclass says what the loss is."""
 
     head_task: ClassVar[spec.HeadTask]
     describes_head = True
@@ -116,13 +119,12 @@ class HeadObjective(ScoredObjective):
 
 
 class TextHead(HeadObjective):
-    """A head of labels on an encoder of text, or on the stack of a language model."""
+    """A head of labels on a model of text, whatever its wiring."""
 
     unit = "examples"
-    base_tasks = ("embed", "generate")
-    base_advice = "give an encoder such as BERT, or a decoder such as GPT-2"
-    spec_classes = (spec.Encoder, spec.RecurrentEncoder)
-    convertible_classes = (spec.Decoder, spec.RecurrentDecoder)
+    base_tasks = ("embed", "generate", "translate")
+    base_advice = "give a model of text, such as BERT, GPT-2 or BART"
+    spec_classes = model_spec.TEXT_READERS
     source: TextSource
     trained_model: TextEncoder
 
@@ -132,9 +134,15 @@ class TextHead(HeadObjective):
 
     @classmethod
     def describe(cls, setup: Setup, data: LabelledData) -> spec.Model:
-        return model_spec.describe_with_head(
+        description = model_spec.describe_with_head(
             setup.recipe, len(data.tokenizer), cls.head_task, len(data.labels)
         )
+        pool = description.pool
+        if pool is None or not isinstance(pool.which, spec.EndToken):
+            return description
+        # The vector of a text is that of its end token, whose id the tokenizer decides.
+        end_token = replace(pool.which, token=data.tokenizer.required_token_id("eos"))
+        return description.with_head(replace(pool, which=end_token))
 
     @classmethod
     def adapt(cls, base: Model, data: LabelledData, setup: Setup) -> Model:
@@ -147,15 +155,19 @@ class TextHead(HeadObjective):
 def with_head(
     base: Model, task: spec.HeadTask, names: list[str], tokenizer: Tokenizer, seed: int
 ) -> Model:
-    """The same stack with a head of labels: that of the model if it fits, otherwise a new one.
+    """The same model with a head of labels: its own if that fits, otherwise a new one.
 
     A pooler stays; a language model's LM head goes.
     """
     # The outputs of question answering have no names to compare.
     if base.spec.task == task and (task == "answer" or has_classes(base, names)):
         return base
-    # The config keeps what this library does not read, for others that open the folder.
-    description, config = folders.with_classifier(base.config, task, names)
+    try:
+        # The config keeps what this library does not read, for others that open the folder.
+        description, config = folders.with_classifier(base.config, task, names)
+    except ModelError:  # transformers has no such class
+        description = spec.with_label_head(base.spec, task, len(names))
+        config = config_json(description, base.config)
     config.setdefault("pad_token_id", tokenizer.special_token_id("pad") or 0)
 
     def wrap(model: Any, description: Any, config: dict[str, Any]) -> TextEncoder:
@@ -170,7 +182,7 @@ class Regression(TextHead):
     name = "regress"
     source_class = RatedTexts
     head_task = "classify"  # transformers has one head for classes and for numbers
-    head_fields = "labels=ClassifierHead(1), and pool=Pool()"
+    head_fields = "heads=(Pool(), ClassifierHead(1))"
 
     @classmethod
     def head_config(cls, data: LabelledData) -> dict[str, Any]:
@@ -193,7 +205,7 @@ class TokenClassification(TextHead):
     unit = "words"
     source_class = TaggedTexts
     head_task = "tag"
-    head_fields = "labels=ClassifierHead(CLASSES, 'tag')"
+    head_fields = "heads=(ClassifierHead(CLASSES, 'tag'),)"
 
     def label_count(self, labels: Tensor) -> Tensor:
         return (labels != IGNORED).sum().clamp_min(1)  # a batch may be cut before its first word
@@ -223,7 +235,7 @@ class QuestionAnswering(TextHead):
     unit = "windows"
     source_class = Questions
     head_task = "answer"
-    head_fields = "labels=ClassifierHead(2, 'answer')"
+    head_fields = "heads=(ClassifierHead(2, 'answer'),)"
 
     @classmethod
     def head_config(cls, data: LabelledData) -> dict[str, Any]:

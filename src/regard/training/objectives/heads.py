@@ -19,8 +19,8 @@ Wrap = Callable[[Any, Any, dict[str, Any]], Adapted]  # core model, spec, config
 
 _HEADS = ("labels.", "pool.")
 _POOLED_WIDTH = 256  # transformers' classifier_proj_size, unless the model is narrower
-# What a decoder or an encoder–decoder calls the parts of an encoder.
-_PARTS = {"tokens": "input", "source": "input", "encoder": "stack"}
+# What an encoder–decoder calls the parts of an encoder.
+_PARTS = {"source": "input", "encoder": "stack"}
 
 
 def rebuilt(
@@ -72,16 +72,15 @@ def image_classifier(description: spec.Encoder, count: int) -> spec.Encoder:
     if description.pixels is not None or description.patches.mask_token:
         description = _without_masks(description)
     if description.labels is not None:
-        return replace(description, labels=replace(description.labels, count=count))
+        return description.with_head(replace(description.labels, count=count))
     if description.pool is not None and description.pool.which == "mean":  # Swin
-        return replace(description, labels=spec.ClassifierHead(count))
+        return description.with_head(spec.ClassifierHead(count))
     if not description.patches.extras:  # SigLIP has no class token
-        labels = spec.ClassifierHead(count, pool="mean")
-        return replace(description, head=None, labels=labels)
+        return description.with_heads(description.pool, spec.ClassifierHead(count, pool="mean"))
     # The class token as ViT's classifier reads it; CLIP's has a norm before it.
     norm = None if description.pool is None else description.pool.norm
     pool = spec.Pool("first", None, norm=norm)
-    return replace(description, head=None, pool=pool, labels=spec.ClassifierHead(count))
+    return description.with_heads(pool, spec.ClassifierHead(count))
 
 
 def _without_masks(description: spec.Encoder) -> spec.Encoder:
@@ -94,7 +93,7 @@ def _without_masks(description: spec.Encoder) -> spec.Encoder:
     if isinstance(description.pixels, spec.PixelDecoder):
         dropout = description.stack.block.dropout
         patches = replace(patches, position="learned", dropout=dropout)
-    return replace(description, input=patches, pixels=None)
+    return replace(description, input=patches).with_heads(description.pool, description.labels)
 
 
 def sound_classifier(description: Any, count: int) -> spec.Encoder:
@@ -107,8 +106,7 @@ def sound_classifier(description: Any, count: int) -> spec.Encoder:
         masked = encoder.waves.masked and encoder.labels is None
         encoder = replace(encoder, input=replace(encoder.waves, masked=masked))
     pool = spec.Pool("mean", None, width=min(_POOLED_WIDTH, encoder.d_model), bias=True)
-    labels = spec.ClassifierHead(count)
-    return replace(encoder, pool=pool, labels=labels, contrastive=None)
+    return encoder.with_heads(pool, spec.ClassifierHead(count))
 
 
 def has_classes(model: Any, names: Sequence[str]) -> bool:

@@ -48,7 +48,7 @@ class MaskedImages(ScoredObjective):
     spec_classes = (spec.Encoder,)
     input_names = ("pixel_values",)
     describes_head = True
-    head_fields = "pixels=PixelDecoder(WIDTH, STACK)"
+    head_fields = "heads=(PixelDecoder(WIDTH, STACK),)"
 
     # --- assembling a run -------------------------------------------------------------------------
 

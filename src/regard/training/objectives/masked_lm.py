@@ -127,7 +127,7 @@ class MaskedLM(MaskedText):
     name = "masked"
     base_tasks = ("fill",)
     base_advice = "give an encoder with a head for masked tokens, such as BertForMaskedLM"
-    head_fields = "head=LMHead()"
+    head_fields = "heads=(LMHead(),)"
     trained_model: TextEncoder
 
     @classmethod
@@ -154,7 +154,7 @@ class MaskedLM(MaskedText):
         if setup.recipe.train.next_sentence and description.task != "next":
             raise SettingError(
                 "the model has no head for the next sentence",
-                "give its spec labels=ClassifierHead(2, 'next') and a pool, "
+                "give its spec the heads Pool() and ClassifierHead(2, 'next'), "
                 "or leave --next-sentence out",
             )
         return super().with_tokenizer(model, description, data, setup)

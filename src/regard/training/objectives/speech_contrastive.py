@@ -61,7 +61,7 @@ class SpeechContrastive(ScoredObjective):
     spec_classes = (spec.Encoder,)
     input_names = (WAVEFORM,)
     describes_head = True
-    head_fields = "contrastive=ContrastiveHead()"
+    head_fields = "heads=(ContrastiveHead(),)"
     trained_model: WaveformModel
 
     # --- assembling a run -------------------------------------------------------------------------
@@ -79,9 +79,7 @@ class SpeechContrastive(ScoredObjective):
         description: Any = model_spec.describe(setup.recipe, 1)  # nothing is spelled
         waves = replace(description.waves, masked=True)
         head = description.contrastive or spec.ContrastiveHead()
-        encoder: spec.Encoder = replace(
-            description, input=waves, pool=None, labels=None, contrastive=head
-        )
+        encoder: spec.Encoder = replace(description, input=waves, heads=(head,))
         return encoder
 
     # --- batches ----------------------------------------------------------------------------------

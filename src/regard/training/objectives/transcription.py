@@ -116,7 +116,7 @@ class ConnectionistTemporalClassification(SpeechObjective):
     spec_classes = (spec.Encoder,)
     input_names = (WAVEFORM,)
     describes_head = True
-    head_fields = "labels=ClassifierHead(CHARACTERS, 'transcribe')"
+    head_fields = "heads=(ClassifierHead(CHARACTERS, 'transcribe'),)"
 
     # --- assembling a run -------------------------------------------------------------------------
 
@@ -130,9 +130,8 @@ class ConnectionistTemporalClassification(SpeechObjective):
         description: Any = model_spec.describe(setup.recipe, count)
         # Nothing is masked in training: a mask vector would keep its initial value.
         waves = replace(description.waves, masked=False)
-        encoder: spec.Encoder = replace(
-            description, input=waves, labels=_character_head(description, count)
-        )
+        heads = spec.heads(description.pool, _character_head(description, count))
+        encoder: spec.Encoder = replace(description, input=waves, heads=heads)
         return encoder
 
     @classmethod
@@ -148,7 +147,7 @@ class ConnectionistTemporalClassification(SpeechObjective):
             wrap(base.model, base.spec, base.config)  # only for its errors
             return base  # type: ignore[no-any-return]
         head = _character_head(base.spec, len(data.vocabulary.names))
-        description = replace(base.spec, pool=None, labels=head, contrastive=None)
+        description = base.spec.with_heads(head)
         config = config_json(description, base.config) | cls.head_config(data)
         return rebuilt(base, description, config, setup.recipe.train.seed, wrap)
 

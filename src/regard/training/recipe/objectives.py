@@ -28,7 +28,7 @@ _CLASSIFICATION_METRICS = ("loss", "accuracy", "f1")
 _TRANSLATION_METRICS = ("loss", "bleu", "chrf", "exact_match")
 _BERT_INITIALIZATION = "normal:0.02"
 _ENCODER_DECODER = ("encoder-decoder",)
-_TEXT_READERS = ("encoder", "decoder")
+_TEXT_READERS = ("encoder", "decoder", "encoder-decoder")
 # Error rates are 100 for a while: the loss says earlier which weights are the best.
 _TRANSCRIPTION_METRICS = ("loss", "wer", "cer")
 

@@ -138,7 +138,7 @@ class Recipe(Section):
     def preset_name(self) -> str:
         """NAME:SIZE of the model. A cell alone is a language model, or an encoder–decoder."""
         name = self.model_name
-        if name in CELLS and "encoder-decoder" not in self.objective_settings.kinds:
+        if name in CELLS and "decoder" in self.objective_settings.kinds:
             name = f"{name}-lm"
         return f"{name}:{self.preset}"
 
