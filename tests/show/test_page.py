@@ -38,7 +38,7 @@ OWN["parallel, one norm"] = spec.Decoder(
         3, spec.Block(spec.Attention(4, 6, 5, groups=1, bias="qv"), spec.GatedFeedForward(20), residual=spec.Parallel(1)),
         spec.CausalMask(4), spec.Alibi(), final=spec.RMSNorm(), scheme=spec.Shared(),
     ),
-    spec.LMHead(bias=True, transform=spec.HeadTransform(10)),
+    (spec.LMHead(bias=True, transform=spec.HeadTransform(10)),),
 )  # fmt: skip
 
 

@@ -317,14 +317,14 @@ def test_a_spectrogram_has_a_window(
 # The kind of a model → the tasks that take it.
 TEXT_TASKS = {"classify", "tag", "answer", "regress", "contrastive"}
 SUITABLE: dict[str, set[str]] = {
-    "text-to-text": {"translate", "summarize", "span", "denoise"},
-    "recurrent text-to-text": {"translate", "summarize", "span", "denoise"},
+    "text-to-text": {"translate", "summarize", "span", "denoise", *TEXT_TASKS},
+    "recurrent text-to-text": {"translate", "summarize", "span", "denoise", *TEXT_TASKS},
     "speech-to-text": {"transcribe", "sounds"},
     "masked text": {*TEXT_TASKS, "masked"},
     "text classes": TEXT_TASKS,
     "recurrent text classes": TEXT_TASKS,
-    "language model": {*TEXT_TASKS, "causal", "lm"} - {"contrastive"},
-    "recurrent language model": {*TEXT_TASKS, "causal", "lm"} - {"contrastive"},
+    "language model": {*TEXT_TASKS, "causal", "lm"},
+    "recurrent language model": {*TEXT_TASKS, "causal", "lm"},
     "images": {"images", "masked_images"},
     "image classes": {"images", "masked_images"},
     "masked images": {"images", "masked_images"},

@@ -224,7 +224,7 @@ def _classes(run: Look, stack: str, rows: Sequence[int]) -> list[list[Guess]] | 
     is_choice = isinstance(labels, ClassifierHead) and _chooses_one(run.model)
     if not isinstance(side, Stack) or not is_choice:
         return None
-    of_first = pool is not None and pool.which == "first" and labels.scores == "pooled"
+    of_first = pool is not None and pool.which == "first" and labels.pool is None
     if not labels.per_token and not of_first:
         return None
     guesses = []
