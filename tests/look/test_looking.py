@@ -188,7 +188,7 @@ def test_two_towers() -> None:
     tokens = spec.Tokens(len(WORDS), dropout=0.0)
     text = spec.Encoder(24, tokens, spec.Stack.of(1, BLOCK), (spec.Pool(width=5),))
     image = spec.Encoder(
-        24, spec.Patches(size=8, patch=4), spec.Stack.of(1, BLOCK), spec.Pool(width=5)
+        24, spec.Patches(size=8, patch=4), spec.Stack.of(1, BLOCK), (spec.Pool(width=5),)
     )
     description = spec.DualEncoder(text, image)
     model = Tokenized(build(description).eval(), description)

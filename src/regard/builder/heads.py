@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import partial
-from typing import assert_never
+from typing import Any, assert_never
 
 from regard import spec
 from regard.builder.norms import build_norm
@@ -119,10 +119,8 @@ def _classifier(
         pool = build_pool(spec.Pool(part.pool, None), width, d_model)
     elif not part.each and model.pool is None:
         # What has seen the whole text: the last token of a decoder, the first of an encoder.
-        causal = any(spec.is_causal(stack.pattern) for stack in model.stacks.values())
-        recurrent = not model.stacks
-        last = causal or recurrent
-        pool = build_pool(spec.Pool("last" if last else "first", None), width, d_model)
+        which: Any = "last" if spec.knows_at_the_end(model) else "first"
+        pool = build_pool(spec.Pool(which, None), width, d_model)
     elif not part.each and model.pool is not None:
         inputs = _pooled_width(model.pool, d_model, width)
     classifier = head.ClassifierHead(

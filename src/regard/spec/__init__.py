@@ -100,7 +100,7 @@ from regard.spec.frontend import (
     Waveform,
 )
 from regard.spec.inputs import Input, InputKind
-from regard.spec.model_spec import Head, ModelSpec, heads, with_label_head
+from regard.spec.model_spec import Head, ModelSpec, heads, knows_at_the_end, with_label_head
 from regard.spec.encoder_decoder import EncoderDecoder, SequenceToSequence, SeriesEncoderDecoder
 from regard.spec.encoder import DualEncoder, Encoder, RecurrentEncoder
 from regard.spec.decoder import Decoder, RecurrentDecoder
@@ -339,6 +339,7 @@ __all__ = [
     "heads",
     "image_stride",
     "is_causal",
+    "knows_at_the_end",
     "masked_image_model",
     "own_kinds",
     "to_dict",

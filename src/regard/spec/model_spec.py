@@ -152,9 +152,14 @@ def with_label_head(model: M, task: HeadTask, count: int) -> M:
     head = ClassifierHead(count, task, dropout=dropout)
     if head.each:
         return model.with_heads(head)
-    # A causal model knows the text at its last token only, a recurrent one there best.
-    last = not parts or is_causal(parts[-1].pattern)
-    return model.with_heads(Pool("last", None) if last else Pool(), head)
+    return model.with_heads(Pool("last", None) if knows_at_the_end(model) else Pool(), head)
+
+
+def knows_at_the_end(model: ModelSpec) -> bool:
+    """Whether its last position is that which knows the text: a causal one's only, a recurrent
+    one's best."""
+    stacks = list(model.stacks.values())
+    return not stacks or is_causal(stacks[-1].block.pattern)
 
 
 def check_recurrent_encoder(encoder: Recurrent, d_model: int) -> None:
