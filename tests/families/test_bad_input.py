@@ -144,7 +144,7 @@ def test_one_altered_byte_is_seen_in_what_we_wrote(tmp_path: Path) -> None:
         ("llama", {"model_type": "llama4"}, "known: albert.* llama,"),  # no slip of typing
         ("bert", {"model_type": "modernbert"}, r"known: .*llama"),
         ("gpt2", {"model_type": "mamba"}, "known: .*llama"),
-        ("llama", {"architectures": ["LlamaForTokenClassification"]}, "ForCausalLM"),
+        ("llama", {"architectures": ["LlamaForMultipleChoice"]}, "ForCausalLM.*LlamaModel"),
         ("bart", {"architectures": ["BartForQuestionAnswering"]}, "ForConditionalGeneration"),
         ("bert, classes", {"architectures": ["BertForMultipleChoice"]}, "known: .*BertForMaskedLM"),
         ("vit", {"architectures": ["ViTForDepth"]}, "known: ViTModel, .*ForMaskedImageModeling"),

@@ -116,7 +116,7 @@ def test_what_does_not_fit_is_refused(tmp_path: Path) -> None:
     config = json.loads((tmp_path / "config.json").read_text())
     for change, word in (
         ({"id2label": {"0": "a"}}, "score.weight"),
-        ({"architectures": ["LlamaForTokenClassification"]}, "not a language-model head"),
+        ({"architectures": ["LlamaForTokenClassification"]}, "score.bias"),
         ({"architectures": ["LlamaForCausalLM"]}, "lm_head.weight"),
         ({"quantization_config": {"bits": 4}}, "quantization_config"),
     ):

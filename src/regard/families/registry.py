@@ -8,7 +8,7 @@ from typing import Any, Protocol
 
 from regard import spec
 from regard.families import native
-from regard.families.decoders.sequence_classifier import WithSequenceClassifier
+from regard.families.heads import WithHeads
 from regard.families.tensor_table import Rule
 from regard.system.errors import ModelError
 
@@ -42,7 +42,8 @@ class Family(Protocol):
 
 
 # By model_type, in the order in which a spec is tried; the last one, our own format, takes any.
-# A family is a file of this folder, or an object in one.
+# A family is a file of this folder, or an object in one. A `HEAD_TABLE` has the heads of a language
+# model's family besides that of the vocabulary.
 PLACES = {
     # Encoder–decoders.
     "marian": "encoder_decoders.marian",
@@ -94,17 +95,6 @@ PLACES = {
     # Our own format.
     "regard": "native",
 }
-# Decoders that have a sequence classifier, by the prefix of its class.
-SEQUENCE_CLASSIFIERS = {
-    "gpt2": "GPT2",
-    "openai-gpt": "OpenAIGPT",
-    "gpt_neox": "GPTNeoX",
-    "llama": "Llama",
-    "mistral": "Mistral",
-    "mixtral": "Mixtral",
-    "qwen2": "Qwen2",
-    "gemma": "Gemma",
-}
 
 
 class Families(Mapping[str, Family]):
@@ -115,9 +105,8 @@ class Families(Mapping[str, Family]):
         family: Any = importlib.import_module(f"regard.families.{file}")
         if name:
             family = getattr(family, name)
-        if model_type in SEQUENCE_CLASSIFIERS:
-            return WithSequenceClassifier(family, SEQUENCE_CLASSIFIERS[model_type])
-        return family
+        heads = getattr(family, "HEAD_TABLE", None)
+        return WithHeads(family, heads) if heads else family
 
     def __iter__(self) -> Iterator[str]:
         return iter(PLACES)

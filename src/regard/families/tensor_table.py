@@ -229,12 +229,23 @@ def per_layer(layers: int, rules: Iterable[Rule]) -> list[Rule]:
 
 
 def _with_index(rule: Rule, i: int) -> Rule:
+    return _renamed(rule, lambda name: name.replace("{i}", str(i)))
+
+
+def with_prefix(rules: Iterable[Rule], old: str, new: str) -> list[Rule]:
+    """The rules with another prefix of the base model's tensors in the file."""
+
+    def renamed(name: str) -> str:
+        return new + name.removeprefix(old) if name.startswith(old) else name
+
+    return [_renamed(rule, renamed) for rule in rules]
+
+
+def _renamed(rule: Rule, rename: Callable[[str], str]) -> Rule:
     def substitute(value: Any) -> Any:
         if isinstance(value, tuple):
             return tuple(substitute(item) for item in value)
-        if isinstance(value, str):
-            return value.replace("{i}", str(i))
-        return value
+        return rename(value) if isinstance(value, str) else value
 
     fields = {
         field.name: substitute(getattr(rule, field.name)) for field in dataclasses.fields(rule)

@@ -8,11 +8,12 @@ from typing import Any
 from regard.families.block_config import ACTIVATIONS
 from regard.families.decoders import llama
 from regard.families.decoders.llama import LlamaFamily
+from regard.families.heads import DECODER_HEADS, HeadTable
 from regard.families.preset_settings import ConfigPresets, Size
 
 GEMMA = LlamaFamily(
     model_type="gemma",
-    architecture="GemmaForCausalLM",
+    HEAD_TABLE=HeadTable("Gemma", DECODER_HEADS),
     defaults={
         "vocab_size": 256000,
         "hidden_size": 3072,

@@ -21,6 +21,7 @@ from regard.families.block_config import (
 )
 from regard.families.config_schema import IGNORED_KEYS, NOT_ENCODER_DECODER, ConfigSchema
 from regard.families.decoders.gpt_decoder import PRESET_DEFAULTS, decoder
+from regard.families.heads import DECODER_HEADS, HeadLayout, HeadTable, token_labels
 from regard.families.preset_settings import (
     BASE_LAYERS,
     LARGE_LAYERS,
@@ -103,7 +104,7 @@ class GptFamily:
     """GPT or GPT-2: its config schema, its tensor names, and where its norms stand."""
 
     model_type: str
-    architecture: str
+    HEAD_TABLE: HeadTable
     schema: ConfigSchema
     activation_key: str
     embeddings: tuple[str, str]  # the modules of tokens and positions
@@ -117,7 +118,7 @@ class GptFamily:
         activation = activation_name(block.feedforward.activation, self.activations)
         config = {
             "model_type": self.model_type,
-            "architectures": [self.architecture],
+            "architectures": [f"{self.HEAD_TABLE.class_prefix}LMHeadModel"],
             "vocab_size": model.tokens.vocabulary,
             "n_positions": _position_count(model),
             "n_embd": model.d_model,
@@ -198,7 +199,13 @@ def _position_count(model: spec.Decoder) -> int:
 
 GPT2 = GptFamily(
     model_type="gpt2",
-    architecture="GPT2LMHeadModel",
+    HEAD_TABLE=HeadTable(
+        "GPT2",
+        {
+            **DECODER_HEADS,
+            "ForTokenClassification": HeadLayout(token_labels, {"labels.output": "classifier"}),
+        },
+    ),
     schema=ConfigSchema(
         {**DEFAULTS, "vocab_size": 50257, "n_inner": None, "activation_function": "gelu_new"},
         {

@@ -15,6 +15,7 @@ from regard import spec
 from regard.families.block_config import DropoutKeys, block_from_config, stack_config
 from regard.families.config_schema import IGNORED_KEYS, NOT_ENCODER_DECODER, ConfigSchema
 from regard.families.decoders.rope_config import inv_freq_rule, parse_rope, rope_config
+from regard.families.heads import DECODER_HEADS, HeadLayout, HeadTable, token_labels
 from regard.families.preset_settings import (
     BASE_LAYERS,
     ENCODER_DEFAULTS,
@@ -35,6 +36,13 @@ from regard.families.tensor_table import (
 
 SPEC_TYPES = (spec.Decoder, spec.Tokens)
 PREFIX = "gpt_neox."
+HEAD_TABLE = HeadTable(
+    "GPTNeoX",
+    {
+        **DECODER_HEADS,
+        "ForTokenClassification": HeadLayout(token_labels, {"labels.output": "classifier"}),
+    },
+)
 _DROPOUT = DropoutKeys("hidden_dropout", "attention_dropout")
 _SCHEMA = ConfigSchema(
     defaults={

@@ -13,6 +13,7 @@ from regard import spec
 from regard.families.block_config import ACTIVATIONS, activation_name, parse_activation
 from regard.families.config_schema import IGNORED_KEYS, NOT_ENCODER_DECODER, ConfigSchema
 from regard.families.decoders.rope_config import inv_freq_rule, parse_rope, rope_config
+from regard.families.heads import DECODER_HEADS, HeadLayout, HeadTable, spans
 from regard.families.preset_settings import ROUNDED, ConfigPresets, Size, config_activation
 from regard.families.tensor_table import (
     Rule,
@@ -48,7 +49,7 @@ class LlamaFamily:
     """A relative of LLaMA: what its config assumes, and where it departs from LLaMA."""
 
     model_type: str
-    architecture: str
+    HEAD_TABLE: HeadTable
     defaults: dict[str, Any]
     fixed: dict[str, Any] = field(default_factory=dict)  # keys with one value only
     synonyms: Mapping[str, str] = field(default_factory=dict)
@@ -76,7 +77,7 @@ class LlamaFamily:
         rope = rope_config(model)
         config = {
             "model_type": self.model_type,
-            "architectures": [self.architecture],
+            "architectures": [f"{self.HEAD_TABLE.class_prefix}ForCausalLM"],
             "vocab_size": model.tokens.vocabulary,
             "hidden_size": model.d_model,
             "intermediate_size": block.feedforward.d_ff,
@@ -223,7 +224,13 @@ def _gated_rules(part: spec.PositionWise, name: str, modules: Sequence[str]) -> 
     ]
 
 
-LLAMA = LlamaFamily("llama", "LlamaForCausalLM", {"attention_bias": False, "mlp_bias": False})
+# Spans were learnt with another prefix, which the class has kept.
+OLD_SPANS = HeadLayout(spans, {"labels.output": "qa_outputs"}, prefix="transformer.")
+LLAMA = LlamaFamily(
+    "llama",
+    HeadTable("Llama", {**DECODER_HEADS, "ForQuestionAnswering": OLD_SPANS}),
+    {"attention_bias": False, "mlp_bias": False},
+)
 
 # ------------------------------------------------------------------ presets
 

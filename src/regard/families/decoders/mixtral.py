@@ -9,11 +9,12 @@ from typing import Any
 from regard.families.config_schema import SizeOrNull
 from regard.families.decoders import llama
 from regard.families.decoders.llama import LlamaFamily
+from regard.families.heads import DECODER_HEADS, HeadTable
 from regard.families.preset_settings import ConfigPresets, Size
 
 MIXTRAL = LlamaFamily(
     model_type="mixtral",
-    architecture="MixtralForCausalLM",
+    HEAD_TABLE=HeadTable("Mixtral", DECODER_HEADS),
     defaults={
         "intermediate_size": 14336,
         "num_key_value_heads": SizeOrNull(8),

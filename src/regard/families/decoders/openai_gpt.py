@@ -8,11 +8,12 @@ from typing import Any
 from regard import spec
 from regard.families.config_schema import NOT_ENCODER_DECODER, ConfigSchema
 from regard.families.decoders.gpt2 import DEFAULTS, IGNORED, SYNONYMS, GptFamily
+from regard.families.heads import DECODER_HEADS, HeadTable
 from regard.families.preset_settings import BASE_LAYERS, ConfigPresets, Size
 
 GPT = GptFamily(
     model_type="openai-gpt",
-    architecture="OpenAIGPTLMHeadModel",
+    HEAD_TABLE=HeadTable("OpenAIGPT", DECODER_HEADS),
     schema=ConfigSchema(
         {**DEFAULTS, "vocab_size": 40478, "n_positions": 512, "afn": "gelu"},
         NOT_ENCODER_DECODER,

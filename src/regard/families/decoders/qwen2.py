@@ -5,11 +5,12 @@ from __future__ import annotations
 from regard.families.config_schema import SizeOrNull
 from regard.families.decoders import llama
 from regard.families.decoders.llama import LlamaFamily
+from regard.families.heads import DECODER_HEADS, HeadTable
 from regard.families.preset_settings import ConfigPresets, Size
 
 QWEN2 = LlamaFamily(
     model_type="qwen2",
-    architecture="Qwen2ForCausalLM",
+    HEAD_TABLE=HeadTable("Qwen2", {**DECODER_HEADS, "ForQuestionAnswering": llama.OLD_SPANS}),
     defaults={
         "vocab_size": 151936,
         "intermediate_size": 22016,

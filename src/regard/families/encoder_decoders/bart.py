@@ -14,7 +14,6 @@ from typing import Any, ClassVar
 from regard import spec
 from regard.families.classifier_labels import label_count, label_names
 from regard.families.config_schema import ConfigSchema, token_id
-from regard.families.decoders.sequence_classifier import SUFFIX
 from regard.families.encoder_decoders.fairseq_layout import (
     DEFAULTS,
     FIXED,
@@ -31,6 +30,7 @@ from regard.families.tensor_table import Rename, Rule, module_rules
 _POSITION_OFFSET = 2  # rows of the position table that belong to no position
 _LOGITS_BIAS = "final_logits_bias"
 _GENERATION = "ForConditionalGeneration"
+_LABELS = "ForSequenceClassification"
 _END = 2  # eos_token_id where config.json does not say it
 
 # ------------------------------------------------------------------ presets
@@ -121,7 +121,7 @@ class BartFamily:
         if not isinstance(model.labels, spec.ClassifierHead) or model.pool is None:
             return config
         del config["regard_head_bias"]  # there are no logits over the vocabulary
-        config["architectures"] = [self.class_prefix + SUFFIX]
+        config["architectures"] = [self.class_prefix + _LABELS]
         config["classifier_dropout"] = model.labels.dropout
         if isinstance(model.pool.which, spec.EndToken):
             config["eos_token_id"] = model.pool.which.token
@@ -154,7 +154,7 @@ class BartFamily:
         architectures = config.get("architectures")
         if not isinstance(architectures, list) or not architectures:
             return False
-        return bool(architectures[0] == self.class_prefix + SUFFIX)
+        return bool(architectures[0] == self.class_prefix + _LABELS)
 
     # -------------------------------------------------------------- tensors
 

@@ -209,12 +209,12 @@ def _from_config(
         unknown: list[str] = []
     else:
         model, unknown = _to_spec(config, stored)
+    _check_architecture(config, model)
     if unknown:
         keys = ", ".join(unknown)
         # Seen from the caller of `open_model`, `read` or `peek`.
         message = f"{folder}/config.json has unknown keys, which are ignored: {keys}"
         warnings.warn(message, UnknownKeyWarning, stacklevel=4)
-    _check_architecture(config, model)
     ids = None
     if isinstance(model, specs.EncoderDecoder | specs.SequenceToSequence) and (
         model.head is not None or config.get("eos_token_id") is not None
@@ -251,17 +251,15 @@ def _without_key(config: Mapping[str, Any], key: str) -> dict[str, Any]:
 
 
 def _check_architecture(config: Mapping[str, Any], model: specs.Model) -> None:
-    """Refuses decoders and encoder–decoders that their family reads as language models, and that
-    have another head. Families of encoders check the architecture themselves.
-    """
+    """Refuses encoder–decoders that their family reads as language models, and that have another
+    head."""
     architectures = config.get("architectures")
-    if not isinstance(model, (specs.Decoder, specs.EncoderDecoder)) or model.head is None:
+    if not isinstance(model, specs.EncoderDecoder) or model.head is None:
         return
     if not isinstance(architectures, list) or not architectures:
         return
     name = str(architectures[0])
-    endings = ("ForConditionalGeneration", "ForCausalLM")
-    if "For" in name and not name.endswith(endings):
+    if "For" in name and not name.endswith(("ForConditionalGeneration", "ForCausalLM")):
         raise ModelError(
             f"the architecture {name!r} is not supported: its head is not a language-model head",
             f"known: {_written_architecture(config, model)}",
@@ -304,7 +302,6 @@ def with_classifier(
         changed["id2label"] = {str(i): label for i, label in enumerate(labels)}
         changed["label2id"] = {label: i for i, label in enumerate(labels)}
     model, _ = _to_spec(changed, [])
-    _check_architecture(changed, model)
     return model, changed
 
 
