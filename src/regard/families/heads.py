@@ -1,4 +1,4 @@
-"""The heads of an architecture, by what follows the family's name in it: GPT2ForTokenClassification.
+"""The heads of a class of transformers, by the ending of its name: GPT2ForTokenClassification.
 
 A family reads and writes its language model; with a table of other heads, `WithHeads` reads and
 writes those too, and the base model without any.
