@@ -24,7 +24,7 @@ from regard.data.generated.algorithmic_tasks import (
     Dyck,
     Parity,
 )
-from regard.data.generated.generated_task import SPLITS
+from regard.data.generated.generated_task import SEPARATOR, SPLITS, write_examples
 from regard.system.errors import DataError, SettingError
 
 # --- rules that know only the text of an example ---
@@ -196,14 +196,14 @@ def test_shapes_of_balanced_words_are_equally_likely() -> None:
 def test_classes_are_read_back_from_their_file(tmp_path: Path) -> None:
     path = tmp_path / "parity.tsv"
     with path.open("w") as out:
-        Parity().write_tsv(out, "train", 20)
+        write_examples(out, Parity().examples("train"), 20)
     examples = [(example.text, example.label) for example in labelled.read_labelled_texts(path)]
     assert examples == list(islice(Parity().examples("train"), 20))
 
 
 def test_a_language_model_reads_input_and_target_as_one_text() -> None:
     out = io.StringIO()
-    Copying().write_text(out, "valid", 5)
+    write_examples(out, Copying().examples("valid"), 5, f" {SEPARATOR} ")
     for line, (source, target) in zip(
         out.getvalue().splitlines(), Copying().examples("valid"), strict=False
     ):
@@ -234,4 +234,4 @@ def test_what_cannot_be_generated_is_refused() -> None:
     with pytest.raises(SettingError, match="did you mean 'train'"):
         next(Copying().examples("trian"))
     with pytest.raises(SettingError, match="did you mean 'valid'"):
-        next(listops.expressions("valdi"))
+        next(listops.ListOps().examples("valdi"))

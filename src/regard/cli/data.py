@@ -12,7 +12,12 @@ import click
 
 from regard.cli.shared_options import COUNT, SEED, WholeNumber
 from regard.data.generated.algorithmic_tasks import TASKS
-from regard.data.generated.generated_task import SPLITS, GeneratedTask
+from regard.data.generated.generated_task import (
+    SEPARATOR,
+    SPLITS,
+    GeneratedTask,
+    write_examples,
+)
 
 EXAMPLES = """\b
 Examples:
@@ -54,9 +59,9 @@ def command() -> None:
 def stories(split: str, lines: int, seed: int) -> None:
     """Write stories like bAbI's first two tasks as TSV: story and question, tab, answer."""
     # Each generator is imported by its own command only.
-    from regard.data.generated.babi_stories import write_tsv
+    from regard.data.generated import babi_stories
 
-    write_tsv(sys.stdout, split, lines, seed=seed)
+    write_examples(sys.stdout, babi_stories.stories(split, seed), lines)
 
 
 @command.command(epilog=EXAMPLES)
@@ -80,9 +85,8 @@ def _task_command(name: str, task: type[GeneratedTask]) -> click.Command:
         "--text", is_flag=True, help="write `input = target`, one text per line, instead of TSV"
     )
     def write(split: str, lines: int, seed: int, text: bool, **fields: int) -> None:
-        generator = task(**fields)
-        writer = generator.write_text if text else generator.write_tsv
-        writer(sys.stdout, split, lines, seed=seed)
+        separator = f" {SEPARATOR} " if text else "\t"
+        write_examples(sys.stdout, task(**fields).examples(split, seed), lines, separator)
 
     for field in reversed(dataclasses.fields(task)):
         flag = "--" + field.name.replace("_", "-")

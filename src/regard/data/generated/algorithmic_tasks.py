@@ -8,7 +8,6 @@ training only.
 
 from __future__ import annotations
 
-import hashlib
 import math
 import random
 import string
@@ -16,8 +15,9 @@ from abc import abstractmethod
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import count
+from typing import ClassVar
 
-from regard.data.generated.generated_task import GeneratedTask, check_split
+from regard.data.generated.generated_task import GeneratedTask, check_split, digest
 from regard.data.generated.listops import ListOps
 from regard.system.errors import DataError
 
@@ -79,63 +79,63 @@ class AlgorithmicTask(GeneratedTask):
         """The split that an input belongs to, by its hash: 80 % train, 10 % valid, 10 % test."""
         if self.input_count(length) < FEWEST_INPUTS:
             return "train"
-        digest = hashlib.blake2b(source.encode(), digest_size=8).digest()
-        tenth = int.from_bytes(digest, "big") % 10
-        return {0: "valid", 1: "test"}.get(tenth, "train")
+        return {0: "valid", 1: "test"}.get(digest(source) % 10, "train")
 
 
 # --- sequences to sequences ---
 
 
 @dataclass(frozen=True)
-class Copying(AlgorithmicTask):
+class SymbolTask(AlgorithmicTask):
+    """A task on symbols, each as likely as another; a length is their number."""
+
+    symbols: ClassVar[Sequence[str]] = LETTERS
+
+    @abstractmethod
+    def answer(self, symbols: list[str]) -> str:
+        """The target of an input."""
+
+    def input_count(self, length: int) -> int:
+        return len(self.symbols) ** length
+
+    def generate(self, rng: random.Random, length: int) -> tuple[str, str]:
+        symbols = rng.choices(self.symbols, k=length)
+        return " ".join(symbols), self.answer(symbols)
+
+
+@dataclass(frozen=True)
+class Copying(SymbolTask):
     """Copying of letters.
 
     A length is the number of letters.
     """
 
-    kind = "pairs"
-
-    def input_count(self, length: int) -> int:
-        return len(LETTERS) ** length
-
-    def generate(self, rng: random.Random, length: int) -> tuple[str, str]:
-        letters = rng.choices(LETTERS, k=length)
-        return " ".join(letters), " ".join(letters)
+    def answer(self, symbols: list[str]) -> str:
+        return " ".join(symbols)
 
 
 @dataclass(frozen=True)
-class Reversing(AlgorithmicTask):
+class Reversing(SymbolTask):
     """Reversing of letters.
 
     A length is the number of letters.
     """
 
-    kind = "pairs"
-
-    def input_count(self, length: int) -> int:
-        return len(LETTERS) ** length
-
-    def generate(self, rng: random.Random, length: int) -> tuple[str, str]:
-        letters = rng.choices(LETTERS, k=length)
-        return " ".join(letters), " ".join(reversed(letters))
+    def answer(self, symbols: list[str]) -> str:
+        return " ".join(reversed(symbols))
 
 
 @dataclass(frozen=True)
-class Sorting(AlgorithmicTask):
+class Sorting(SymbolTask):
     """Sorting of numbers from 0 to 99.
 
     A length is the number of numbers.
     """
 
-    kind = "pairs"
+    symbols = NUMBERS
 
-    def input_count(self, length: int) -> int:
-        return len(NUMBERS) ** length
-
-    def generate(self, rng: random.Random, length: int) -> tuple[str, str]:
-        numbers = rng.choices(NUMBERS, k=length)
-        return " ".join(numbers), " ".join(sorted(numbers, key=int))
+    def answer(self, symbols: list[str]) -> str:
+        return " ".join(sorted(symbols, key=int))
 
 
 @dataclass(frozen=True)
@@ -146,8 +146,6 @@ class Addition(AlgorithmicTask):
     """
 
     max_length: int = 10
-
-    kind = "pairs"
 
     def input_count(self, length: int) -> int:
         numbers = 9 * 10 ** (length - 1)  # without leading zeros
@@ -168,8 +166,6 @@ class AssociativeRecall(AlgorithmicTask):
     Pairs of keys and values, then one of the keys (Ba et al., 2016, section 4.1). A length is the
     number of pairs. No key has two values.
     """
-
-    kind = "pairs"
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -194,7 +190,7 @@ class AssociativeRecall(AlgorithmicTask):
 
 
 @dataclass(frozen=True)
-class Parity(AlgorithmicTask):
+class Parity(SymbolTask):
     """Parity: is the number of ones even?
 
     A length is the number of bits.
@@ -203,14 +199,10 @@ class Parity(AlgorithmicTask):
     max_length: int = 40
 
     kind = "classify"
+    symbols = "01"
 
-    def input_count(self, length: int) -> int:
-        return 2**length
-
-    def generate(self, rng: random.Random, length: int) -> tuple[str, str]:
-        bits = rng.choices("01", k=length)
-        label = ("even", "odd")[bits.count("1") % 2]
-        return " ".join(bits), label
+    def answer(self, symbols: list[str]) -> str:
+        return ("even", "odd")[symbols.count("1") % 2]
 
 
 @dataclass(frozen=True)

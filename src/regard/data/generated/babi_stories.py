@@ -7,11 +7,11 @@ seeds of their own, and no story comes twice.
 
 from __future__ import annotations
 
-import hashlib
 import random
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from typing import IO
+
+from regard.data.generated.generated_task import digest
 
 PEOPLE = ("Mary", "John", "Sandra", "Daniel")
 PLACES = ("kitchen", "garden", "hallway", "office", "bedroom", "bathroom")
@@ -72,19 +72,13 @@ def stories(split: str, seed: int = 0) -> Iterator[tuple[str, str]]:
     """An endless stream of stories that end with a question, and its answer."""
     # A string as the seed: Python hashes it with SHA-512, the same in every process.
     rng = random.Random(f"stories {seed} {SPLITS.index(split)}")
-    digests: set[bytes] = set()  # of earlier stories: shorter than the texts
+    digests: set[int] = set()  # of earlier stories: shorter than the texts
     while True:
         world = _World()
         events = [world.next_event(rng) for _ in range(rng.randint(*LENGTHS))]
         question, answer = world.question(rng)
         text = " ".join([*events, question])
-        digest = hashlib.blake2b(text.encode(), digest_size=8).digest()
-        if digest not in digests:
-            digests.add(digest)
+        key = digest(text)
+        if key not in digests:
+            digests.add(key)
             yield text, answer
-
-
-def write_tsv(out: IO[str], split: str, lines: int, *, seed: int = 0) -> None:
-    """Story and question, tab, answer: what `data/labelled` reads."""
-    for _, (text, answer) in zip(range(lines), stories(split, seed), strict=False):
-        out.write(f"{text}\t{answer}\n")

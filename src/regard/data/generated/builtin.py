@@ -12,11 +12,10 @@ import random
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cache, partial
-from hashlib import blake2b
-from itertools import islice
-from typing import TextIO
+from typing import IO
 
 from regard.data.generated import lexicon
+from regard.data.generated.generated_task import digest, write_examples
 from regard.data.generated.grammar import (
     AUXILIARIES,
     BE,
@@ -326,11 +325,6 @@ TRAIN_WEIGHTED = (
 IT = {"m": "er", "f": "sie", "n": "es"}
 
 
-def digest(text: str) -> int:
-    """A hash of the text that is the same on every machine and in every run."""
-    return int.from_bytes(blake2b(text.encode(), digest_size=8).digest(), "big")
-
-
 def held_out(subject: str, other: str, adjective: str) -> bool:
     """Whether train must not see the triple: one in ten is kept for valid and test."""
     return digest(f"{subject}|{other}|{adjective}") % 10 == 0
@@ -491,8 +485,8 @@ def _belongs(split: str, key: int, resolve: bool) -> bool:
 
 
 def write_tsv(
-    out: TextIO, split: str, lines: int, *, seed: int = 0, pronouns: bool = False
+    out: IO[str], split: str, lines: int, *, seed: int = 0, pronouns: bool = False
 ) -> None:
     """Write that many lines of `source`, a tab and `target`."""
-    for sentence in islice(sentences(split, seed=seed, pronouns=pronouns), lines):
-        out.write(f"{sentence.source}\t{sentence.target}\n")
+    stream = sentences(split, seed=seed, pronouns=pronouns)
+    write_examples(out, ((one.source, one.target) for one in stream), lines)

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import hashlib
 from abc import ABC, abstractmethod
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from itertools import islice
 from typing import IO, ClassVar, Literal
@@ -31,7 +32,7 @@ class GeneratedTask(ABC):
     max_length: int = 20
 
     # "pairs": input and target sequence; "classify": text and label
-    kind: ClassVar[Literal["pairs", "classify"]]
+    kind: ClassVar[Literal["pairs", "classify"]] = "pairs"
 
     def __post_init__(self) -> None:
         if not 1 <= self.min_length <= self.max_length <= LONGEST:
@@ -44,15 +45,18 @@ class GeneratedTask(ABC):
     def examples(self, split: str, seed: int = 0) -> Iterator[tuple[str, str]]:
         """An endless stream of examples: input and target, or text and label."""
 
-    def write_tsv(self, out: IO[str], split: str, lines: int, *, seed: int = 0) -> None:
-        """Input, tab, target: what readers of pairs and of labelled texts take."""
-        for source, target in islice(self.examples(split, seed), lines):
-            out.write(f"{source}\t{target}\n")
 
-    def write_text(self, out: IO[str], split: str, lines: int, *, seed: int = 0) -> None:
-        """Input and target in one line, for language models."""
-        for source, target in islice(self.examples(split, seed), lines):
-            out.write(f"{source} {SEPARATOR} {target}\n")
+def write_examples(
+    out: IO[str], examples: Iterable[tuple[str, str]], lines: int, separator: str = "\t"
+) -> None:
+    """Writes that many examples, one a line: as TSV, which readers of pairs and classes take."""
+    for source, target in islice(examples, lines):
+        out.write(f"{source}{separator}{target}\n")
+
+
+def digest(text: str) -> int:
+    """A hash of the text that is the same on every machine and in every run."""
+    return int.from_bytes(hashlib.blake2b(text.encode(), digest_size=8).digest(), "big")
 
 
 def check_split(split: str) -> None:

@@ -11,7 +11,7 @@ from functools import cache
 from typing import NamedTuple, TypeVar
 
 from regard.data.generated import lexicon
-from regard.data.generated.lexicon import ADJECTIVES, NOUNS, NUMBERS, VERBS, Noun, Preposition, Verb
+from regard.data.generated.lexicon import ADJECTIVES, NOUNS, NUMBERS, VERBS, Columns, Noun, Verb
 
 T = TypeVar("T")
 
@@ -300,9 +300,7 @@ class Draft:
             noun, self.pick(lexicon.NUMBER_WORDS), self.attribute(noun, 0.3), plural=True
         )
 
-    def prepositional(
-        self, options: Sequence[Preposition], determiners: Sequence[str] = ANY
-    ) -> str:
+    def prepositional(self, options: Sequence[Columns], determiners: Sequence[str] = ANY) -> str:
         """Say a prepositional phrase and return its German."""
         english, german, case, kinds = self.pick(options)
         self.say(english)

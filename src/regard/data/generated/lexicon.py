@@ -10,6 +10,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
+Columns = tuple[str, ...]
+
 
 @dataclass(frozen=True, eq=False, slots=True)
 class Noun:
@@ -68,6 +70,27 @@ def _rows(table: str) -> Iterator[list[str]]:
 
 def _pairs(table: str) -> dict[str, str]:
     return dict(pair.split() for pair in table.split(","))
+
+
+def _table(rows: str) -> tuple[Columns, ...]:
+    return tuple(tuple(cells) for cells in _rows(rows))
+
+
+def _words(table: str) -> dict[str, Columns]:
+    return {name: tuple(words.split()) for name, words in _rows(table)}
+
+
+def _frame(cells: list[str]) -> Frame:
+    verbs, prepositions, subjects, objects, of_subject, of_object = cells
+    english, _, german = prepositions.partition(" ")
+    return Frame(
+        tuple(verbs.split()),
+        (english, german),
+        subjects,
+        objects,
+        tuple(of_subject.split()),
+        tuple(of_object.split()),
+    )
 
 
 def _noun(cells: list[str]) -> Noun:
@@ -333,34 +356,23 @@ ADJECTIVES = _pairs("""
 """)
 
 # Adjectives before a noun, and after "is", by the sort of the noun.
-ATTRIBUTES: dict[str, tuple[str, ...]] = {
-    "person": ("old", "young", "friendly", "tired", "happy", "strange"),
-    "kid": ("small", "friendly", "tired", "happy", "strange"),
-    "animal": (
-        "old",
-        "young",
-        "small",
-        "big",
-        "black",
-        "white",
-        "brown",
-        "hungry",
-        "tired",
-        "beautiful",
-    ),
-    "food": ("small", "big", "fresh"),
-    "text": ("old", "new", "long", "short", "beautiful"),
-    "place": ("old", "new", "small", "big", "beautiful"),
-    "thing": ("old", "new", "small", "big", "red", "blue", "black", "white", "heavy", "beautiful"),
-}
-PREDICATES: dict[str, tuple[str, ...]] = {
-    "person": ("tired", "happy", "sick", "hungry", "old", "young", "nervous", "lazy", "friendly"),
-    "animal": ("tired", "hungry", "thirsty", "sick", "old", "young", "lazy", "black", "white"),
-    "food": ("fresh", "big", "small", "salty", "sour"),
-    "text": ("old", "new", "long", "short", "beautiful"),
-    "place": ("old", "new", "big", "small", "beautiful"),
-    "thing": ("old", "new", "heavy", "beautiful", "red", "blue", "black", "white", "small", "big"),
-}
+ATTRIBUTES = _words("""
+    person | old young friendly tired happy strange
+    kid | small friendly tired happy strange
+    animal | old young small big black white brown hungry tired beautiful
+    food | small big fresh
+    text | old new long short beautiful
+    place | old new small big beautiful
+    thing | old new small big red blue black white heavy beautiful
+""")
+PREDICATES = _words("""
+    person | tired happy sick hungry old young nervous lazy friendly
+    animal | tired hungry thirsty sick old young lazy black white
+    food | fresh big small salty sour
+    text | old new long short beautiful
+    place | old new big small beautiful
+    thing | old new heavy beautiful red blue black white small big
+""")
 
 COLOURS = ("red", "blue", "black", "white", "brown")  # nothing is "very" any of these
 
@@ -368,155 +380,89 @@ COLOURS = ("red", "blue", "black", "white", "brown")  # nothing is "very" any of
 # something failed.
 NEUTRAL = ("strange", "beautiful", "brown", "white", "black")
 
-Preposition = tuple[str, str, str, str]  # English, German, its case, the kinds of noun that follow
-_BESIDE: tuple[Preposition, ...] = (
-    ("behind", "hinter", "dat", "surface vehicle built"),
-    ("next to", "neben", "dat", "surface vehicle built"),
-    ("in front of", "vor", "dat", "vehicle built"),
-)
+# Prepositions: English, German, its case, the kinds of noun that follow.
 # German "in", "auf" and their like: dative for a place, accusative for a direction.
-_IN: Preposition = ("in", "in", "dat", "indoors")
-PLACES: dict[str, tuple[Preposition, ...]] = {
-    "join": (_IN, _IN, _IN, *_BESIDE),  # repeated entries are likelier
-    "stay": (
-        _IN,
-        _IN,
-        _IN,
-        *_BESIDE,
-        ("on", "auf", "dat", "surface"),
-        ("under", "unter", "dat", "surface"),
-    ),
-}
-DIRECTIONS: tuple[Preposition, ...] = (
-    ("into", "in", "acc", "indoors"),
-    ("to", "zu", "dat", "goal"),
-    ("to", "zu", "dat", "person"),
-    ("through", "durch", "acc", "passage"),
-    ("across", "über", "acc", "open"),
-)
-TARGETS: tuple[Preposition, ...] = (
-    ("on", "auf", "acc", "surface"),
-    ("under", "unter", "acc", "surface"),
-    ("behind", "hinter", "acc", "surface"),
-    ("next to", "neben", "acc", "surface"),
-    ("into", "in", "acc", "container"),
-)
-WITH: tuple[Preposition, ...] = (("with", "mit", "dat", "person animal"),)
-FOR: tuple[Preposition, ...] = (("for", "für", "acc", "person"),)
+_BESIDE = """
+    behind | hinter | dat | surface vehicle built
+    next to | neben | dat | surface vehicle built
+    in front of | vor | dat | vehicle built
+"""
+# Repeated entries are likelier.
+_IN = "in | in | dat | indoors ; in | in | dat | indoors ; in | in | dat | indoors"
+_ON = "on | auf | dat | surface ; under | unter | dat | surface"
+PLACES = {"join": _table(_IN + _BESIDE), "stay": _table(_IN + _BESIDE + _ON)}
+DIRECTIONS = _table("""
+    into | in | acc | indoors
+    to | zu | dat | goal
+    to | zu | dat | person
+    through | durch | acc | passage
+    across | über | acc | open
+""")
+TARGETS = _table("""
+    on | auf | acc | surface
+    under | unter | acc | surface
+    behind | hinter | acc | surface
+    next to | neben | acc | surface
+    into | in | acc | container
+""")
+WITH = _table("with | mit | dat | person animal")
+FOR = _table("for | für | acc | person")
 CONTRACTIONS = {"in dem": "im", "in das": "ins", "zu dem": "zum", "zu der": "zur", "von dem": "vom"}
 
 # Conjunctions and the tenses of the main clause; "when" is "wenn" or "als".
-CONJUNCTIONS: tuple[tuple[str, str, str], ...] = (
-    ("because", "weil", "present past"),
-    ("because", "weil", "present past"),
-    ("although", "obwohl", "present past"),
-    ("while", "während", "present past"),
-    ("before", "bevor", "present past"),
-    ("when", "", "present past"),
-    ("if", "wenn", "present"),
-)
+CONJUNCTIONS = _table("""
+    because | weil | present past
+    because | weil | present past
+    although | obwohl | present past
+    while | während | present past
+    before | bevor | present past
+    when | | present past
+    if | wenn | present
+""")
 
 # Adverbs of time and the tenses they go with.
-ADVERBS: tuple[tuple[str, str, str], ...] = (
-    ("today", "heute", "present past perfect future can must should want could"),
-    ("now", "jetzt", "present can must should want"),
-    ("sometimes", "manchmal", "present past can"),
-    ("every day", "jeden Tag", "present past must should"),
-    ("in the evening", "am Abend", "present past future can must should could"),
-    ("yesterday", "gestern", "past could"),
-    ("last week", "letzte Woche", "past could"),
-    ("tomorrow", "morgen", "future can must should want"),
-    ("next week", "nächste Woche", "future can must should want"),
-)
+ADVERBS = _table("""
+    today | heute | present past perfect future can must should want could
+    now | jetzt | present can must should want
+    sometimes | manchmal | present past can
+    every day | jeden Tag | present past must should
+    in the evening | am Abend | present past future can must should could
+    yesterday | gestern | past could
+    last week | letzte Woche | past could
+    tomorrow | morgen | future can must should want
+    next week | nächste Woche | future can must should want
+""")
 
 # Adverbs that suit a single failure.
 ONCE = ("today", "now", "in the evening", "yesterday", "last week")
 
-_ALIVE = "tired sick sleepy nervous exhausted anxious"
-
-
-def _frame(
-    verbs: str, subjects: str, objects: str, of_subject: str, of_object: str, word: str = ""
-) -> Frame:
-    english, _, german = word.partition(" ")
-    subject_adjectives = tuple(of_subject.split())
-    object_adjectives = tuple(of_object.split())
-    preposition = (english, german)
-    verb_names = tuple(verbs.split())
-    return Frame(verb_names, preposition, subjects, objects, subject_adjectives, object_adjectives)
-
-
-# In the first four the adjective fits one sort of noun only. In the others both nouns are things,
-# most adjectives could be said of either, and what the verb says about the two decides: "wide" is
-# the table before a door, the bed under a blanket.
-FRAMES = (
-    _frame(
-        "cross",
-        "animal",
-        "way",
-        f"{_ALIVE} lazy hungry thirsty",
-        "wide long steep uneven stony bumpy",
-    ),
-    _frame("eat want", "animal", "food", f"{_ALIVE} sated", "salty bitter sour spicy dry tough"),
-    _frame(
-        "enter",
-        "animal",
-        "room",
-        f"{_ALIVE} lazy",
-        "cramped dusty empty crowded dilapidated modern",
-    ),
-    _frame(
-        "carry fetch",
-        "animal",
-        "goods",
-        f"{_ALIVE} lazy clumsy",
-        "heavy bulky unwieldy smooth thick wide",
-    ),
-    _frame(
-        "fit",
-        "furniture",
-        "opening",
-        "big wide bulky tall thick long",
-        "narrow small low tight tiny cramped",
-        "through durch",
-    ),
-    _frame(
-        "fit",
-        "goods",
-        "container",
-        "big wide bulky unwieldy thick long",
-        "narrow small full tight tiny flat",
-        "into in",
-    ),
-    _frame(
-        "support",
-        "support",
-        "load",
-        "weak thin old unstable rotten soft",
-        "heavy big massive bulky enormous wide",
-    ),
-    _frame(
-        "overtake",
-        "vehicle",
-        "vehicle",
-        "slow weak old heavy rusty sluggish",
-        "fast long wide agile nimble powerful",
-    ),
-    _frame(
-        "cover",
-        "cover",
-        "covered",
-        "small short narrow thin tiny stiff",
-        "big long wide tall enormous bulky",
-    ),
-    _frame(
-        "stop",
-        "barrier",
-        "vehicle",
-        "low weak old short soft unstable",
-        "fast heavy powerful big massive enormous",
-    ),
-)
+# Verbs | English and German preposition | subjects | objects | adjectives of the subject
+# | adjectives of the object. In the first four an adjective fits one sort of noun only. In the
+# others both nouns are things, most adjectives could be said of either, and what the verb says
+# about the two decides: "wide" is the table before a door, the bed under a blanket.
+_FRAMES = """
+    cross | | animal | way | tired sick sleepy nervous exhausted anxious lazy hungry thirsty \
+        | wide long steep uneven stony bumpy
+    eat want | | animal | food | tired sick sleepy nervous exhausted anxious sated \
+        | salty bitter sour spicy dry tough
+    enter | | animal | room | tired sick sleepy nervous exhausted anxious lazy \
+        | cramped dusty empty crowded dilapidated modern
+    carry fetch | | animal | goods | tired sick sleepy nervous exhausted anxious lazy clumsy \
+        | heavy bulky unwieldy smooth thick wide
+    fit | through durch | furniture | opening | big wide bulky tall thick long \
+        | narrow small low tight tiny cramped
+    fit | into in | goods | container | big wide bulky unwieldy thick long \
+        | narrow small full tight tiny flat
+    support | | support | load | weak thin old unstable rotten soft \
+        | heavy big massive bulky enormous wide
+    overtake | | vehicle | vehicle | slow weak old heavy rusty sluggish \
+        | fast long wide agile nimble powerful
+    cover | | cover | covered | small short narrow thin tiny stiff \
+        | big long wide tall enormous bulky
+    stop | | barrier | vehicle | low weak old short soft unstable \
+        | fast heavy powerful big massive enormous
+"""
+FRAMES = tuple(_frame(cells) for cells in _rows(_FRAMES))
 
 _UNITS = _pairs(
     "one ein, two zwei, three drei, four vier, five fünf, "

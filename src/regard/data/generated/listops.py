@@ -10,12 +10,11 @@ have seeds of their own, and no expression comes twice.
 
 from __future__ import annotations
 
-import hashlib
 import random
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
-from regard.data.generated.generated_task import SPLITS, GeneratedTask, check_split
+from regard.data.generated.generated_task import SPLITS, GeneratedTask, check_split, digest
 from regard.system.errors import DataError
 
 LISTS = 0.25  # the probability that a node is a list
@@ -40,72 +39,77 @@ NAMES = tuple(OPERATIONS)
 
 
 @dataclass(frozen=True)
-class Shape:
-    """Limits of expressions, which have more than `least` tokens and fewer than `most`."""
+class ListOps(GeneratedTask):
+    """ListOps: the value of nested lists of digits.
 
-    # Long Range Arena's values.
-    least: int = 500
-    most: int = 2000
+    A length is the number of tokens.
+    """
+
+    # Long Range Arena's values: more than 500 tokens and fewer than 2,000.
+    min_length: int = 501
+    max_length: int = 1999
     depth: int = 10
     arguments: int = 10  # of a list, at most
 
+    kind = "classify"
+
     def __post_init__(self) -> None:
+        super().__post_init__()
         if self.arguments < 2:
             raise DataError(f"lists of {self.arguments} arguments", "give at least 2")
         if self.depth > DEEPEST:
             raise DataError(f"a depth of {self.depth}", f"give at most {DEEPEST}")
         longest = 1  # tokens of a digit; a list has two more than its arguments
         for _ in range(self.depth - 1):
-            longest = min(2 + self.arguments * longest, self.most)
-        if not self.least + 1 < longest:
+            longest = min(2 + self.arguments * longest, self.max_length + 1)
+        if self.min_length >= longest:
             raise DataError(
                 f"no expression of depth {self.depth} and {self.arguments} arguments "
-                f"has more than {self.least} and fewer than {self.most} tokens",
+                f"has {self.min_length} to {self.max_length} tokens",
                 "lower the least, or raise one of the others",
             )
 
+    def examples(self, split: str, seed: int = 0) -> Iterator[tuple[str, str]]:
+        """An endless stream of expressions (tokens with spaces between) and their values."""
+        check_split(split)
+        task = self
+        if split == "longer":
+            task = replace(self, min_length=self.max_length + 1, max_length=2 * self.max_length)
+        rng = random.Random(f"listops {seed} {SPLITS.index(split)}")
+        digests: set[int] = set()  # of earlier expressions: shorter than the texts
+        discarded = 0  # tokens since the last expression
+        while True:
+            if discarded > MOST_DISCARDED:
+                raise DataError(
+                    f"random trees of depth {self.depth} and up to {self.arguments} arguments "
+                    f"hardly ever have {task.min_length} to {task.max_length} tokens",
+                    "lower the least length, or come nearer to depth 10 and 10 arguments",
+                )
+            tokens: list[str] = []
+            value = _grow(rng, task, 1, tokens)
+            discarded += len(tokens)
+            if value is None or not task.min_length <= len(tokens) <= task.max_length:
+                continue
+            text = " ".join(tokens)
+            key = digest(text)
+            if key not in digests:
+                digests.add(key)
+                discarded = 0
+                yield text, str(value)
 
-def expressions(split: str, seed: int = 0, shape: Shape | None = None) -> Iterator[tuple[str, int]]:
-    """An endless stream of expressions (tokens with spaces between) and their values."""
-    check_split(split)
-    shape = shape or Shape()
-    if split == "longer":
-        shape = replace(shape, least=shape.most - 1, most=2 * shape.most - 1)
-    rng = random.Random(f"listops {seed} {SPLITS.index(split)}")
-    digests: set[bytes] = set()  # of earlier expressions: shorter than the texts
-    discarded = 0  # tokens since the last expression
-    while True:
-        if discarded > MOST_DISCARDED:
-            raise DataError(
-                f"random trees of depth {shape.depth} and up to {shape.arguments} arguments hardly "
-                f"ever have more than {shape.least} and fewer than {shape.most} tokens",
-                "lower the least length, or come nearer to depth 10 and 10 arguments",
-            )
-        tokens: list[str] = []
-        value = _grow(rng, shape, 1, tokens)
-        discarded += len(tokens)
-        if value is None or not shape.least < len(tokens) < shape.most:
-            continue
-        text = " ".join(tokens)
-        digest = hashlib.blake2b(text.encode(), digest_size=8).digest()
-        if digest not in digests:
-            digests.add(digest)
-            discarded = 0
-            yield text, value
 
-
-def _grow(rng: random.Random, shape: Shape, depth: int, tokens: list[str]) -> int | None:
+def _grow(rng: random.Random, task: ListOps, depth: int, tokens: list[str]) -> int | None:
     """The value of a random node, whose tokens are appended; None once there are too many."""
-    if depth >= shape.depth or rng.random() > LISTS:
+    if depth >= task.depth or rng.random() > LISTS:
         digit = int(rng.random() * 10)
         tokens.append(str(digit))
         return digit
     name = NAMES[int(rng.random() * len(NAMES))]
     tokens.append(name)
     values = []
-    for _ in range(rng.randint(2, shape.arguments)):
-        value = _grow(rng, shape, depth + 1, tokens)
-        if value is None or len(tokens) >= shape.most:
+    for _ in range(rng.randint(2, task.arguments)):
+        value = _grow(rng, task, depth + 1, tokens)
+        if value is None or len(tokens) > task.max_length:
             return None
         values.append(value)
     tokens.append("]")
@@ -128,30 +132,3 @@ def evaluate(text: str) -> int:
             return value
         stack[-1][1].append(value)
     raise ValueError(f"brackets are open: {text}")
-
-
-@dataclass(frozen=True)
-class ListOps(GeneratedTask):
-    """ListOps: the value of nested lists of digits.
-
-    A length is the number of tokens.
-    """
-
-    # Long Range Arena's values: more than 500 tokens and fewer than 2,000.
-    min_length: int = 501
-    max_length: int = 1999
-    depth: int = 10
-    arguments: int = 10
-
-    kind = "classify"
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        self.shape()  # refuses lengths that no expression has
-
-    def shape(self) -> Shape:
-        return Shape(self.min_length - 1, self.max_length + 1, self.depth, self.arguments)
-
-    def examples(self, split: str, seed: int = 0) -> Iterator[tuple[str, str]]:
-        for text, value in expressions(split, seed, self.shape()):
-            yield text, str(value)

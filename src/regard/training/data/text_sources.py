@@ -212,9 +212,9 @@ class LabelledTexts(TextSource):
             return None
         # As Long Range Arena's generator has them: 500 to 2,000 tokens.
         longest = min(2000, recipe.data.context - 1)  # one position is the start token's
-        shape = listops.Shape(min(500, longest // 4), longest)
-        setup.say(f"data: ListOps expressions of {shape.least} to {shape.most} tokens")
-        return lambda split: listops.expressions(split, shape=shape)
+        task = listops.ListOps(min(500, longest // 4) + 1, longest - 1)
+        setup.say(f"data: ListOps expressions of {task.min_length} to {task.max_length} tokens")
+        return task.examples
 
     @classmethod
     def texts(cls, example: LabelledText) -> list[str]:
