@@ -197,7 +197,7 @@ def test_classes_are_read_back_from_their_file(tmp_path: Path) -> None:
     path = tmp_path / "parity.tsv"
     with path.open("w") as out:
         write_examples(out, Parity().examples("train"), 20)
-    examples = [(example.text, example.label) for example in labelled.read_labelled_texts(path)]
+    examples = [(example.text, example.label) for example in labelled.labelled_texts(path)]
     assert examples == list(islice(Parity().examples("train"), 20))
 
 

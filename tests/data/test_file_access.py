@@ -14,7 +14,7 @@ import pytest
 
 from regard.data import text_files
 from regard.data.file_access import below, expand, split_location
-from regard.data.labelled import read_labelled_texts
+from regard.data.labelled import labelled_texts
 from regard.system.errors import DataError, SettingError
 
 LINES = [f"line {i} ä" for i in range(30)]
@@ -192,10 +192,10 @@ def test_labels_of_a_saved_dataset_have_their_names(tmp_path: Path) -> None:
     content = table({"text": ["good", "bad", "fine"], "label": [1, 0, 1]})
     features = {"label": {"names": ["negative", "positive"], "_type": "ClassLabel"}}
     folder = save_dataset(content, tmp_path / "mood", features)
-    examples = read_labelled_texts(folder)
+    examples = list(labelled_texts(folder))
     assert [one.label for one in examples] == ["positive", "negative", "positive"]
     plain = write_table(content, tmp_path / "a.parquet")
-    assert [one.label for one in read_labelled_texts(plain)] == ["1", "0", "1"]
+    assert [one.label for one in labelled_texts(plain)] == ["1", "0", "1"]
 
 
 def test_damaged_tables(tmp_path: Path) -> None:

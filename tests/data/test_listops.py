@@ -56,9 +56,9 @@ def test_splits_and_seeds_are_apart_and_fixed(tmp_path: Path) -> None:
     out = io.StringIO()
     write_examples(out, SMALL.examples("train"), 20)
     (tmp_path / "some.tsv").write_text(out.getvalue())
-    assert [
-        (e.text, e.label) for e in labelled.read_labelled_texts(tmp_path / "some.tsv")
-    ] == first("train", 0)
+    assert [(e.text, e.label) for e in labelled.labelled_texts(tmp_path / "some.tsv")] == first(
+        "train", 0
+    )
 
 
 def test_longer_expressions_begin_where_those_of_training_end() -> None:

@@ -359,12 +359,12 @@ def test_bad_lines(tmp_path: Path, task: str, line: dict[str, Any], message: str
     path = tmp_path / "data.jsonl"
     path.write_text(json.dumps(line) + "\n")
     readers: dict[str, Any] = {
-        "classify": labelled.read_labelled_texts,
-        "tag": labelled.read_tagged_words,
-        "answer": labelled.read_questions,
+        "classify": labelled.labelled_texts,
+        "tag": labelled.tagged_words,
+        "answer": labelled.questions,
     }
     with pytest.raises(DataError, match=message):
-        readers[task](path)
+        list(readers[task](path))
 
 
 def test_the_wrong_model(bert: Path, sentences: Path, tmp_path: Path) -> None:

@@ -544,7 +544,7 @@ def test_wrong_files_are_refused(images: Path, tmp_path: Path) -> None:
     with pytest.raises(DataError, match=r"names red/none\.png, which does not exist"):
         read_captions(images / "bad.tsv")
     (images / "bad.jsonl").write_text('{"image": "red/000.png", "caption": "red"}\n')
-    with pytest.raises(DataError, match="line 1 has no `image` and `text`"):
+    with pytest.raises(DataError, match="line 1: 'text' is missing"):
         read_captions(images / "bad.jsonl")
     write_images(tmp_path / "other", {"grey": 0})
     settings = settings_of("images", images)

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import math
 import wave
-from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import lru_cache
 from io import BytesIO
@@ -20,7 +19,8 @@ import torch
 from numpy.typing import NDArray
 from torch.nn import functional
 
-from regard.data.text_files import format_of_suffix, json_record, lines, pairs
+from regard.data.media_files import file_beside, files_below, named_files
+from regard.data.text_files import RECORD_FORMATS, format_of_suffix, lines
 from regard.system.errors import DataError
 
 RATE = 16_000  # samples a second
@@ -240,18 +240,7 @@ def read_transcripts(table: str | Path) -> list[Recording]:
 
     Files are relative to the table.
     """
-    table = Path(table)
-    recordings = []
-    for name, text in _transcript_rows(table):
-        path = table.parent / name
-        if not path.is_file():
-            raise DataError(
-                f"{table} names {name}, which does not exist", f"put it into {table.parent}"
-            )
-        recordings.append(Recording(path, text))
-    if not recordings:
-        raise DataError(f"{table} is empty", "write a line for each recording: file, a tab, text")
-    return recordings
+    return [Recording(path, text) for path, text in named_files(Path(table), "audio")]
 
 
 def read_labelled_recordings(path: str | Path) -> list[Recording]:
@@ -261,17 +250,13 @@ def read_labelled_recordings(path: str | Path) -> list[Recording]:
     """
     if not Path(path).is_dir():
         return read_transcripts(path)
-    recordings = [
-        Recording(file, file.parent.name)
-        for file in sorted(Path(path).glob("*/*"))
-        if file.suffix.lower() in SUFFIXES
-    ]
-    if not recordings:
+    files = files_below(path, "*/*", SUFFIXES)
+    if not files:
         raise DataError(
             f"{path} holds no WAV files in subfolders",
             "give a folder with one subfolder of recordings for each class, or a table",
         )
-    return recordings
+    return [Recording(file, file.parent.name) for file in files]
 
 
 def read_unlabelled_recordings(path: str | Path) -> list[Recording]:
@@ -281,36 +266,14 @@ def read_unlabelled_recordings(path: str | Path) -> list[Recording]:
     """
     path = Path(path)
     if path.is_dir():
-        files = sorted(file for file in path.rglob("*") if file.suffix.lower() in SUFFIXES)
+        files = files_below(path, "**/*", SUFFIXES)
         if not files:
             raise DataError(f"{path} holds no WAV files", "give a folder of recordings")
         return [Recording(file, str(file.relative_to(path))) for file in files]
-    if format_of_suffix(path) == "jsonl":
+    if format_of_suffix(path) in RECORD_FORMATS:
         return read_transcripts(path)
-    files = [path.parent / line.partition("\t")[0] for line in lines(path)]
-    for file in files:
-        if not file.is_file():
-            raise DataError(
-                f"{path} names {file.name}, which does not exist", f"put it into {path.parent}"
-            )
+    files = [file_beside(path, line.partition("\t")[0]) for line in lines(path)]
     return [Recording(file, file.name) for file in files]
-
-
-def _transcript_rows(table: Path) -> Iterator[tuple[str, str]]:
-    if format_of_suffix(table) != "jsonl":
-        yield from pairs(table, format="tsv")
-        return
-    for number, line in enumerate(lines(table), 1):
-        where = f"{table}, line {number}"
-        record = json_record(line, where)
-        audio = record.get("audio")
-        text = record.get("text")
-        if not isinstance(audio, str) or not isinstance(text, str):
-            raise DataError(
-                f"{where}: 'audio' or 'text' is missing or no text",
-                f"the line has: {', '.join(record) or 'nothing'}",
-            )
-        yield audio, text
 
 
 # --- windows and spectrograms ---

@@ -1,20 +1,30 @@
 """Labelled examples: texts with a class, words with tags, questions with answers.
 
-Each kind is read as a stream, which may be larger than memory, or as a list.
+Each kind is read as a stream, which may be larger than memory.
 """
 
 from __future__ import annotations
 
 import json
 import math
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import asdict, dataclass
+from itertools import starmap
 from pathlib import Path
 from typing import Any, TypeVar
 
 from regard.data.file_access import expand
 from regard.data.tables import class_names
-from regard.data.text_files import RECORD_FORMATS, format_of_suffix, lines, pairs, records
+from regard.data.text_files import (
+    RECORD_FORMATS,
+    format_of_suffix,
+    lines,
+    nothing_to_read,
+    pairs,
+    records,
+    text_of,
+    whole_text,
+)
 from regard.system.errors import DataError
 
 Example = TypeVar("Example")
@@ -24,12 +34,11 @@ Example = TypeVar("Example")
 
 
 @dataclass(frozen=True)
-class LabelledText:
-    """A labelled text, perhaps with a second one, and the name of its class."""
+class TextOrPair:
+    """A text, perhaps with a second one."""
 
     text: str
     text2: str | None
-    label: str
 
     @property
     def whole(self) -> str | tuple[str, str]:
@@ -40,19 +49,17 @@ class LabelledText:
 
 
 @dataclass(frozen=True)
-class RatedText:
+class LabelledText(TextOrPair):
+    """A labelled text, perhaps with a second one, and the name of its class."""
+
+    label: str
+
+
+@dataclass(frozen=True)
+class RatedText(TextOrPair):
     """A text, perhaps with a second one, and a number: a rating, or how similar the two are."""
 
-    text: str
-    text2: str | None
     score: float
-
-    @property
-    def whole(self) -> str | tuple[str, str]:
-        """As a tokenizer takes it."""
-        if self.text2 is None:
-            return self.text
-        return self.text, self.text2
 
 
 @dataclass(frozen=True)
@@ -94,14 +101,7 @@ def labelled_texts(path: str | Path) -> Iterator[LabelledText]:
     TSV: text, tab, label, or two texts and the label; a first line whose last column is "label" is
     a header. JSON Lines: `text`, perhaps `text2`, and `label`.
     """
-    if _has_records(path):
-        return _not_empty(path, (_labelled_text(record, where) for where, record in _records(path)))
-    return _not_empty(path, _labelled_columns(path))
-
-
-def read_labelled_texts(path: str | Path) -> list[LabelledText]:
-    """`labelled_texts` as a list."""
-    return list(labelled_texts(path))
+    return _examples(path, labelled_text, _labelled_columns)
 
 
 def _labelled_columns(path: str | Path) -> Iterator[LabelledText]:
@@ -121,7 +121,8 @@ def _labelled_columns(path: str | Path) -> Iterator[LabelledText]:
         yield LabelledText(cells[0], text2, label)
 
 
-def _labelled_text(record: dict[str, Any], where: str) -> LabelledText:
+def labelled_text(record: dict[str, Any], where: str) -> LabelledText:
+    """A text with its class, of a record."""
     label = record.get("label")
     # Class numbers are names too; bool is an int in Python, but no class.
     if not isinstance(label, (str, int)) or isinstance(label, bool) or label == "":
@@ -130,9 +131,9 @@ def _labelled_text(record: dict[str, Any], where: str) -> LabelledText:
         )
     text2 = None
     if record.get("text2") is not None:
-        text2 = _string(record, "text2", where)
-    label_name = _complete(str(label), "label", where)
-    return LabelledText(_string(record, "text", where), text2, label_name)
+        text2 = text_of(record, "text2", where)
+    label_name = whole_text(str(label), "label", where)
+    return LabelledText(text_of(record, "text", where), text2, label_name)
 
 
 # --- texts with a number, pairs of texts ---
@@ -143,21 +144,18 @@ def rated_texts(path: str | Path) -> Iterator[RatedText]:
 
     In JSON Lines the number is `score` or `label`.
     """
-    if _has_records(path):
-        return _not_empty(path, (_rated_text(record, where) for where, record in _records(path)))
-    examples = _labelled_columns(path)
-    return _not_empty(path, (_with_number(example, str(path)) for example in examples))
+    return _examples(path, rated_text, _rated_columns)
 
 
-def read_rated_texts(path: str | Path) -> list[RatedText]:
-    """`rated_texts` as a list."""
-    return list(rated_texts(path))
+def _rated_columns(path: str | Path) -> Iterator[RatedText]:
+    return (_with_number(example, str(path)) for example in _labelled_columns(path))
 
 
-def _rated_text(record: dict[str, Any], where: str) -> RatedText:
+def rated_text(record: dict[str, Any], where: str) -> RatedText:
+    """A text with its number, of a record."""
     if "score" in record:
         record = {**record, "label": str(record["score"])}
-    return _with_number(_labelled_text({**record, "label": str(record.get("label"))}, where), where)
+    return _with_number(labelled_text({**record, "label": str(record.get("label"))}, where), where)
 
 
 def _with_number(example: LabelledText, where: str) -> RatedText:
@@ -175,19 +173,13 @@ def text_pairs(path: str | Path) -> Iterator[TextPair]:
 
     The names of `regard.data.text_files`, `source` and `target`, are understood too.
     """
-    if _has_records(path):
-        return _not_empty(path, (_text_pair(record, where) for where, record in _records(path)))
-    return (TextPair(first, second) for first, second in pairs(path))
+    return _examples(path, text_pair, lambda path: starmap(TextPair, pairs(path)))
 
 
-def read_text_pairs(path: str | Path) -> list[TextPair]:
-    """`text_pairs` as a list."""
-    return list(text_pairs(path))
-
-
-def _text_pair(record: dict[str, Any], where: str) -> TextPair:
+def text_pair(record: dict[str, Any], where: str) -> TextPair:
+    """Two texts, of a record."""
     keys = ("source", "target") if "source" in record else ("text", "text2")
-    return TextPair(_string(record, keys[0], where), _string(record, keys[1], where))
+    return TextPair(text_of(record, keys[0], where), text_of(record, keys[1], where))
 
 
 # --- words with tags ---
@@ -199,14 +191,7 @@ def tagged_words(path: str | Path) -> Iterator[TaggedWords]:
     Columns: a line for each word, the word first and its tag last, and blank lines between
     sentences. JSON Lines: `tokens` and `tags`.
     """
-    if _has_records(path):
-        return _not_empty(path, (_tagged_words(record, where) for where, record in _records(path)))
-    return _not_empty(path, _tagged_columns(path))
-
-
-def read_tagged_words(path: str | Path) -> list[TaggedWords]:
-    """`tagged_words` as a list."""
-    return list(tagged_words(path))
+    return _examples(path, tagged_sentence, _tagged_columns)
 
 
 def _tagged_columns(path: str | Path) -> Iterator[TaggedWords]:
@@ -236,7 +221,8 @@ def _tagged_columns(path: str | Path) -> Iterator[TaggedWords]:
         yield TaggedWords(words, tags)
 
 
-def _tagged_words(record: dict[str, Any], where: str) -> TaggedWords:
+def tagged_sentence(record: dict[str, Any], where: str) -> TaggedWords:
+    """Words with their tags, of a record."""
     tokens = _strings(record, "tokens", where)
     tags = _strings(record, "tags", where)
     if len(tokens) != len(tags):
@@ -259,7 +245,7 @@ def _strings(record: dict[str, Any], key: str, where: str) -> list[str]:
             f"{where}: {key!r} is missing or no list of words",
             f"the line has: {', '.join(record)}",
         )
-    return [_complete(str(value), key, where) for value in values]
+    return [whole_text(str(value), key, where) for value in values]
 
 
 # --- questions with answers ---
@@ -270,15 +256,11 @@ def questions(path: str | Path) -> Iterator[Question]:
 
     The latter two may be in a list of `answers`, as SQuAD has them; the first one counts.
     """
-    return _not_empty(path, (_question(record, where) for where, record in _records(path)))
+    return _examples(path, question)
 
 
-def read_questions(path: str | Path) -> list[Question]:
-    """`questions` as a list."""
-    return list(questions(path))
-
-
-def _question(record: dict[str, Any], where: str) -> Question:
+def question(record: dict[str, Any], where: str) -> Question:
+    """A question with its answer, of a record."""
     fields = record
     answers = record.get("answers")
     # Hugging Face's SQuAD: {"text": ["…"], "answer_start": [0]}.
@@ -287,23 +269,23 @@ def _question(record: dict[str, Any], where: str) -> Question:
         texts = answers.get("text") or [""]
         starts = answers.get("answer_start") or [0]
         fields = {**record, "text": texts[0], "answer_start": starts[0]}
-    question = _string(fields, "question", where)
-    context = _string(fields, "context", where)
-    text = _string(fields, "text", where)
+    asked = text_of(fields, "question", where)
+    context = text_of(fields, "context", where)
+    text = text_of(fields, "text", where)
     start = fields.get("answer_start")
     if not isinstance(start, int) or isinstance(start, bool):
         raise DataError(
             f"{where}: 'answer_start' is missing or no number", f"the line has: {', '.join(record)}"
         )
     if not text:
-        return Question(question, context, 0, "")
+        return Question(asked, context, 0, "")
     if start < 0 or context[start : start + len(text)] != text:
         there = context[max(0, start) : max(0, start) + len(text)]
         raise DataError(
             f"{where}: the answer {text!r} is not at character {start}, where {there!r} stands",
             "count characters from 0, not bytes",
         )
-    return Question(question, context, start, text)
+    return Question(asked, context, start, text)
 
 
 # --- JSON Lines ---
@@ -315,10 +297,6 @@ def example_lines(
     """The examples as JSON Lines, which the functions of this file read."""
     for example in examples:
         yield json.dumps(asdict(example), ensure_ascii=False) + "\n"
-
-
-def _has_records(path: str | Path) -> bool:
-    return format_of_suffix(path) in RECORD_FORMATS
 
 
 def _records(path: str | Path) -> Iterator[tuple[str, dict[str, Any]]]:
@@ -334,32 +312,20 @@ def _records(path: str | Path) -> Iterator[tuple[str, dict[str, Any]]]:
         yield where, record
 
 
-def _string(record: dict[str, Any], key: str, where: str) -> str:
-    if not isinstance(record.get(key), str):
-        raise DataError(
-            f"{where}: {key!r} is missing or no text",
-            f"the line has: {', '.join(record) or 'nothing'}",
-        )
-    return _complete(str(record[key]), key, where)
-
-
-def _complete(text: str, key: str, where: str) -> str:
-    """The text, unless an escape of JSON made half a character of it, which cannot be written."""
-    try:
-        text.encode()
-    except UnicodeEncodeError:
-        raise DataError(
-            f"{where}: {key!r} holds half a character (a lone surrogate)", "replace it"
-        ) from None
-    return text
-
-
-def _not_empty(path: str | Path, stream: Iterable[Example]) -> Iterator[Example]:
+def _examples(
+    path: str | Path,
+    of_record: Callable[[dict[str, Any], str], Example],
+    of_columns: Callable[[str | Path], Iterable[Example]] | None = None,
+) -> Iterator[Example]:
+    """The examples of a file, of which there must be one: of its records, or of its columns."""
+    stream: Iterable[Example]
+    if of_columns is None or format_of_suffix(path) in RECORD_FORMATS:
+        stream = (of_record(record, where) for where, record in _records(path))
+    else:
+        stream = of_columns(path)
     is_empty = True
     for example in stream:
         is_empty = False
         yield example
     if is_empty:
-        raise DataError(
-            f"nothing to read: {path} is empty", "check the path, or how the file was made"
-        )
+        raise nothing_to_read(str(path))

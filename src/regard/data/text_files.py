@@ -92,7 +92,7 @@ def _record_texts(file: str, column: str | None) -> Iterator[str]:
                 f"{where}: {TEXT_KEY!r} is missing",
                 call_it_text(record),
             )
-        yield _string(record, column or TEXT_KEY, where)
+        yield text_of(record, column or TEXT_KEY, where)
 
 
 def _decoded_lines(path: str | Path) -> Iterator[str]:
@@ -213,7 +213,7 @@ def pairs(
             count += 1
             yield pair
     if count == 0:
-        raise _empty(file_name(source))
+        raise nothing_to_read(file_name(source))
 
 
 def _file_pairs(
@@ -305,7 +305,7 @@ def _two_files(source: str | Path, target: str | Path) -> Iterator[tuple[str, st
         count += 1
         yield source_line, target_line
     if count == 0:
-        raise _empty(f"{file_name(source)} and {file_name(target)}", "are")
+        raise nothing_to_read(f"{file_name(source)} and {file_name(target)}", "are")
 
 
 def _unequal(longer: str | Path, lines: int, shorter: str | Path, end: int) -> DataError:
@@ -331,7 +331,7 @@ def _record_pair(
         keys = languages
     elif languages is not None and set(languages) <= record.keys():
         keys = languages
-    return _string(record, keys[0], where), _string(record, keys[1], where)
+    return text_of(record, keys[0], where), text_of(record, keys[1], where)
 
 
 def records(path: str | Path) -> Iterator[tuple[str, dict[str, Any]]]:
@@ -386,7 +386,8 @@ def json_record(line: str, where: str, repair: str = "write one object a line") 
     return record
 
 
-def _string(record: dict[str, Any], key: str, where: str) -> str:
+def text_of(record: dict[str, Any], key: str, where: str) -> str:
+    """The text of a key, which must be there; `where` names the record in error messages."""
     value = record.get(key)
     if not isinstance(value, str):
         state = "is not a text" if key in record else "is missing"
@@ -394,16 +395,21 @@ def _string(record: dict[str, Any], key: str, where: str) -> str:
             f"{where}: {key!r} {state}",
             f"give it as a string; the line has: {', '.join(record) or 'nothing'}",
         )
+    return whole_text(value, key, where)
+
+
+def whole_text(text: str, key: str, where: str) -> str:
+    """The text, unless an escape of JSON made half a character of it, which cannot be written."""
     try:
-        value.encode()  # JSON's \ud800 escapes may be half of a character
-    except UnicodeEncodeError as error:
+        text.encode()
+    except UnicodeEncodeError:
         raise DataError(
             f"{where}: {key!r} holds half a character (a lone surrogate)", "replace it"
-        ) from error
-    return value
+        ) from None
+    return text
 
 
-def _empty(name: str, verb: str = "is") -> DataError:
+def nothing_to_read(name: str, verb: str = "is") -> DataError:
     return DataError(
         f"nothing to read: {name} {verb} empty", "check the path, or how the file was made"
     )

@@ -13,10 +13,9 @@ import numpy as np
 from regard.core.finite_outputs import non_finite_error
 from regard.evaluation.examples import DataPath, shortened
 from regard.evaluation.metrics.bleu import Bleu
-from regard.evaluation.metrics.classification import TopKAccuracy
-from regard.evaluation.metrics.forecast import Coverage, QuantileLoss, point_forecasts
-from regard.evaluation.metrics.metric import Metric
-from regard.evaluation.metrics.perplexity import LikelihoodMetric, Loss, Perplexity
+from regard.evaluation.metrics.forecast import point_forecasts
+from regard.evaluation.metrics.metric import Metric, OutputKind
+from regard.evaluation.metrics.perplexity import Loss, Perplexity
 from regard.evaluation.metrics.registry import metric as registered_metric
 from regard.evaluation.metrics.significance import (
     ConfidenceInterval,
@@ -26,7 +25,7 @@ from regard.evaluation.metrics.significance import (
     system_statistics,
 )
 from regard.evaluation.table import formatted
-from regard.evaluation.task import OutputKind, Outputs, Settings, Task
+from regard.evaluation.task import Outputs, Settings, Task
 from regard.evaluation.tasks import TASKS, task_of
 from regard.look.drawing import terminal
 from regard.models import Model
@@ -181,11 +180,11 @@ def evaluate_examples(
     """Scores the predictions of a model on examples of its task."""
     if not examples:
         raise DataError("the data set is empty", "pass at least one example")
-    needed = {output_kind(metric) for metric in metrics}
+    needed = {metric.kind for metric in metrics}
     outputs = _outputs(model, examples, TASKS[task], needed, settings)
     results = {}
     for metric in metrics:
-        of_metric = outputs[output_kind(metric)]
+        of_metric = outputs[metric.kind]
         statistics = metric.statistics(of_metric.values, of_metric.references)
         interval = confidence_interval(metric, statistics)
         score = metric.score(statistics.sum(axis=0))
@@ -193,17 +192,6 @@ def evaluate_examples(
     # Blocks of text are cut into windows or rows, which are the examples then.
     count = min(len(of_kind.values) for of_kind in outputs.values())
     return Evaluation(task, count, model.parameter_count, results)
-
-
-def output_kind(metric: Metric) -> OutputKind:
-    """What a metric is computed from."""
-    if isinstance(metric, LikelihoodMetric):
-        return "likelihood"
-    if isinstance(metric, TopKAccuracy):
-        return "ranking"
-    if isinstance(metric, QuantileLoss | Coverage):
-        return "quantiles"
-    return "prediction"
 
 
 def predictions_of(kind: OutputKind, values: Sequence[Any]) -> Sequence[Any]:

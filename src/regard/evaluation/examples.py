@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import reprlib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeAlias
@@ -29,13 +29,13 @@ class ExampleKind:
 
     file: str  # what a file of them holds, for error messages
     description: str  # of one example
-    read_file: Callable[[str], list[Any]]
+    read_file: Callable[[str], Iterable[Any]]
     take: Callable[[Any], Any]
 
     def read(self, path: DataPath) -> list[Any]:
         """The examples of a file; parallel text may be in two."""
         if isinstance(path, str):
-            return self.read_file(path)
+            return list(self.read_file(path))
         if self is not SOURCE_AND_REFERENCE:
             raise SettingError("only tasks with parallel text read two files", "pass one file")
         return list(text_files.pairs(*path))
@@ -171,9 +171,9 @@ def _graphs(value: Any) -> GraphData | None:
     return value if isinstance(value, GraphData) else None
 
 
-def _read_pairs(path: str) -> list[tuple[str, str]]:
+def _read_pairs(path: str) -> Iterable[tuple[str, str]]:
     # Standard input has no name to tell the format by.
-    return list(text_files.pairs(path, None, format="tsv" if path == "-" else None))
+    return text_files.pairs(path, format="tsv" if path == "-" else None)
 
 
 def _read_text(path: str) -> list[str]:
@@ -182,14 +182,6 @@ def _read_text(path: str) -> list[str]:
     if not blocks:
         raise DataError(f"{path} is empty", "pass a file that contains text")
     return blocks
-
-
-def _read_series(path: str) -> list[Series]:
-    return [read_series(path)]
-
-
-def _read_graphs(path: str) -> list[GraphData]:
-    return [read_graphs(path)]
 
 
 TEXT = ExampleKind("plain text", "a text", _read_text, _text)
@@ -203,37 +195,37 @@ SOURCE_AND_REFERENCE = ExampleKind(
 LABELLED_TEXT = ExampleKind(
     "texts with labels (.tsv or .jsonl)",
     'a text with its label: ("text", "label")',
-    labelled.read_labelled_texts,
+    labelled.labelled_texts,
     _labelled_text,
 )
 STORY = ExampleKind(
     "stories that end with a question, and its answer (.tsv or .jsonl)",
     'a story and its answer: ("Story. Question?", "answer")',
-    labelled.read_labelled_texts,
+    labelled.labelled_texts,
     _labelled_text,
 )
 RATED_TEXT = ExampleKind(
     "texts with a number (.tsv or .jsonl)",
     'a text with its number: ("text", 0.5)',
-    labelled.read_rated_texts,
+    labelled.rated_texts,
     _rated_text,
 )
 TEXT_PAIR = ExampleKind(
     "pairs of texts that belong together (.tsv or .jsonl)",
     'a pair of texts: ("text", "text")',
-    labelled.read_text_pairs,
+    labelled.text_pairs,
     _text_pair,
 )
 TAGGED_WORDS = ExampleKind(
     "words with tags (CoNLL's columns or .jsonl)",
     'words with as many tags: (["Ada", "sleeps"], ["B-PER", "O"])',
-    labelled.read_tagged_words,
+    labelled.tagged_words,
     _tagged_words,
 )
 QUESTION = ExampleKind(
     "questions with contexts and answers (.jsonl)",
     "a regard.data.labelled.Question(question, context, answer_start, text)",
-    labelled.read_questions,
+    labelled.questions,
     _question,
 )
 LABELLED_IMAGE = ExampleKind(
@@ -271,13 +263,13 @@ LABELLED_RECORDING = ExampleKind(
 SERIES = ExampleKind(
     "a time series (.csv with a header); FILE.csv:START:END are some of its rows",
     "a regard.data.series.Series(values, columns), values [T, C]",
-    _read_series,
+    lambda path: [read_series(path)],
     _series,
 )
 GRAPHS = ExampleKind(
     "a folder of tables (nodes.tsv, edges.tsv), or an .npz file",
     "a regard.data.graphs.GraphData, or the path of its folder",
-    _read_graphs,
+    lambda path: [read_graphs(path)],
     _graphs,
 )
 NO_DATA = ExampleKind("nothing", "nothing", lambda _: [], lambda _: None)

@@ -8,13 +8,11 @@ from typing import Any
 from torch.nn import functional
 
 from regard.data.audio import Recording
-from regard.data.labelled_images import LabelledImage
+from regard.data.labelled_images import LabelledImage, class_caption
 from regard.evaluation.classification import check_labels
 from regard.evaluation.retrieval import MAX_CANDIDATES
 from regard.evaluation.task import Outputs, Settings
 from regard.models import DualEncoderModel, ImageEncoder
-
-CAPTION = "a photo of a {}."  # of zero-shot classification (Radford et al. 2021, section 3.1.4)
 
 
 def reconstruct_patches(
@@ -37,7 +35,7 @@ def rank_image_classes(
     if model.labels is not None:
         check_labels(labels, model.labels)
         return Outputs([list(scores) for scores in model.classify(images)], labels)
-    classes = {CAPTION.format(label.replace("_", " ")): label for label in sorted(set(labels))}
+    classes = {class_caption(label): label for label in sorted(set(labels))}
     scored = model.classify(images, list(classes))
     return Outputs([[classes[caption] for caption in scores] for scores in scored], labels)
 

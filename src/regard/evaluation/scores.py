@@ -8,11 +8,11 @@ from types import SimpleNamespace
 from typing import Any
 
 from regard.evaluation.classification import has_entities
-from regard.evaluation.evaluation import output_kind, predictions_of
+from regard.evaluation.evaluation import predictions_of
 from regard.evaluation.metrics.bleu import Bleu
+from regard.evaluation.metrics.metric import OutputKind
 from regard.evaluation.metrics.registry import metric
 from regard.evaluation.table import TITLES, formatted
-from regard.evaluation.task import OutputKind
 from regard.evaluation.tasks import TASKS
 
 _TITLES = TITLES | {"top_5": "top-5", "wer": "WER", "cer": "CER"}
@@ -41,9 +41,9 @@ def scored(
     numbers: dict[str, Any] = {}
     for name, of_task in TASKS[task].scores.items():
         one = Bleu(tokenize) if of_task == "bleu" and tokenize else metric(of_task)
-        if output_kind(one) == kind:
+        if one.kind == kind:
             numbers[name] = one.compute(values, references)
-        elif output_kind(one) == "prediction":
+        elif one.kind == "prediction":
             numbers[name] = one.compute(predictions_of(kind, values), references)
     return Score(**numbers, examples=len(references))
 

@@ -11,12 +11,9 @@ from typing import Any, Literal, TypeAlias
 
 from regard.decode.strategy import Limit, Strategy
 from regard.evaluation.examples import NO_DATA, ExampleKind
+from regard.evaluation.metrics.metric import OutputKind
 from regard.system.arguments import whole_number
 
-# What a metric is computed from: the prediction of an example, the candidates ranked from the
-# likeliest on (top-k accuracy), its negative log-likelihood and number of tokens, or levels and
-# quantiles of a forecast.
-OutputKind: TypeAlias = Literal["likelihood", "quantiles", "prediction", "ranking"]
 DEFAULT_TOP = 5
 
 
@@ -111,7 +108,7 @@ class Task:
     # --- asked for, by `regard predict`: texts or files in, plain data out ---
     method: str = ""  # of the models that have it; their other tasks may have the same
     answer: Answer | None = None
-    options: frozenset[str] = frozenset()  # of `PredictionOptions`, that it reads
+    options: tuple[str, ...] = ()  # of `PredictionOptions`, that it reads
     names_parts: bool = False  # whether an input has several answers, each with a name of its own
     reads_media: bool = False  # whether of a model of images or sound its inputs are files
 

@@ -7,6 +7,8 @@ The first task of a model in the order of the table is its own.
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from regard.evaluation import answers, examples
 from regard.evaluation.classification import (
     answer_questions,
@@ -53,38 +55,62 @@ _TRANSLATION_SCORES = _by_name("bleu", "chrf", "exact_match")
 _CLASS_SCORES = _by_name("accuracy", "f1")
 _RANKING_SCORES = _CLASS_SCORES | {"top_5": "top_k:5"}
 
+_TRANSLATE = Task(
+    method="translate",
+    answer=answers.translate,
+    unit="sentences",
+    reads=examples.SOURCE_AND_REFERENCE,
+    predict={"prediction": translate, "likelihood": reference_likelihood},
+    metrics=("bleu", "chrf", "exact_match", "perplexity"),
+    other_metrics=("loss", "bits_per_character", "rouge1", "rouge2", "rougeL", "wer", "cer"),
+    decodes=True,
+    scores=_TRANSLATION_SCORES,
+    card=Card(
+        "translation",
+        "A Transformer for translation",
+        "regard translate FOLDER < source.txt > target.txt",
+    ),
+)
+_SUMMARIZE = replace(
+    _TRANSLATE,
+    method="",
+    answer=None,
+    unit="texts",
+    metrics=("rouge1", "rouge2", "rougeL", "perplexity"),
+    other_metrics=("bleu", "chrf", "exact_match", "loss", "bits_per_character"),
+    card=Card(
+        "summarization",
+        "An encoder–decoder that summarises",
+        "regard translate FOLDER < texts > summaries",
+    ),
+)
+_NODES = Task(
+    method="classify",
+    answer=answers.classify_graphs,
+    options=("top",),
+    names_parts=True,
+    unit="nodes",
+    reads=examples.GRAPHS,
+    predict={"ranking": rank_graph_classes},
+    metrics=("accuracy", "f1"),
+    other_metrics=("top_k", "exact_match"),
+    scores=_CLASS_SCORES,
+    card=Card(
+        "graph-ml",
+        "A classifier of the nodes of a graph",
+        'regard.load("FOLDER").classify("graph/")',
+    ),
+)
+_GRAPHS = replace(
+    _NODES,
+    unit="graphs",
+    card=Card("graph-ml", "A classifier of graphs", 'regard.load("FOLDER").classify("graphs/")'),
+)
+
 TASKS: dict[str, Task] = {
     # --- texts from texts ---
-    "translate": Task(
-        method="translate",
-        answer=answers.translate,
-        unit="sentences",
-        reads=examples.SOURCE_AND_REFERENCE,
-        predict={"prediction": translate, "likelihood": reference_likelihood},
-        metrics=("bleu", "chrf", "exact_match", "perplexity"),
-        other_metrics=("loss", "bits_per_character", "rouge1", "rouge2", "rougeL", "wer", "cer"),
-        decodes=True,
-        scores=_TRANSLATION_SCORES,
-        card=Card(
-            "translation",
-            "A Transformer for translation",
-            "regard translate FOLDER < source.txt > target.txt",
-        ),
-    ),
-    "summarize": Task(
-        unit="texts",
-        reads=examples.SOURCE_AND_REFERENCE,
-        predict={"prediction": translate, "likelihood": reference_likelihood},
-        metrics=("rouge1", "rouge2", "rougeL", "perplexity"),
-        other_metrics=("bleu", "chrf", "exact_match", "loss", "bits_per_character"),
-        decodes=True,
-        scores=_TRANSLATION_SCORES,
-        card=Card(
-            "summarization",
-            "An encoder–decoder that summarises",
-            "regard translate FOLDER < texts > summaries",
-        ),
-    ),
+    "translate": _TRANSLATE,
+    "summarize": _SUMMARIZE,
     "span": Task(
         unit="rows",
         reads=examples.TEXT,
@@ -129,7 +155,7 @@ TASKS: dict[str, Task] = {
     "answer": Task(
         method="answer",
         answer=answers.answer,
-        options=frozenset({"context"}),
+        options=("context",),
         unit="questions",
         reads=examples.QUESTION,
         predict={"prediction": answer_questions},
@@ -168,7 +194,7 @@ TASKS: dict[str, Task] = {
     "classify": Task(
         method="classify",
         answer=answers.classify,
-        options=frozenset({"labels", "top", "truncation"}),
+        options=("labels", "top", "truncation"),
         reads_media=True,
         unit="texts",
         reads=examples.LABELLED_TEXT,
@@ -180,8 +206,8 @@ TASKS: dict[str, Task] = {
     ),
     "follows": Task(method="follows", answer=answers.follows),
     "detect": Task(method="detect", answer=answers.detect),
-    "fill": Task(method="fill", answer=answers.fill, options=frozenset({"top"})),
-    "generate": Task(method="generate", answer=answers.generate, options=frozenset({"truncation"})),
+    "fill": Task(method="fill", answer=answers.fill, options=("top",)),
+    "generate": Task(method="generate", answer=answers.generate, options=("truncation",)),
     "masked": Task(
         unit="rows",
         reads=examples.TEXT,
@@ -239,60 +265,25 @@ TASKS: dict[str, Task] = {
     "forecast": Task(
         method="forecast",
         answer=answers.forecast,
-        options=frozenset({"samples"}),
+        options=("samples",),
         unit="windows",
         reads=examples.SERIES,
         predict={"prediction": forecast_points, "quantiles": forecast_quantiles},
         metrics=("mse", "mae"),
         other_metrics=("quantile_loss", "coverage"),
-        scores={
-            "mse": "mse",
-            "mae": "mae",
-            "quantile_loss": "quantile_loss",
-            "coverage": "coverage",
-        },
+        scores=_by_name("mse", "mae", "quantile_loss", "coverage"),
         card=Card(
             "time-series-forecasting",
             "A forecaster of time series",
             'regard.load("FOLDER").forecast("series.csv")',
         ),
     ),
-    "nodes": Task(
-        method="classify",
-        answer=answers.classify_graphs,
-        options=frozenset({"top"}),
-        names_parts=True,
-        unit="nodes",
-        reads=examples.GRAPHS,
-        predict={"ranking": rank_graph_classes},
-        metrics=("accuracy", "f1"),
-        other_metrics=("top_k", "exact_match"),
-        scores=_CLASS_SCORES,
-        card=Card(
-            "graph-ml",
-            "A classifier of the nodes of a graph",
-            'regard.load("FOLDER").classify("graph/")',
-        ),
-    ),
-    "graphs": Task(
-        method="classify",
-        answer=answers.classify_graphs,
-        options=frozenset({"top"}),
-        names_parts=True,
-        unit="graphs",
-        reads=examples.GRAPHS,
-        predict={"ranking": rank_graph_classes},
-        metrics=("accuracy", "f1"),
-        other_metrics=("top_k", "exact_match"),
-        scores=_CLASS_SCORES,
-        card=Card(
-            "graph-ml", "A classifier of graphs", 'regard.load("FOLDER").classify("graphs/")'
-        ),
-    ),
+    "nodes": _NODES,
+    "graphs": _GRAPHS,
     "stories": Task(
         method="answer",
         answer=answers.answer_stories,
-        options=frozenset({"context", "top"}),
+        options=("context", "top"),
         unit="stories",
         reads=examples.STORY,
         predict={"ranking": answer_stories},
@@ -341,7 +332,7 @@ TASKS: dict[str, Task] = {
     "embed": Task(
         method="embed",
         answer=answers.embed,
-        options=frozenset({"truncation"}),
+        options=("truncation",),
         reads_media=True,
     ),
     "embed_image": Task(method="embed_image", answer=answers.embed_image, reads_media=True),

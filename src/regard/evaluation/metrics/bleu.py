@@ -10,7 +10,7 @@ from typing import Any
 
 from numpy.typing import ArrayLike
 
-from regard.evaluation.metrics.metric import Array, Metric, percent
+from regard.evaluation.metrics.metric import Array, Metric
 from regard.system.errors import SettingError
 
 
@@ -96,19 +96,3 @@ def _import_sacrebleu() -> Any:
     except ImportError:
         raise SettingError("scoring needs the package sacrebleu", "pip install sacrebleu") from None
     return metrics
-
-
-@dataclass(frozen=True)
-class ExactMatch(Metric):
-    """Predictions that equal their reference, character by character."""
-
-    name = "exact_match"
-
-    def signature(self) -> str:
-        return "predictions that equal the reference, without normalization"
-
-    def counts(self, predictions: Sequence[Any], references: Sequence[Any]) -> ArrayLike:
-        return [(p == r, 1) for p, r in zip(predictions, references, strict=True)]
-
-    def score(self, totals: Array) -> float:
-        return percent(*totals)

@@ -14,19 +14,22 @@ from regard.system.errors import SettingError
 
 
 @dataclass(frozen=True)
-class Accuracy(Metric):
-    """Accuracy: the share of examples whose predicted class is the label."""
+class ExactMatch(Metric):
+    """Predictions that equal their reference, character by character."""
 
-    name = "accuracy"
-
-    def signature(self) -> str:
-        return "examples whose predicted class is the label"
+    name = "exact_match"
+    definition = "predictions that equal the reference, without normalization"
 
     def counts(self, predictions: Sequence[Any], references: Sequence[Any]) -> ArrayLike:
         return [(p == r, 1) for p, r in zip(predictions, references, strict=True)]
 
-    def score(self, totals: Array) -> float:
-        return percent(*totals)
+
+@dataclass(frozen=True)
+class Accuracy(ExactMatch):
+    """Accuracy: the share of examples whose predicted class is the label."""
+
+    name = "accuracy"
+    definition = "examples whose predicted class is the label"
 
 
 @dataclass(frozen=True)
@@ -34,6 +37,8 @@ class TopKAccuracy(Metric):
     """Top-k accuracy: predictions are the classes of an example in order, the likeliest first."""
 
     k: int = 5
+
+    kind = "ranking"
 
     def __post_init__(self) -> None:
         if self.k < 1:
@@ -54,9 +59,6 @@ class TopKAccuracy(Metric):
             for ranking, label in zip(predictions, references, strict=True)
         ]
 
-    def score(self, totals: Array) -> float:
-        return percent(*totals)
-
 
 @dataclass(frozen=True)
 class MacroF1(Metric):
@@ -68,9 +70,7 @@ class MacroF1(Metric):
     """
 
     name = "f1"
-
-    def signature(self) -> str:
-        return "macro F1: the mean over classes of 2 × correct / (predicted + labelled)"
+    definition = "macro F1: the mean over classes of 2 × correct / (predicted + labelled)"
 
     def counts(self, predictions: Sequence[Hashable], references: Sequence[Hashable]) -> ArrayLike:
         classes = {label: i for i, label in enumerate(dict.fromkeys([*references, *predictions]))}
@@ -101,9 +101,7 @@ class BinaryF1(Metric):
     """
 
     name = "binary_f1"
-
-    def signature(self) -> str:
-        return "F1 of the positive class: 2 × correct / (predicted + labelled)"
+    definition = "F1 of the positive class: 2 × correct / (predicted + labelled)"
 
     def counts(self, predictions: Sequence[Any], references: Sequence[Any]) -> ArrayLike:
         return [
@@ -125,9 +123,7 @@ class EntityF1(Metric):
     """
 
     name = "entity_f1"
-
-    def signature(self) -> str:
-        return "micro F1 over entities with both ends and the kind right, as conlleval counts"
+    definition = "micro F1 over entities with both ends and the kind right, as conlleval counts"
 
     def counts(
         self, predictions: Sequence[Sequence[str]], references: Sequence[Sequence[str]]
@@ -149,9 +145,7 @@ class TagAccuracy(Metric):
     """Tag accuracy: the share of right tags; an example is the list of tags of a sentence."""
 
     name = "tag_accuracy"
-
-    def signature(self) -> str:
-        return "words whose predicted tag is the label"
+    definition = "words whose predicted tag is the label"
 
     def counts(
         self, predictions: Sequence[Sequence[str]], references: Sequence[Sequence[str]]
@@ -160,9 +154,6 @@ class TagAccuracy(Metric):
             (sum(p == r for p, r in zip(tags, labels, strict=True)), len(labels))
             for tags, labels in zip(predictions, references, strict=True)
         ]
-
-    def score(self, totals: Array) -> float:
-        return percent(*totals)
 
 
 def entity_spans(tags: Sequence[str]) -> list[tuple[int, int, str]]:

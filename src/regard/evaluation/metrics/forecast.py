@@ -9,7 +9,7 @@ from typing import Any, TypeAlias
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from regard.evaluation.metrics.metric import Array, Metric, percent
+from regard.evaluation.metrics.metric import Array, Metric
 from regard.evaluation.metrics.regression import ErrorMetric
 
 # Levels, and a forecast for each of them: [..., levels].
@@ -29,10 +29,9 @@ def point_forecasts(forecasts: NDArray[Any], levels: Sequence[float] | None) -> 
 class QuantileLoss(ErrorMetric):
     """Pinball loss of quantile forecasts, a mean over levels."""
 
+    kind = "quantiles"
     name = "quantile_loss"
-
-    def signature(self) -> str:
-        return "mean of max(q (y − ŷ), (q − 1) (y − ŷ)) over the levels q"
+    definition = "mean of max(q (y − ŷ), (q − 1) (y − ŷ)) over the levels q"
 
     def counts(
         self, predictions: Sequence[QuantileForecast], references: Sequence[ArrayLike]
@@ -44,18 +43,14 @@ class QuantileLoss(ErrorMetric):
 class Coverage(Metric):
     """Coverage: the share of values between the lowest and the highest quantile."""
 
+    kind = "quantiles"
     name = "coverage"
-
-    def signature(self) -> str:
-        return "share of values from the lowest quantile to the highest"
+    definition = "share of values from the lowest quantile to the highest"
 
     def counts(
         self, predictions: Sequence[QuantileForecast], references: Sequence[ArrayLike]
     ) -> ArrayLike:
         return [_covered(*one, reference) for one, reference in _pairs(predictions, references)]
-
-    def score(self, totals: Array) -> float:
-        return percent(*totals)
 
 
 def _pairs(

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
-from typing import Any, ClassVar, TypeAlias, final
+from typing import Any, ClassVar, Literal, TypeAlias, final
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -19,11 +19,17 @@ from numpy.typing import ArrayLike, NDArray
 from regard.system.errors import DataError
 
 Array: TypeAlias = NDArray[np.float64]
+# What a metric is computed from: the prediction of an example, the candidates ranked from the
+# likeliest on (top-k accuracy), its negative log-likelihood and number of tokens, or levels and
+# quantiles of a forecast.
+OutputKind: TypeAlias = Literal["likelihood", "quantiles", "prediction", "ranking"]
 
 
 class Metric(ABC):
     """A metric of predictions against references; subclasses are frozen dataclasses of options."""
 
+    definition: ClassVar[str] = ""  # the signature of a metric without options
+    kind: ClassVar[OutputKind] = "prediction"  # what it is computed from
     greater_is_better: ClassVar[bool] = True
     unit: ClassVar[str] = "%"  # of scores from 0 to 100; otherwise "nats", "bits" or ""
 
@@ -32,17 +38,17 @@ class Metric(ABC):
     def name(self) -> str:
         """The key of its scores in tables and JSON."""
 
-    @abstractmethod
     def signature(self) -> str:
         """How it is computed: only scores with equal signatures can be compared."""
+        return self.definition
 
     @abstractmethod
     def counts(self, predictions: Sequence[Any], references: Sequence[Any]) -> ArrayLike:
         """A row of numbers for each example, whose sums over examples determine the score."""
 
-    @abstractmethod
     def score(self, totals: Array) -> float:
-        """The score from the sum of the statistics over examples."""
+        """The score from the sum of the statistics over examples: a share of a total."""
+        return percent(*totals)
 
     @final
     def statistics(self, predictions: Sequence[Any], references: Sequence[Any]) -> Array:

@@ -19,6 +19,7 @@ class LikelihoodMetric(Metric):
     References are the texts, or the numbers of their characters.
     """
 
+    kind = "likelihood"
     greater_is_better = False
     unit = ""
 
@@ -38,9 +39,7 @@ class Loss(LikelihoodMetric):
 
     name = "loss"
     unit = "nats"
-
-    def signature(self) -> str:
-        return "mean −log p per token, in nats"
+    definition = "mean −log p per token, in nats"
 
     def score(self, totals: Array) -> float:
         nll, tokens, _ = totals
@@ -52,9 +51,7 @@ class Perplexity(LikelihoodMetric):
     """Perplexity per token: it compares only models with the same tokens."""
 
     name = "perplexity"
-
-    def signature(self) -> str:
-        return "exp of the mean −log p per token"
+    definition = "exp of the mean −log p per token"
 
     def score(self, totals: Array) -> float:
         nll, tokens, _ = totals
@@ -67,9 +64,7 @@ class BitsPerCharacter(LikelihoodMetric):
 
     name = "bits_per_character"
     unit = "bits"
-
-    def signature(self) -> str:
-        return "−log2 p of the text divided by its number of Unicode characters"
+    definition = "−log2 p of the text divided by its number of Unicode characters"
 
     def score(self, totals: Array) -> float:
         nll, _, characters = totals

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 from numpy.typing import ArrayLike
 
-from regard.evaluation.metrics.metric import Array, Metric, percent
+from regard.evaluation.metrics.metric import Metric
 
 
 class AnswerMetric(Metric):
@@ -34,18 +34,13 @@ class AnswerMetric(Metric):
             rows.append((best, 1))
         return rows
 
-    def score(self, totals: Array) -> float:
-        return percent(*totals)
-
 
 @dataclass(frozen=True)
 class AnswerExactMatch(AnswerMetric):
     """Exact match of normalized answers."""
 
     name = "answer_exact_match"
-
-    def signature(self) -> str:
-        return "SQuAD's exact match: equal without case, punctuation and articles"
+    definition = "SQuAD's exact match: equal without case, punctuation and articles"
 
     def compare(self, predicted: list[str], expected: list[str]) -> float:
         return float(predicted == expected)
@@ -56,9 +51,7 @@ class AnswerF1(AnswerMetric):
     """F1 over the words of normalized answers."""
 
     name = "answer_f1"
-
-    def signature(self) -> str:
-        return "SQuAD's F1 over words without case, punctuation and articles, mean over questions"
+    definition = "SQuAD's F1 over words without case, punctuation and articles, mean over questions"
 
     def compare(self, predicted: list[str], expected: list[str]) -> float:
         if not predicted or not expected:  # "no answer" is right only if none is expected

@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable
 from functools import partial
 
-from regard.evaluation.metrics.bleu import Bleu, Chrf, ExactMatch
+from regard.evaluation.metrics.bleu import Bleu, Chrf
 from regard.evaluation.metrics.classification import (
     Accuracy,
     BinaryF1,
     EntityF1,
+    ExactMatch,
     MacroF1,
     TagAccuracy,
     TopKAccuracy,

@@ -27,9 +27,7 @@ class MeanSquaredError(ErrorMetric):
     """Mean squared error."""
 
     name = "mse"
-
-    def signature(self) -> str:
-        return "mean of (prediction − reference)²"
+    definition = "mean of (prediction − reference)²"
 
     def counts(self, predictions: Sequence[ArrayLike], references: Sequence[ArrayLike]) -> Array:
         return _sums(np.square(_differences(predictions, references)))
@@ -40,9 +38,7 @@ class MeanAbsoluteError(ErrorMetric):
     """Mean absolute error."""
 
     name = "mae"
-
-    def signature(self) -> str:
-        return "mean of |prediction − reference|"
+    definition = "mean of |prediction − reference|"
 
     def counts(self, predictions: Sequence[ArrayLike], references: Sequence[ArrayLike]) -> Array:
         return _sums(np.abs(_differences(predictions, references)))
@@ -54,9 +50,7 @@ class PearsonCorrelation(Metric):
 
     name = "pearson"
     unit = ""
-
-    def signature(self) -> str:
-        return "Pearson's r of predictions and references, −1 to 1"
+    definition = "Pearson's r of predictions and references, −1 to 1"
 
     def counts(self, predictions: Sequence[float], references: Sequence[float]) -> ArrayLike:
         x = np.asarray(predictions, dtype=np.float64)

@@ -10,7 +10,7 @@ from typing import Any
 
 from numpy.typing import ArrayLike
 
-from regard.evaluation.metrics.metric import Array, Metric, percent
+from regard.evaluation.metrics.metric import Metric
 from regard.system.errors import SettingError, did_you_mean
 
 KINDS = ("rouge1", "rouge2", "rougeL")
@@ -49,9 +49,6 @@ class Rouge(Metric):
             rouge = scorer.score(reference, prediction)
             rows.append((rouge[self.kind].fmeasure, 1))
         return rows
-
-    def score(self, totals: Array) -> float:
-        return percent(*totals)
 
 
 @functools.cache
