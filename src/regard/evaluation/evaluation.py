@@ -180,11 +180,11 @@ def evaluate_examples(
     """Scores the predictions of a model on examples of its task."""
     if not examples:
         raise DataError("the data set is empty", "pass at least one example")
-    needed = {metric.kind for metric in metrics}
+    needed = {metric.reads for metric in metrics}
     outputs = _outputs(model, examples, TASKS[task], needed, settings)
     results = {}
     for metric in metrics:
-        of_metric = outputs[metric.kind]
+        of_metric = outputs[metric.reads]
         statistics = metric.statistics(of_metric.values, of_metric.references)
         interval = confidence_interval(metric, statistics)
         score = metric.score(statistics.sum(axis=0))

@@ -41,9 +41,9 @@ def scored(
     numbers: dict[str, Any] = {}
     for name, of_task in TASKS[task].scores.items():
         one = Bleu(tokenize) if of_task == "bleu" and tokenize else metric(of_task)
-        if one.kind == kind:
+        if one.reads == kind:
             numbers[name] = one.compute(values, references)
-        elif one.kind == "prediction":
+        elif one.reads == "prediction":
             numbers[name] = one.compute(predictions_of(kind, values), references)
     return Score(**numbers, examples=len(references))
 

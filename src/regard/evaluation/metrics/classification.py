@@ -38,7 +38,7 @@ class TopKAccuracy(Metric):
 
     k: int = 5
 
-    kind = "ranking"
+    reads = "ranking"
 
     def __post_init__(self) -> None:
         if self.k < 1:

@@ -29,7 +29,7 @@ def point_forecasts(forecasts: NDArray[Any], levels: Sequence[float] | None) -> 
 class QuantileLoss(ErrorMetric):
     """Pinball loss of quantile forecasts, a mean over levels."""
 
-    kind = "quantiles"
+    reads = "quantiles"
     name = "quantile_loss"
     definition = "mean of max(q (y − ŷ), (q − 1) (y − ŷ)) over the levels q"
 
@@ -43,7 +43,7 @@ class QuantileLoss(ErrorMetric):
 class Coverage(Metric):
     """Coverage: the share of values between the lowest and the highest quantile."""
 
-    kind = "quantiles"
+    reads = "quantiles"
     name = "coverage"
     definition = "share of values from the lowest quantile to the highest"
 

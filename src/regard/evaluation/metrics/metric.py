@@ -29,7 +29,7 @@ class Metric(ABC):
     """A metric of predictions against references; subclasses are frozen dataclasses of options."""
 
     definition: ClassVar[str] = ""  # the signature of a metric without options
-    kind: ClassVar[OutputKind] = "prediction"  # what it is computed from
+    reads: ClassVar[OutputKind] = "prediction"  # what it is computed from
     greater_is_better: ClassVar[bool] = True
     unit: ClassVar[str] = "%"  # of scores from 0 to 100; otherwise "nats", "bits" or ""
 

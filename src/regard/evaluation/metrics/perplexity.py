@@ -19,7 +19,7 @@ class LikelihoodMetric(Metric):
     References are the texts, or the numbers of their characters.
     """
 
-    kind = "likelihood"
+    reads = "likelihood"
     greater_is_better = False
     unit = ""
 
