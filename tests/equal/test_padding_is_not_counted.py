@@ -103,9 +103,14 @@ def test_padding_takes_no_place_in_the_queue_of_an_expert() -> None:
     output = part(x, LayerContext(padding_mask=is_token))
     assert (output[0, :4] == 0).all()
     torch.testing.assert_close(output[0, 4:], part.eval()(x, LayerContext())[0, 4:])
+    # Evaluation has room for everything, and computes what stands there as well.
+    torch.testing.assert_close(
+        part(x, LayerContext(padding_mask=is_token)), part(x, LayerContext())
+    )
+    part.train()
     nothing = part(x, LayerContext(padding_mask=torch.zeros(1, 8, dtype=torch.bool)))
     assert (nothing == 0).all()
-    part.train().capacity = 0.5  # two slots for four tokens
+    part.capacity = 0.5  # two slots for four tokens
     probe = Probe(["dropped"])
     part(x, LayerContext(probe, padding_mask=is_token))
     assert probe.tensors["dropped"] == 0.5

@@ -21,8 +21,8 @@ class MixtureOfExperts(PositionWise):
 
     In training an expert takes `capacity` times its even share of the batch; first choices come
     before second ones, and what comes too late is dropped: the residual alone goes on. Evaluation
-    drops nothing, so that what a token gets does not depend on its neighbours. Padding is sent to
-    no expert and does not count.
+    drops nothing, so that what a token gets does not depend on its neighbours. Padding does not
+    count, and in training is sent to no expert.
     """
 
     meets_padding = True
@@ -58,13 +58,16 @@ class MixtureOfExperts(PositionWise):
         choices = experts.T.flatten()  # [top·N], all first choices before all second ones
         one_hot = nn.functional.one_hot(choices, len(self.experts))  # [top·N, E]
         is_token = None
+        counted = one_hot
         if context.padding_mask is not None:
             is_token = context.padding_mask.reshape(-1, 1)  # [N, 1]
-            one_hot = one_hot * is_token.repeat(self.top, 1)
             probabilities = probabilities * is_token
+            counted = one_hot * is_token.repeat(self.top, 1)
         if context.losses is not None:
-            loss = self._load_balance(one_hot, probabilities, is_token)
+            loss = self._load_balance(counted, probabilities, is_token)
             context.add_loss("balance", self.balance * loss)
+        if self.training:
+            one_hot = counted
         batch_slots = self._slots(one_hot, self._batch_tokens(len(tokens)))  # of each expert
         slots = min(batch_slots, len(tokens))
         # How many came before, at the expert that is asked.

@@ -63,7 +63,8 @@ class Decoder(ModelSpec):
 
     @property
     def inputs(self) -> tuple[Input, ...]:
-        return arguments(self.tokens.main_input_name, "attention_mask")
+        segments = " token_type_ids" if self.tokens.segment_tokens else ""
+        return arguments(self.tokens.main_input_name, f"attention_mask{segments}")
 
     @property
     def vocab_size(self) -> int:

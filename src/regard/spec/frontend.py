@@ -21,6 +21,7 @@ class Tokens(Part):
     scale: bool = True  # multiply by √d_model (Section 3.4)
     dropout: Rate = 0.1  # P_drop of Section 5.4, on the sum
     segments: Count = 0  # rows of the segment (token type) embedding: 2 in BERT, 0 for none
+    segment_tokens: bool = False  # segments are tokens, whose own vectors are added (GPT)
     norm: Norm | None = None
     # E of ALBERT and ELECTRA, mapped to d_model at the end; None: d_model.
     width: Size | None = None

@@ -44,17 +44,22 @@ class Decoder(Generative):
         return {"decoder": self.tokens}
 
     def forward(
-        self, tokens: Tensor, padding_mask: Tensor | None = None, context: Context | None = None
+        self,
+        tokens: Tensor,
+        padding_mask: Tensor | None = None,
+        context: Context | None = None,
+        **more: Tensor,
     ) -> tuple[Tensor, AuxiliaryLosses]:
         """Hidden states [B, T, D] and auxiliary losses. Padding may stand before or after a row's
         tokens. The context's state, if any, is what layers carry on from segment to segment."""
         context = (context or Context()).scope("decoder")
-        x = self.tokens(tokens, padding_mask, context)
+        x = self.tokens(tokens, padding_mask, context, **more)
         hidden = self.stack(x, padding_mask, context)
         return hidden, dict(context.losses or {})
 
     def hidden_states(self, inputs: Mapping[str, Tensor], context: Context) -> Tensor:
-        hidden, _ = self(inputs["input_ids"], bool_mask(inputs), context)
+        more = {"segments": inputs["token_type_ids"]} if "token_type_ids" in inputs else {}
+        hidden, _ = self(inputs["input_ids"], bool_mask(inputs), context, **more)
         return hidden
 
     def outputs(self, inputs: Mapping[str, Tensor], options: OutputOptions) -> Outputs:

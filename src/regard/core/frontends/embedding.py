@@ -75,7 +75,7 @@ class Embedding(FrontEnd):
         x = functional.embedding(tokens, self.table.weight)  # [B, T, D]
         if self.scale != 1.0:
             x = x * self.scale
-        if self.segments is not None:
+        if self.segments is not None or segments is not None:
             x = x + self._segment_vectors(segments)
         if self.position is not None:
             x = x + self._position_vectors(self.position, tokens, padding_mask, context)
@@ -90,11 +90,12 @@ class Embedding(FrontEnd):
         return x
 
     def _segment_vectors(self, segments: Tensor | None) -> Tensor:
-        assert self.segments is not None
+        # GPT's segments are tokens.
+        table = self.table if self.segments is None else self.segments
         if segments is None:
             # BERT's default: all tokens are of sentence A (token type 0).
-            return self.segments.weight[0]
-        return functional.embedding(segments, self.segments.weight)
+            return table.weight[0]
+        return functional.embedding(segments, table.weight)
 
     def _position_vectors(
         self,

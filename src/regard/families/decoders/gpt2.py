@@ -153,6 +153,7 @@ class GptFamily:
             spec.LearnedPosition(values["n_positions"]),
             scale=False,
             dropout=values["embd_pdrop"],
+            segment_tokens=True,
         )
         final = norm if isinstance(self.residual, spec.PreNorm) else None
         stack = spec.Stack.of(values["n_layer"], block, spec.CausalMask(), final=final)

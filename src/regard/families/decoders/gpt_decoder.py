@@ -48,7 +48,9 @@ def decoder(settings: Mapping[str, Any], vocabulary: int, context: int) -> spec.
         final=spec.LayerNorm(),
         scheme=scheme,
     )
-    tokens = spec.Tokens(vocabulary, input_position, scale=False, dropout=dropout)
+    tokens = spec.Tokens(
+        vocabulary, input_position, scale=False, dropout=dropout, segment_tokens=not s["memory"]
+    )
     return spec.Decoder(s["d_model"], tokens, stack)
 
 

@@ -163,5 +163,8 @@ def _id_counts(spec: kinds.Model) -> dict[str, int]:
     if "labels" in inputs and spec.vocab_size is not None:
         counts["labels"] = spec.vocab_size
     if "token_type_ids" in inputs:
-        counts["token_type_ids"] = max(1, *(tokens.segments for tokens in embeddings))
+        counts["token_type_ids"] = max(
+            1,
+            *(one.vocabulary if one.segment_tokens else one.segments for one in embeddings),
+        )
     return counts
