@@ -146,11 +146,15 @@ def test_one_altered_byte_is_seen_in_what_we_wrote(tmp_path: Path) -> None:
         ("gpt2", {"model_type": "mamba"}, "known: .*llama"),
         ("llama", {"architectures": ["LlamaForMultipleChoice"]}, "ForCausalLM.*LlamaModel"),
         ("bart", {"architectures": ["BartForQuestionAnswering"]}, "ForConditionalGeneration"),
-        ("bert, classes", {"architectures": ["BertForMultipleChoice"]}, "known: .*BertForMaskedLM"),
+        (
+            "bert, classes",
+            {"architectures": ["BertForObjectDetection"]},
+            "known: .*BertForMaskedLM",
+        ),
         ("vit", {"architectures": ["ViTForDepth"]}, "known: ViTModel, .*ForMaskedImageModeling"),
         ("clip", {"architectures": ["CLIPForImageClassification"]}, "CLIPModel"),
         ("wav2vec2", {"architectures": ["Wav2Vec2ForXVector"]}, "Wav2Vec2For"),
-        ("deberta", {"architectures": ["DebertaV2ForMultipleChoice"]}, "DebertaV2For"),
+        ("deberta", {"architectures": ["DebertaV2ForObjectDetection"]}, "DebertaV2For"),
     ],
 )
 def test_what_is_not_supported_names_what_is(

@@ -249,7 +249,7 @@ def test_what_is_not_understood_is_refused(tmp_path: Path) -> None:
         with pytest.raises(ModelError, match=word):
             folders.open_model(tmp_path)
     (tmp_path / "config.json").write_text(
-        json.dumps({**config, "architectures": ["DebertaV2ForMultipleChoice"]})
+        json.dumps({**config, "architectures": ["DebertaV2ForObjectDetection"]})
     )
     folders.open_model(
         tmp_path
@@ -259,7 +259,7 @@ def test_what_is_not_understood_is_refused(tmp_path: Path) -> None:
         for name, tensor in load_file(tmp_path / "model.safetensors").items()
     }
     save_file(headed, tmp_path / "model.safetensors")
-    with pytest.raises(ModelError, match="MultipleChoice"):
+    with pytest.raises(ModelError, match="ObjectDetection"):
         folders.open_model(tmp_path)
 
 

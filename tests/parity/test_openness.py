@@ -11,10 +11,13 @@ from seeds import SEEDS
 
 # One class of each layout; the slow test has all of them.
 FAST = [
+    ("albert", "AlbertForPreTraining"),
     ("bert", "BertForPreTraining"),
+    ("big_bird", "BigBirdForSequenceClassification"),
     ("clip", "CLIPModel"),
     ("deberta", "DebertaForTokenClassification"),
     ("gpt_neox", "GPTNeoXForCausalLM"),
+    ("longformer", "LongformerForMultipleChoice"),
     ("mixtral", "MixtralForCausalLM"),
     ("roberta", "RobertaForMaskedLM"),
     ("vit", "ViTForImageClassification"),
@@ -22,7 +25,11 @@ FAST = [
 ]
 # Under masks that hide the first token DeBERTa attends to all positions evenly, the hidden ones
 # included; here the first token attends to what the mask shows.
-DIFFERS = {"DebertaForSequenceClassification", "DebertaV2ForSequenceClassification"}
+DIFFERS = {
+    "DebertaForSequenceClassification",
+    "DebertaV2ForSequenceClassification",
+    "DebertaV2ForMultipleChoice",
+}
 
 
 @pytest.mark.parametrize(("family", "name"), FAST)

@@ -238,7 +238,7 @@ def test_what_is_not_understood_is_refused(tmp_path: Path) -> None:
                 ({"use_bias": False}, "use_bias"), ({"attention_type": "sparse"}, "attention_type"),
                 ({"block_size": 0}, "block_size"), ({"is_decoder": True}, "is_decoder"),
                 ({"rope_theta": 1e4}, "rope_theta"),
-                ({"architectures": ["BigBirdForMultipleChoice"]}, "BigBirdForMultipleChoice"),
+                ({"architectures": ["BigBirdForObjectDetection"]}, "BigBirdForObjectDetection"),
             ],
         ),
     ]  # fmt: skip

@@ -105,8 +105,8 @@ def global_tokens(
     match part:
         case spec.FirstTokens(count):
             return global_attention.FirstTokens(count)
-        case spec.QuestionTokens(separator):
-            return global_attention.QuestionTokens(separator)
+        case spec.QuestionTokens(separator, answers):
+            return global_attention.QuestionTokens(separator, answers)
         case None:
             return None
         case _:

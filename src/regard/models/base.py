@@ -24,6 +24,7 @@ from regard.models.hf_call import (
     ModelOutput,
     bind_arguments,
     call,
+    fold_choices,
 )
 from regard.models.inputs.input_checks import check_inputs, check_separators, require_known_ids
 from regard.models.inputs.input_warnings import warn_of_inputs
@@ -72,20 +73,22 @@ class Model(Tasks):
     def __call__(self, *inputs: Tensor | None, **named_inputs: Tensor | bool | None) -> ModelOutput:
         # Among the keywords, so that a type checker accepts `model(**model.tokens(texts))`.
         options = {name: bool(named_inputs.pop(name, False)) for name in OUTPUT_OPTIONS}
-        tensors = self._arguments(*inputs, **named_inputs)
+        tensors, choices = self._arguments(*inputs, **named_inputs)
         check_separators(self.spec, tensors)
         try:
-            return call(self.model, self.config, tensors, **options)
+            return call(self.model, self.config, tensors, choices=choices, **options)
         except IndexError:
             # Looked for afterwards: on the way in it would cost each call a pass over its ids.
             require_known_ids(self.spec, tensors)
             raise
 
-    def _arguments(self, *inputs: Any, **named_inputs: Any) -> dict[str, Tensor]:
-        """The tensors of a call by their names, which fit the model."""
-        tensors = bind_arguments(self.spec, inputs, named_inputs)
+    def _arguments(
+        self, *inputs: Any, **named_inputs: Any
+    ) -> tuple[dict[str, Tensor], torch.Size | None]:
+        """The tensors of a call by their names, which fit the model, and the choices in a row."""
+        tensors, choices = fold_choices(self.spec, bind_arguments(self.spec, inputs, named_inputs))
         check_inputs(self.spec, tensors, self.dtype, self.device)
-        return tensors
+        return tensors, choices
 
     def __repr__(self) -> str:
         """Family, size, dtype and device: `Translator(marian, 63.1M parameters, float32, cpu)`."""

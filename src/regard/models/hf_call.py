@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+import torch
 from torch import Tensor
 from torch.nn import functional
 
@@ -92,6 +93,22 @@ def bind_arguments(
     return tensors
 
 
+def fold_choices(
+    spec: kinds.Model, inputs: Mapping[str, Tensor]
+) -> tuple[dict[str, Tensor], torch.Size | None]:
+    """The texts [B, C, T] that a head of choices weighs as B·C texts, and [B, C]; what has no
+    dimension of choices is left as it is."""
+    main = inputs.get(spec.main_input_name)
+    if spec.task != "choice" or main is None or main.ndim != 3:
+        return dict(inputs), None
+    choices = main.shape[:2]
+    folded = {
+        name: value.flatten(0, 1) if value.shape[:2] == choices else value
+        for name, value in inputs.items()
+    }
+    return folded, choices
+
+
 def _tensor_repair(spec: kinds.Model, name: str) -> str:
     """How the tensor of an argument is made."""
     if name == "pixel_values":
@@ -106,10 +123,14 @@ def call(
     config: Mapping[str, Any],
     inputs: Mapping[str, Tensor],
     *,
+    choices: torch.Size | None = None,
     output_hidden_states: bool = False,
     output_attentions: bool = False,
 ) -> ModelOutput:
-    """Runs a model on named inputs; the main output tensors, in the order of transformers."""
+    """Runs a model on named inputs; the main output tensors, in the order of transformers.
+
+    `choices` is what `fold_choices` has folded.
+    """
     recorded = RecordedOutputs.of(model, output_hidden_states, output_attentions)
     model.check_values(inputs)
     # Where nothing is padded, attention takes the faster path without a mask.
@@ -127,7 +148,10 @@ def call(
     # config.json lists one architecture: the class that the weights were saved from.
     architecture = str((config.get("architectures") or [""])[0])
     options = OutputOptions(Context(recorded.probe), architecture, config.get("pad_token_id"))
-    outputs = {name: output.value for name, output in model.outputs(tensors, options).items()}
+    outputs = {
+        name: output.value if choices is None else output.tensor.unflatten(0, choices)
+        for name, output in model.outputs(tensors, options).items()
+    }
     return ModelOutput(recorded.among(outputs))
 
 

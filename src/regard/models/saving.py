@@ -70,7 +70,11 @@ def save(
         additions = None
     with disk.atomic_folder(target.absolute()) as folder:
         disk.write_json(folder / "config.json", config_json(spec, config, additions))
-        write_weights(folder / folders.WEIGHTS, model, spec, config)
+        tensors = weight_tensors(model, spec, config)
+        if origin is not None:
+            opened = folders.ModelFolder(spec, {}, None, dict(config))
+            tensors |= folders.unused_tensors(opened, origin)
+        disk.replace_tensors(folder / folders.WEIGHTS, tensors)
         # Strings are files as they are, dicts become JSON.
         for name, content in files.items():
             if isinstance(content, str):

@@ -207,7 +207,7 @@ class SeriesModel(Model):
         The other arguments are those of a call without the future's values.
         """
         self._require_distribution()
-        tensors = self._arguments(**inputs)
+        tensors, _ = self._arguments(**inputs)
         count = self._sample_count
         if num_parallel_samples is not None:
             count = whole_number("num_parallel_samples", num_parallel_samples, least=1)

@@ -19,6 +19,7 @@ class QuestionTokens(Part):
     """The tokens of a question, which a separator divides from its context."""
 
     separator: Count  # id of the token; the first one in a row counts
+    answers: bool = False  # instead those behind it and a second separator
 
 
 # Which tokens are global (Longformer) where a call does not choose them.

@@ -77,13 +77,14 @@ class Pool(Part):
 
 # The pooled vector is scored to
 #   classify     an input,
-#   next         say whether the second text follows the first (BERT's next-sentence prediction);
+#   next         say whether the second text follows the first (BERT's next-sentence prediction),
+#   choice       weigh one of several answers against the others (multiple choice);
 # every position is scored to
 #   tag          it (token classification),
 #   answer       with the start and the end of a span (extractive question answering),
 #   detect       whether its token was replaced (ELECTRA's discriminator),
 #   transcribe   speech to letters (CTC).
-HeadTask = Literal["classify", "next", "tag", "answer", "detect", "transcribe"]
+HeadTask = Literal["classify", "next", "choice", "tag", "answer", "detect", "transcribe"]
 
 
 @dataclass(frozen=True)
@@ -113,8 +114,9 @@ class ClassifierHead(Part):
     pool: Literal["mean"] | None = None
 
     def validate(self) -> None:
-        # Two classes; the start and the end of a span; one logit of a binary decision.
-        expected = {"next": 2, "answer": 2, "detect": 1}.get(self.task, self.count)
+        # The start and the end of a span; one logit of a binary decision, or of an answer among
+        # others.
+        expected = {"answer": 2, "detect": 1, "choice": 1}.get(self.task, self.count)
         if self.count != expected:
             raise ModelError(
                 f"the task {self.task!r} needs count={expected}, not {self.count}",
@@ -124,7 +126,7 @@ class ClassifierHead(Part):
     @property
     def each(self) -> bool:
         """Whether every position is scored, and not the pooled vector."""
-        return self.task not in ("classify", "next")
+        return self.task not in ("classify", "next", "choice")
 
 
 @dataclass(frozen=True)

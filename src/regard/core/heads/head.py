@@ -326,7 +326,7 @@ class ClassifierHead(LabelHead):
         match self.task:
             case "answer":  # [B, T, 2]: two scores for each token
                 return {"start_logits": logits[..., 0], "end_logits": logits[..., 1]}
-            case "detect":  # [B, T]: ELECTRA has one score a token
+            case "detect" | "choice":  # [B, T]: one score a token (ELECTRA); [B]: one a choice
                 return {"logits": logits[..., 0]}
             case _:
                 return {"logits": logits}

@@ -12,7 +12,7 @@ from torch.nn import functional
 from regard.core.attention import Attention
 from regard.core.caches.kv_cache import Cache, CrossKV
 from regard.core.context import LayerContext
-from regard.core.heads.head import before_separator
+from regard.core.heads.head import before_separator, question_ends
 from regard.core.linear import Linear
 from regard.core.masks.attention_mask import AttentionMask, anchor
 from regard.core.masks.mask import NO_MASK, Call, MaskPattern
@@ -38,16 +38,22 @@ class FirstTokens:
 
 @dataclass(frozen=True)
 class QuestionTokens:
-    """The tokens of a question are global, which ends at the first separator."""
+    """The tokens of a question are global, which ends at the first separator, or those of the
+    `answers` behind a second one."""
 
     separator: int
+    answers: bool = False
     waits_for_device = True  # to count them
 
     def bind(self, local: MaskPattern, call: Call) -> MaskPattern:
         tokens = call.inputs.get("inputs")
         if tokens is None:
             return local
-        return _with_global_tokens(local, before_separator(tokens, self.separator))
+        if not self.answers:
+            return _with_global_tokens(local, before_separator(tokens, self.separator))
+        positions = torch.arange(tokens.shape[1], device=tokens.device)
+        behind = positions > question_ends(tokens, self.separator) + 1
+        return _with_global_tokens(local, behind)
 
 
 @dataclass(frozen=True)

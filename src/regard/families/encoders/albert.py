@@ -1,8 +1,8 @@
-"""ALBERT in transformers: one layer applied many times, narrow embeddings that are projected.
+"""ALBERT in transformers: a layer for each group of them, narrow embeddings that are projected.
 
-Models with several groups of layers, or several layers in a group, are refused. In training
-transformers drops nothing after the feed-forward, where here `dropout` acts as after the attention;
-its configs have no dropout unless they say so.
+Models with several layers in a group are refused. In training transformers drops nothing after the
+feed-forward, where here `dropout` acts as after the attention; its configs have no dropout unless
+they say so.
 """
 
 from __future__ import annotations
@@ -49,8 +49,9 @@ ALBERT = BertFamily(
             "type_vocab_size": 2,
             "attention_probs_dropout_prob": 0.0,
             "classifier_dropout_prob": 0.1,
+            "num_hidden_groups": 1,  # of consecutive layers, which share one layer's weights
         },
-        {**FIXED, "num_hidden_groups": 1, "inner_group_num": 1},
+        {**FIXED, "inner_group_num": 1},
         {},
         # Keys of Google's configs that were never built.
         IGNORED | {"down_scale_factor", "gap_size", "net_structure_type", "num_memory_blocks"},
@@ -68,16 +69,18 @@ ALBERT = BertFamily(
         feedforward_inner="ffn",
         feedforward_outer="ffn_output",
         feedforward_norm="full_layer_layer_norm",
-        layer="encoder.albert_layer_groups.0.albert_layers.0",
+        layer="encoder.albert_layer_groups.{i}.albert_layers.0",
     ),
     # ALBERT's pretraining predicts whether two sentences are in their order.
     heads={**HEADS, "ForPreTraining": Heads(language_model=True, task="next")},
     classifiers={**CLASSIFIERS, "next": "sop_classifier.classifier"},
-    classifier_dropout=dict.fromkeys(("classify", "tag", "next"), "classifier_dropout_prob"),
+    labelled=("classify", "tag", "next"),
+    classifier_dropout=dict.fromkeys(
+        ("classify", "tag", "next", "choice"), "classifier_dropout_prob"
+    ),
     pooler="pooler",
     embedding_projection="encoder.embedding_hidden_mapping_in",
     always_projects=True,
-    shared_layers=True,
 )
 
 # ------------------------------------------------------------------ presets

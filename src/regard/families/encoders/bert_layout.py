@@ -82,15 +82,18 @@ HEADS: dict[str, Heads] = {
     "ForSequenceClassification": Heads(task="classify"),
     "ForTokenClassification": Heads(task="tag"),
     "ForQuestionAnswering": Heads(task="answer"),
+    "ForMultipleChoice": Heads(task="choice"),
 }
 CLASSIFIERS: dict[spec.HeadTask, str] = {
     "classify": "classifier",  # one label for the text
     "tag": "classifier",  # one label for each token
     "answer": "qa_outputs",  # two scores for each token: start and end
+    "choice": "classifier",  # one score for each text that may be chosen
 }
 CLASSIFIER_DROPOUT: dict[spec.HeadTask, str] = {
     "classify": "classifier_dropout",
     "tag": "classifier_dropout",
+    "choice": "classifier_dropout",
 }
 
 
@@ -139,14 +142,15 @@ class BertFamily:
     classifier_dropout: Mapping[spec.HeadTask, str] = field(
         default_factory=lambda: CLASSIFIER_DROPOUT
     )
+    labelled: tuple[spec.HeadTask, ...] = ("classify", "tag")  # whose classes the config counts
     key_names: Mapping[str, str] = field(default_factory=dict)  # its own names of BERT's keys
     pooler: str | None = "pooler.dense"
     classifier_dense: ClassifierDense | None = None
+    choice_dense: ClassifierDense | None = None  # the same before the scores of choices
     detection_dense: str | None = None  # ELECTRA's layer before the detection of replaced tokens
     answer_feedforward: str | None = None  # BigBird's sublayer before the scores of spans
     embedding_projection: str | None = None  # from narrow embeddings to hidden_size
     always_projects: bool = False  # even where embeddings are as wide as the layers
-    shared_layers: bool = False  # one layer applied many times (ALBERT)
     position_offset: int | None = 0  # None: one more than the id of the padding token
     relative_bias: spec.T5Bias | None = None  # of the attention scores (MPNet)
     SPEC_TYPES: ClassVar = (spec.Encoder, spec.Tokens)
@@ -168,7 +172,7 @@ class BertFamily:
                 config[name] = value
         if self.position_offset is None:
             config["pad_token_id"] = learned_positions(model).offset - 1
-        if labels and labels.task in ("classify", "tag"):
+        if labels and labels.task in self.labelled:
             config |= label_names(labels.count)
         has_pooler = model.pool is not None
         if has_pooler != self._architecture_pools(heads):
@@ -192,6 +196,7 @@ class BertFamily:
             "embedding_size": model.tokens.width or model.d_model,
             "max_position_embeddings": positions,
             "type_vocab_size": model.tokens.segments,
+            "num_hidden_groups": len(model.stack.unique_layers),
         }
 
     # -------------------------------------------------------------- config.json → spec
@@ -223,11 +228,12 @@ class BertFamily:
             norm=block.norm,
             width=embedding_size if projects else None,
         )
+        groups = values.get("num_hidden_groups")  # ALBERT's
         stack = spec.Stack.of(
             values["num_hidden_layers"],
             block,
             position=self.relative_bias,
-            scheme=spec.Shared() if self.shared_layers else spec.Plain(),
+            scheme=spec.Shared(groups) if groups else spec.Plain(),
         )
         lm_head = None
         if heads.language_model:
@@ -278,7 +284,7 @@ class BertFamily:
 
     def _architecture_pools(self, heads: Heads) -> bool:
         """Whether transformers builds a pooler for these heads."""
-        if heads.task in ("classify", "next"):
+        if heads.task in ("classify", "next", "choice"):
             return True
         return heads == Heads() and self.pooler is not None
 
@@ -311,13 +317,19 @@ class BertFamily:
         return spec.LearnedPosition(rows - offset, offset, offset - 1 if offset else None)
 
     def _pool(self, task: spec.HeadTask | None, values: Mapping[str, Any]) -> spec.Pool | None:
-        dense = self.classifier_dense
-        if task == "classify" and dense is not None:
+        dense = self._dense(task)
+        if task and dense is not None:
             dropout = values[self.classifier_dropout[task]] if dense.input_dropout else 0.0
             return spec.Pool("first", dense.activation, dropout)
-        if self.pooler and (values["regard_pooler"] or task in ("classify", "next")):
+        if self.pooler and (values["regard_pooler"] or task in ("classify", "next", "choice")):
             return spec.Pool()
         return None
+
+    def _dense(self, task: spec.HeadTask | None) -> ClassifierDense | None:
+        """The dense layer before the scores of a task, where it is not the pooler."""
+        if task == "classify":
+            return self.classifier_dense
+        return self.choice_dense if task == "choice" else None
 
     def _classifier(
         self, task: spec.HeadTask | None, values: Mapping[str, Any], config: Mapping[str, Any]
@@ -327,7 +339,9 @@ class BertFamily:
         if task == "detect":
             return spec.ClassifierHead(1, task, parse_activation(values["hidden_act"]))
         # Two: follows or not, where a span starts and where it ends.
-        count = label_count(config) if task in ("classify", "tag") else 2
+        count = 1 if task == "choice" else 2
+        if task in self.labelled:
+            count = label_count(config)
         key = self.classifier_dropout.get(task)
         feedforward = None
         if task == "answer" and self.answer_feedforward:
@@ -345,13 +359,11 @@ class BertFamily:
     def tensor_table(self, model: spec.Encoder, positions: int) -> list[Rule]:
         labels = classifier_head(model)
         prefix = self.PREFIX if model.head or labels else ""
-        # ALBERT stores its one layer once.
-        layers = 1 if self.shared_layers else model.stack.layers
         rules = self._embedding_rules(model, prefix, positions)
         if self.relative_bias:
             hf = f"{prefix}encoder.relative_attention_bias.weight"
             rules.append(Rename("stack.positions.0.table", hf))
-        rules += per_layer(layers, self.layer.layer_template(model, prefix))
+        rules += per_layer(len(model.stack.unique_layers), self.layer.layer_template(model, prefix))
         if model.head:
             rules += self._lm_head_rules()
         rules += self._pooler_rules(model, prefix)
@@ -398,8 +410,9 @@ class BertFamily:
     def _pooler_rules(self, model: spec.Encoder, prefix: str) -> list[Rule]:
         labels = classifier_head(model)
         pooler = f"{prefix}{self.pooler}"
-        if labels and labels.task == "classify" and self.classifier_dense is not None:
-            rules: list[Rule] = [*module_rules("pool.dense", self.classifier_dense.name)]
+        dense = self._dense(labels.task) if labels else None
+        if dense is not None:
+            rules: list[Rule] = [*module_rules("pool.dense", dense.name)]
             if self.pooler:
                 # Old files hold the pooler even where the classifier does not use it.
                 rules += [Unused(f"{pooler}.weight"), Unused(f"{pooler}.bias")]

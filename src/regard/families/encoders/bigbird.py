@@ -61,6 +61,7 @@ BASE = replace(
         "classify": "classifier.out_proj",
         "answer": "qa_classifier.qa_outputs",
     },
+    classifier_dropout={**BERT.classifier_dropout, "choice": "hidden_dropout_prob"},
     pooler="pooler",
     classifier_dense=_CLASSIFIER,
     answer_feedforward="qa_classifier",

@@ -37,6 +37,7 @@ from regard.families.preset_settings import (
 from regard.families.tensor_table import Rename, Rule, Unused, module_rules
 from regard.system.errors import ModelError
 
+_DENSE = ClassifierDense("pooler.dense", "gelu")
 BASE = replace(
     BERT,
     model_type="deberta-v2",
@@ -67,9 +68,14 @@ BASE = replace(
     ),
     heads=HEADS,
     classifiers=CLASSIFIERS,
-    classifier_dropout={"classify": "cls_dropout", "tag": "hidden_dropout_prob"},
+    classifier_dropout={
+        "classify": "cls_dropout",
+        "tag": "hidden_dropout_prob",
+        "choice": "cls_dropout",
+    },
     pooler=None,
-    classifier_dense=ClassifierDense("pooler.dense", "gelu"),
+    classifier_dense=_DENSE,
+    choice_dense=_DENSE,
 )
 SPEC_TYPES = BASE.SPEC_TYPES
 PREFIX = BASE.PREFIX

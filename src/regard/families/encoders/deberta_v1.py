@@ -15,7 +15,7 @@ from regard import spec
 from regard.families.block_config import activation_name, parse_activation
 from regard.families.config_schema import ConfigSchema
 from regard.families.encoders import deberta
-from regard.families.encoders.bert_layout import DEFAULTS, FIXED, IGNORED
+from regard.families.encoders.bert_layout import DEFAULTS, FIXED, HEADS, IGNORED
 from regard.families.preset_settings import (
     BASE_LAYERS,
     ENCODER_DEFAULTS,
@@ -39,6 +39,7 @@ BASE = replace(
     deberta.BASE,
     model_type="deberta",
     class_prefix="Deberta",
+    heads={name: heads for name, heads in HEADS.items() if name != "ForMultipleChoice"},
     schema=ConfigSchema(
         {
             **DEFAULTS,

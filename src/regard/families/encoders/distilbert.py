@@ -40,6 +40,7 @@ _KEY_NAMES = {
 _DEFAULTS: dict[str, Any] = {
     _KEY_NAMES.get(key, key): value for key, value in DEFAULTS.items() if key != "layer_norm_eps"
 }
+_DENSE = ClassifierDense("pre_classifier", "relu", input_dropout=False)
 
 DISTILBERT = BertFamily(
     model_type="distilbert",
@@ -70,10 +71,12 @@ DISTILBERT = BertFamily(
         "classify": "seq_classif_dropout",
         "tag": "dropout",
         "answer": "qa_dropout",
+        "choice": "seq_classif_dropout",
     },
     key_names=_KEY_NAMES,
     pooler=None,  # the classifier reads the first token itself
-    classifier_dense=ClassifierDense("pre_classifier", "relu", input_dropout=False),
+    classifier_dense=_DENSE,
+    choice_dense=_DENSE,
 )
 
 # ------------------------------------------------------------------ presets

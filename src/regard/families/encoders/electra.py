@@ -12,6 +12,7 @@ from regard import spec
 from regard.families.config_schema import ConfigSchema
 from regard.families.encoders.bert import DEFAULTS, NORM, encoder
 from regard.families.encoders.bert_layout import (
+    CLASSIFIER_DROPOUT,
     CLASSIFIERS,
     FIXED,
     HEADS,
@@ -87,12 +88,17 @@ ELECTRA = BertFamily(
             "hidden_size": 256,
             "num_attention_heads": 4,
             "intermediate_size": 1024,
+            "summary_last_dropout": 0.1,  # before the scores of choices
         },
-        FIXED,
+        # What is scored of each choice is the first token, through a dense layer.
+        {
+            **FIXED,
+            "summary_activation": "gelu",
+            "summary_type": "first",
+            "summary_use_proj": True,
+        },
         {},
-        # The summaries belong to a head for multiple choice.
-        IGNORED
-        | {"summary_activation", "summary_last_dropout", "summary_type", "summary_use_proj"},
+        IGNORED,
     ),
     lm_head=LMHeadNames(
         dense="generator_predictions.dense",
@@ -109,6 +115,8 @@ ELECTRA = BertFamily(
     },
     detection_dense="discriminator_predictions.dense",
     pooler=None,
+    classifier_dropout={**CLASSIFIER_DROPOUT, "choice": "summary_last_dropout"},
     classifier_dense=ClassifierDense("classifier.dense", "gelu"),
+    choice_dense=ClassifierDense("sequence_summary.summary", "gelu", input_dropout=False),
     embedding_projection="embeddings_project",
 )

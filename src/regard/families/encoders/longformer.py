@@ -2,7 +2,8 @@
 
 Global tokens see all and are seen by all, through projections of their own. Which tokens are global
 is said with each call (`global_attention_mask`); by default the first token to classify a text, the
-question to answer it, and none otherwise. Windows that differ between layers are refused.
+question to answer it, the answer to choose it, and none otherwise. Windows that differ between
+layers are refused.
 """
 
 from __future__ import annotations
@@ -39,7 +40,7 @@ BASE = replace(
         {},
         IGNORED | {"ignore_attention_mask"},
     ),
-    classifier_dropout=dict.fromkeys(("classify", "tag"), "hidden_dropout_prob"),
+    classifier_dropout=dict.fromkeys(("classify", "tag", "choice"), "hidden_dropout_prob"),
 )
 _SEPARATOR = 2  # sep_token_id where config.json does not say it
 SPEC_TYPES = BASE.SPEC_TYPES
@@ -80,8 +81,9 @@ def _global_tokens(model: spec.Encoder, config: Mapping[str, Any]) -> spec.Globa
     """The global tokens of a task, as transformers chooses them."""
     if model.task == "classify":
         return spec.FirstTokens()
-    if model.task == "answer":
-        return spec.QuestionTokens(token_id(config, "sep_token_id", _SEPARATOR))
+    if model.task in ("answer", "choice"):
+        separator = token_id(config, "sep_token_id", _SEPARATOR)
+        return spec.QuestionTokens(separator, answers=model.task == "choice")
     return None
 
 

@@ -44,7 +44,7 @@ MPNET = BertFamily(
         attention_norm="attention.LayerNorm",
     ),
     classifiers={**CLASSIFIERS, "classify": "classifier.out_proj"},
-    classifier_dropout={"classify": "hidden_dropout_prob", "tag": "hidden_dropout_prob"},
+    classifier_dropout=dict.fromkeys(("classify", "tag", "choice"), "hidden_dropout_prob"),
     classifier_dense=ClassifierDense("classifier.dense", "tanh"),
     position_offset=2,  # transformers fixes the padding token's id at 1
     relative_bias=spec.T5Bias(32, 128),

@@ -12,6 +12,7 @@ from typing import Any
 
 from regard.families.config_schema import ConfigSchema
 from regard.families.encoders.bert_layout import (
+    CLASSIFIER_DROPOUT,
     CLASSIFIERS,
     FIXED,
     IGNORED,
@@ -47,6 +48,7 @@ ROBERTA = BertFamily(
     schema=ConfigSchema({**SEGMENT_DEFAULTS, "vocab_size": 50265}, FIXED, {}, IGNORED),
     lm_head=LM_HEAD,
     classifiers={**CLASSIFIERS, "classify": "classifier.out_proj"},
+    classifier_dropout={**CLASSIFIER_DROPOUT, "choice": "hidden_dropout_prob"},
     classifier_dense=ClassifierDense("classifier.dense", "tanh"),
     position_offset=None,
 )

@@ -4,7 +4,14 @@ No pickle is opened and no code from a folder is run.
 """
 
 from regard.families.folder.files import WEIGHTS
-from regard.families.folder.reading import ModelFolder, open_model, peek, read, with_classifier
+from regard.families.folder.reading import (
+    ModelFolder,
+    open_model,
+    peek,
+    read,
+    unused_tensors,
+    with_classifier,
+)
 from regard.families.folder.special_tokens import (
     POSITIONS,
     SpecialTokenIds,
@@ -44,6 +51,7 @@ __all__ = [
     "read_generation_config",
     "start_token_id",
     "tokenizer_config",
+    "unused_tensors",
     "weight_tensors",
     "with_classifier",
     "write_model",

@@ -32,12 +32,18 @@ from regard.families.folder.special_tokens import (
     read_generation_config,
     special_token_ids,
 )
-from regard.families.registry import FAMILIES
-from regard.families.tensor_table import from_hf, match_prefix
+from regard.families.registry import FAMILIES, family_of
+from regard.families.tensor_table import Unused, from_hf, match_prefix
 from regard.families.unsupported_keys import is_unsupported
 from regard.system import memory
 from regard.system.arguments import is_whole
-from regard.system.errors import ModelError, UnknownKeyError, UnknownKeyWarning, did_you_mean
+from regard.system.errors import (
+    CheckpointError,
+    ModelError,
+    UnknownKeyError,
+    UnknownKeyWarning,
+    did_you_mean,
+)
 from regard.wirings.core_model import CoreModel
 
 _VERSION = re.compile(r"v?\d+")
@@ -146,6 +152,20 @@ def _read(
         _check_same_architecture(content, error)
         raise
     return replace(content, weights=parameters), model
+
+
+def unused_tensors(content: ModelFolder, folder: Path) -> dict[str, Tensor]:
+    """The tensors of a folder that the family of a model knows and that nothing computes with."""
+    family = family_of(content.spec, content.model_type)
+    table = family.tensor_table(content.spec, content.positions)
+    names = [rule.hf for rule in table if isinstance(rule, Unused)]
+    if not names or not has_weights(folder):
+        return {}
+    try:
+        tensors = match_prefix(table, load_tensors(weight_files(folder)), family.PREFIX)
+    except CheckpointError:  # damaged since then; what the model computes with is in memory
+        return {}
+    return {name: tensors[name] for name in names if name in tensors}
 
 
 def _check_same_architecture(content: ModelFolder, error: ModelError) -> None:
