@@ -46,7 +46,7 @@ def main() -> None:
 
     def plain() -> object:
         with evaluation_mode(model.model):
-            return hidden_states(model.model, ids)
+            return hidden_states(model.model, {"input_ids": ids})
 
     runs: dict[str, Callable[[], object]] = {
         "without probes": plain,

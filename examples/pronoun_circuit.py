@@ -76,7 +76,7 @@ def referents(
     names = [name for name in modules if name.startswith("encoder.") or name.endswith(".cross")]
     probe = Probe(names, switched_off(model.model, off))
     with evaluation_mode(model.model):
-        hidden_states(model.model, data.inputs, data.decoder_inputs, data.padding_mask, probe)
+        hidden_states(model.model, data.named, probe)
     places = [_positions(model, sentence) for sentence in asked]
     shares: dict[Head, Array] = {}
     for name in names:

@@ -30,7 +30,7 @@ from regard.decode.batch_decoding import DecodingSettings
 from regard.decode.strategy import BeamSearch
 from regard.lab.show.modules import summarize
 from regard.look import ablation, batch, importance, translate, written
-from regard.look.forward import forward
+from regard.look.forward import forward, named_inputs
 from regard.look.head_importance import Importance
 from regard.look.probe_names import Head, attentions, switched_off
 from regard.models import Model
@@ -114,9 +114,10 @@ def said(held: Model, off: list[Head] | None = None) -> Tensor:
     torch.manual_seed(5)
     tokens, padding_mask = torch.randint(31, (2, 9)), torch.arange(9) < torch.tensor([[9], [6]])
     outputs = torch.randint(31, (2, 7)) if isinstance(held.spec, spec.EncoderDecoder) else None
-    probe = Probe(edits=switched_off(held.model, off)) if off else None  # type: ignore[arg-type]
+    probe = Probe(edits=switched_off(held.model, off or []))  # type: ignore[arg-type]
+    named = named_inputs(held.model, tokens, outputs, padding_mask)  # type: ignore[arg-type]
     with torch.inference_mode():
-        found = forward(held.model, tokens, outputs, padding_mask, probe)  # type: ignore[arg-type]
+        found = forward(held.model, named, probe)  # type: ignore[arg-type]
     return found * padding_mask[..., None] if outputs is None and found.ndim == 3 else found
 
 
@@ -242,7 +243,7 @@ def test_importance_is_the_gradient_of_gates() -> None:
         return edit
 
     probe = Probe(edits={f"{name}.mixed": gated(name) for name in attentions(held.model)})
-    scores = forward(held.model, data.inputs, data.decoder_inputs, data.padding_mask, probe)
+    scores = forward(held.model, data.named, probe)
     functional.cross_entropy(
         scores.flatten(0, 1), data.labels.flatten(), ignore_index=-1, reduction="sum"
     ).backward()

@@ -114,9 +114,7 @@ def test_pronouns_are_choices_between_those_of_two_nouns() -> None:
         assert int(row[place]) == options[0]
         assert words[0] in sentence.target.split()
     share = chosen_right(model, choices).mean()
-    logits = forward(
-        model.model, choices.data.inputs, choices.data.decoder_inputs, choices.data.padding_mask
-    ).detach()
+    logits = forward(model.model, choices.data.named).detach()
     by_hand = [
         max(options, key=lambda i, n=n, p=place: float(logits[n, p, i])) == options[0]  # type: ignore[misc]
         for n, (place, options) in enumerate(zip(choices.positions, choices.options, strict=True))

@@ -76,7 +76,7 @@ def fitted() -> Translator:
     data = batch(model, [s.source for s in LEARNT], [s.target for s in LEARNT])
     optimizer = torch.optim.Adam(model.model.parameters(), 0.01)
     for _ in range(60):
-        scores = forward(model.model, data.inputs, data.decoder_inputs, data.padding_mask)
+        scores = forward(model.model, data.named)
         optimizer.zero_grad()
         torch.nn.functional.cross_entropy(
             scores.flatten(0, 1), data.labels.flatten(), ignore_index=-1
@@ -118,7 +118,9 @@ def recording(*layers: Tensor, causal: bool = False) -> Look:
             Given(weights[None]), q, values, values, attention_mask
         )
     labels = tuple(str(i) for i in range(layers[0].shape[1]))
-    return Look(model, ModelInputs(torch.zeros(1, len(labels)).long(), labels), probe)
+    return Look(
+        model, ModelInputs({"input_ids": torch.zeros(1, len(labels)).long()}, labels), probe
+    )
 
 
 def previous(length: int) -> Tensor:
@@ -419,29 +421,29 @@ def test_patching_one_place_by_hand() -> None:
     other = "The cat sees a small dog."
     result = patching(model, TEXT, other, target=TARGET, at=3)
     assert result.effect.shape == (3, len(result.tokens))
-    one, two = (torch.tensor([model.input_tokenizer.input_ids(text)]) for text in (TEXT, other))
-    outputs = look(model, TEXT, target=TARGET, ask=()).model_inputs.decoder_inputs
+    one = look(model, TEXT, target=TARGET, ask=()).model_inputs.named
+    two = look(model, other, target=TARGET, ask=()).model_inputs.named
     probe = Probe(["encoder.0.residual"])
     answer = WORDS.encode(TARGET)[3]
-    assert forward(model.model, one, outputs, probe=probe)[0, 3, answer].item() == pytest.approx(
+    assert forward(model.model, one, probe)[0, 3, answer].item() == pytest.approx(
         result.clean, abs=1e-5
     )
 
     def edit(x: Tensor) -> Tensor:
         return torch.cat([x[:, :1], probe.tensors["encoder.0.residual"][:, 1:2], x[:, 2:]], dim=1)
 
-    edited = forward(model.model, two, outputs, probe=Probe(edits={"encoder.0.residual": edit}))
+    edited = forward(model.model, two, Probe(edits={"encoder.0.residual": edit}))
     assert edited[0, 3, answer].item() == pytest.approx(result.scores[1, 1], abs=1e-5)
     # Where the texts are the same and nothing has been mixed yet, there is nothing to restore.
     same = [i for i, (a, b) in enumerate(zip(result.tokens, result.others, strict=True)) if a == b]
     np.testing.assert_allclose(result.effect[0, same], 0.0, atol=1e-4)
     versus = patching(model, TEXT, other, target=TARGET, at=3, instead="Katze")
     assert versus.clean == pytest.approx(
-        result.clean - forward(model.model, one, outputs)[0, 3, WORDS.encode("Katze")[0]].item(),
+        result.clean - forward(model.model, one)[0, 3, WORDS.encode("Katze")[0]].item(),
         abs=1e-5,
     )
     parted = patching(model, TEXT, other, target=TARGET)
-    output = forward(model.model, two, outputs)[0].argmax(dim=-1).tolist()
+    output = forward(model.model, two)[0].argmax(dim=-1).tolist()
     end = WORDS.special_token_id("eos")
     assert end is not None
     ids = [*WORDS.encode(TARGET), end]
@@ -505,16 +507,15 @@ def test_attribution_is_the_gradient_times_the_vector(model: Model) -> None:
 
         output = forward(
             model.model,
-            inputs.inputs,
-            inputs.decoder_inputs,
-            probe=Probe(edits={f"{stack}.embedded": edit}),
+            inputs.named,
+            Probe(edits={f"{stack}.embedded": edit}),
         )[0]
         row = output[place] if output.ndim > 1 else output
         answer = inputs.next_ids[place] if place < len(inputs.next_ids) else int(base.argmax())
         return row[answer].item()
 
     with torch.no_grad():
-        output = forward(model.model, inputs.inputs, inputs.decoder_inputs)[0]
+        output = forward(model.model, inputs.named)[0]
         base = output[place] if output.ndim > 1 else output
     for token in (0, 2):
         slope = (score(1 + 1e-6, token) - score(1 - 1e-6, token)) / 2e-6

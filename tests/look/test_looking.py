@@ -44,7 +44,7 @@ def test_weights_are_those_of_a_wholly_explicit_model(model: Model) -> None:
     fused = {name: run.weights(name) for name in run.probe.attentions}
     explicit_weights = explicit(model.model)
     with torch.no_grad():
-        forward(model.model, run.model_inputs.inputs, run.model_inputs.decoder_inputs)
+        forward(model.model, run.model_inputs.named)
     assert len(explicit_weights) == len(fused) > 1
     for (name, weights), mixed in zip(fused.items(), explicit_weights, strict=True):
         np.testing.assert_allclose(
@@ -71,9 +71,7 @@ def test_looking_changes_nothing_and_gives_every_probe(model: Model) -> None:
     nothing = look(model, TEXT, target=target, ask=())
     assert nothing.names == []
     with torch.inference_mode():
-        usual = forward(
-            model.model, nothing.model_inputs.inputs, nothing.model_inputs.decoder_inputs
-        )
+        usual = forward(model.model, nothing.model_inputs.named)
     run = look(model, TEXT, target=target, ask=["*"])
     assert run.names == probes(model.model)
     assert torch.equal(run.tensor("logits"), usual)
@@ -250,6 +248,6 @@ def test_an_edit_is_seen_by_probes_downstream() -> None:
     model = writer()
     inputs = look(model, TEXT, ask=()).model_inputs
     probe = Probe(["decoder.1.residual"], {"decoder.1.residual": torch.zeros_like})
-    logits = forward(model.model, inputs.inputs, probe=probe)
+    logits = forward(model.model, inputs.named, probe)
     assert probe.tensors["decoder.1.residual"].abs().max() == 0
     assert logits.abs().max() == 0

@@ -77,7 +77,7 @@ def test_the_answer_is_the_largest_logit_of_a_forward_pass(name: str) -> None:
         answer = ask(studio, "answer", model=name, text=TEXT)["answer"]
         inputs = looking.look(model, TEXT, ask=()).model_inputs
         with torch.no_grad():
-            logits = forward(model.model, inputs.inputs)[0].float()
+            logits = forward(model.model, inputs.named)[0].float()
         # Of a text [T, V] at its last position, of a classifier [L].
         probabilities = (logits if logits.ndim == 1 else logits[-1]).softmax(dim=-1)
         best = probabilities.topk(3)
@@ -108,7 +108,7 @@ def test_the_temperature_divides_the_logits() -> None:
     with client(InMemory({"it": model})) as studio:
         inputs = looking.look(model, TEXT, ask=()).model_inputs
         with torch.no_grad():
-            logits = forward(model.model, inputs.inputs)[0, 2].double()
+            logits = forward(model.model, inputs.named)[0, 2].double()
         for temperature in (0.1, 1.0, 3.0):
             answer = ask(
                 studio, "next", model="it", text=TEXT, position=2, temperature=temperature, top=5

@@ -196,7 +196,7 @@ def test_numbers_on_the_page_are_those_of_a_wholly_explicit_model(name: str) -> 
         inputs = looking.look(other, TEXT, target=target, ask=()).model_inputs
         visible = explicit(other.model)
         with torch.no_grad():
-            forward(other.model, inputs.inputs, inputs.decoder_inputs)
+            forward(other.model, inputs.named)
         assert len(visible) == len(view) > 1
         for attention, weights in zip(view, visible, strict=True):
             map = ask(studio, "attention", model=name, text=TEXT, target=target, name=attention)

@@ -12,7 +12,7 @@ from torch import Tensor
 from regard.core.probe import PARTS, Edit, Probe
 from regard.look import drawing
 from regard.look.drawing import terminal
-from regard.look.forward import evaluation_mode, forward
+from regard.look.forward import evaluation_mode, forward, named_inputs
 from regard.look.inspectable import Inspectable, token_ids
 from regard.look.model_inputs import ModelInputs, prepare_inputs
 from regard.look.probe_names import (
@@ -130,11 +130,9 @@ def patching(
         corrupted_inputs = _aligned_inputs(model, clean_inputs, other)
         if torch.equal(clean_inputs.inputs, corrupted_inputs.inputs):
             raise DataError("both texts have the same tokens", "change a word of the second text")
-        decoder_inputs = clean_inputs.decoder_inputs
-        # Both runs read the same decoder inputs, so that only the source differs.
         clean = Probe(residuals)
-        clean_logits = forward(core, clean_inputs.inputs, decoder_inputs, probe=clean)
-        corrupted_logits = forward(core, corrupted_inputs.inputs, decoder_inputs)
+        clean_logits = forward(core, clean_inputs.named, clean)
+        corrupted_logits = forward(core, corrupted_inputs.named)
         # A given target says what is right; otherwise it is what the clean run predicts.
         answers = list(clean_inputs.next_ids)
         if target is None:
@@ -145,13 +143,11 @@ def patching(
         corrupted_score = metric(corrupted_logits)[0].item()
         # One row of a batch for each position, so that a layer is patched by one forward pass.
         count = clean.tensors[residuals[0]].shape[1]
-        inputs = corrupted_inputs.inputs.expand(count, *corrupted_inputs.inputs.shape[1:])
-        if decoder_inputs is not None:
-            decoder_inputs = decoder_inputs.expand(count, -1)
+        named = {name: one.expand(count, -1) for name, one in corrupted_inputs.named.items()}
         rows = []
         for name in residuals:
             probe = Probe(edits={name: _patch_diagonal(clean.tensors[name])})
-            rows.append(array(metric(forward(core, inputs, decoder_inputs, probe=probe))))
+            rows.append(array(metric(forward(core, named, probe))))
     scores = np.stack(rows)  # [layers, positions]
     gap = clean_score - corrupted_score
     # 0 at the corrupted run's score, 1 at the clean run's.
@@ -160,7 +156,7 @@ def patching(
         effect = (scores - corrupted_score) / gap
     others = corrupted_inputs.input_tokens
     # Both runs read the same target.
-    if decoder_inputs is not None and stack == "decoder":
+    if core.reads_target and stack == "decoder":
         others = clean_inputs.tokens_of(stack)
     pooled = clean_logits.ndim < 3  # [1, L] of a classifier
     return Patching(
@@ -187,11 +183,10 @@ def patched(
     with evaluation_mode(core):
         clean_inputs = prepare_inputs(model, text, target)
         corrupted_inputs = _aligned_inputs(model, clean_inputs, other)
-        decoder_inputs = clean_inputs.decoder_inputs
         clean = Probe([name])
-        clean_logits = forward(core, clean_inputs.inputs, decoder_inputs, probe=clean)
+        clean_logits = forward(core, clean_inputs.named, clean)
         patch = Probe(edits={name: lambda _: clean.tensors[name]})
-        return clean_logits, forward(core, corrupted_inputs.inputs, decoder_inputs, probe=patch)
+        return clean_logits, forward(core, corrupted_inputs.named, patch)
 
 
 def _text_stacks(core: CoreModel) -> list[str]:
@@ -256,7 +251,9 @@ def _aligned_inputs(model: Inspectable, clean: ModelInputs, other: str) -> Model
             "so their positions do not correspond",
             "replace words only by words with the same number of tokens",
         )
-    return ModelInputs(torch.tensor([ids], device=model.device), tokens)
+    # Both runs read the same decoder inputs, so that only the source differs.
+    inputs = torch.tensor([ids], device=model.device)
+    return ModelInputs(named_inputs(model.model, inputs, clean.decoder_inputs), tokens)
 
 
 def _single_token(model: Inspectable, word: str) -> int:

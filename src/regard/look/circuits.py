@@ -11,13 +11,14 @@ from pathlib import Path
 import numpy as np
 import torch
 
+from regard.core.probe import Probe
 from regard.look import drawing
 from regard.look.drawing import terminal
 from regard.look.forward import apply_head, evaluation_mode, hidden_states
-from regard.look.head_importance import ablation_probe, right
+from regard.look.head_importance import right
 from regard.look.inspectable import Inspectable
 from regard.look.model_inputs import LabelledBatch
-from regard.look.probe_names import Head, heads
+from regard.look.probe_names import Head, heads, switched_off
 from regard.look.recording import array
 from regard.look.result import AnalysisResult, Array
 from regard.system import disk
@@ -47,12 +48,12 @@ def chosen_right(model: Inspectable, choices: Choices, off: Sequence[Head] = ())
     core = model.model
     data = choices.data
     with evaluation_mode(core):
-        probe = ablation_probe(core, off)
-        hidden = hidden_states(core, data.inputs, data.decoder_inputs, data.padding_mask, probe)
+        probe = Probe(edits=switched_off(core, off))
+        hidden = hidden_states(core, data.named, probe)
         rows = torch.arange(len(hidden), device=hidden.device)
         # The LM head is applied at one position of each text only.
         selected = hidden[rows, list(choices.positions)][:, None]  # [B, 1, D]
-        logits = apply_head(core, selected, None, data.inputs)[:, 0]  # [B, V]
+        logits = apply_head(core, selected, data.named)[:, 0]  # [B, V]
         options = torch.tensor(choices.options, device=hidden.device)
         scores = logits.gather(1, options)  # [B, options]
     return array((scores[:, :1] > scores[:, 1:]).all(dim=1))

@@ -12,7 +12,7 @@ from regard.core.context import Context
 from regard.core.finite_outputs import require_finite
 from regard.core.heads.head import LMHead
 from regard.core.linear import Linear
-from regard.core.probe import NO_PROBE, Probe
+from regard.core.probe import NO_PROBE, NullProbe
 from regard.system.errors import SettingError
 from regard.wirings.core_model import CoreModel
 
@@ -44,66 +44,44 @@ def _require_gradients(model: CoreModel) -> None:
             )
 
 
-def forward(
-    model: CoreModel,
-    inputs: Tensor,
-    decoder_inputs: Tensor | None = None,
-    padding_mask: Tensor | None = None,
-    probe: Probe | None = None,
-    side_inputs: Mapping[str, Tensor] | None = None,
-) -> Tensor:
+def forward(model: CoreModel, named: Mapping[str, Tensor], probe: NullProbe = NO_PROBE) -> Tensor:
     """The logits of tokens [B, T, V] or labels [B, L]; without a head, the hidden states."""
-    hidden = hidden_states(model, inputs, decoder_inputs, padding_mask, probe, side_inputs)
-    logits = apply_head(model, hidden, padding_mask, inputs)
-    if probe is None:
-        return logits
+    logits = apply_head(model, hidden_states(model, named, probe), named)
     return probe.through("logits", logits)
 
 
 def hidden_states(
-    model: CoreModel,
-    inputs: Tensor,
-    decoder_inputs: Tensor | None = None,
-    padding_mask: Tensor | None = None,
-    probe: Probe | None = None,
-    side_inputs: Mapping[str, Tensor] | None = None,
+    model: CoreModel, named: Mapping[str, Tensor], probe: NullProbe = NO_PROBE
 ) -> Tensor:
     """The hidden states of the last stack [B, T, D]; of a dual encoder, the embedding [B, D].
 
     Of NaN weights no picture is drawn: `ModelError`, as where the model answers.
     """
-    named = _named_inputs(model, inputs, decoder_inputs, padding_mask, side_inputs)
     for one in model.inputs:
         if one.required and one.kind == "more" and one.name not in named:
             raise SettingError(
                 f"this view passes no {one.name}, which this model needs",
                 "use the view attention or rollout",
             )
-    hidden = model.hidden_states(named, Context(probe=probe or NO_PROBE))
-    return require_finite(hidden, model)
+    return require_finite(model.hidden_states(dict(named), Context(probe=probe)), model)
 
 
-def apply_head(
-    model: CoreModel, hidden: Tensor, padding_mask: Tensor | None, inputs: Tensor
-) -> Tensor:
+def apply_head(model: CoreModel, hidden: Tensor, named: Mapping[str, Tensor]) -> Tensor:
     """The output of whatever head stands on the hidden states: LM head, classifier or pooler."""
-    named = _named_inputs(model, inputs, None, padding_mask, None)
-    return require_finite(model.head_output(hidden, named), model)
+    return require_finite(model.head_output(hidden, dict(named)), model)
 
 
-def _named_inputs(
+def named_inputs(
     model: CoreModel,
     inputs: Tensor,
-    decoder_inputs: Tensor | None,
-    padding_mask: Tensor | None,
-    side_inputs: Mapping[str, Tensor] | None,
+    decoder_inputs: Tensor | None = None,
+    padding_mask: Tensor | None = None,
 ) -> dict[str, Tensor]:
-    """The inputs of a call under the names that the model has for them."""
-    named = dict(side_inputs or {})
+    """The inputs of a call under the names that the model has for them, those of texts first."""
     main = model.inputs[0]
     if main.kind == "tokens" and inputs.is_floating_point():  # of two towers, that of images
         main = next(one for one in model.inputs if one.kind == "pixels")
-    named[main.name] = inputs
+    named = {main.name: inputs}
     for one in model.inputs:
         if one.kind == "mask" and main.name in one.shaped_as and padding_mask is not None:
             named[one.name] = padding_mask

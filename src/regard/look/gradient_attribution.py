@@ -112,13 +112,7 @@ def attribution(
     with evaluation_mode(core):
         edits = switched_off(core, off)
         inputs = prepare_inputs(model, text, target, off)
-        output = forward(
-            core,
-            inputs.inputs,
-            inputs.decoder_inputs,
-            probe=Probe(edits=edits),
-            side_inputs=inputs.side_inputs,
-        )
+        output = forward(core, inputs.arguments, Probe(edits=edits))
     backdrop = inputs.backdrop
     if backdrop is not None:
         backdrop = model.with_answer(backdrop, output)
@@ -196,15 +190,10 @@ def _gradient_times_input(
     count = len(selected.ids)
     # Tensors made in inference mode cannot take part in autograd: hence the clones.
     with torch.inference_mode(False), evaluation_mode(model, gradients=True):
-        encoder_inputs = inputs.inputs.clone().expand(count, *inputs.inputs.shape[1:])
-        decoder_inputs = None
-        if inputs.decoder_inputs is not None:
-            clone = inputs.decoder_inputs.clone()
-            decoder_inputs = clone.expand(count, *clone.shape[1:])
-        side_inputs = {name: tensor.clone() for name, tensor in inputs.side_inputs.items()}
-        logits = forward(
-            model, encoder_inputs, decoder_inputs, probe=probe, side_inputs=side_inputs
-        )
+        named = {name: tensor.clone() for name, tensor in inputs.arguments.items()}
+        for name in inputs.named:
+            named[name] = named[name].expand(count, *named[name].shape[1:])
+        logits = forward(model, named, probe)
         # Of a dual encoder only one of the two stacks runs.
         embedded = [leaves[name] for name in names if name in leaves]
         # Rows do not interact: the gradient of the sum is each row's own.

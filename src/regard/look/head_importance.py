@@ -113,18 +113,11 @@ def ablated_logits(model: Inspectable, data: LabelledBatch, off: Sequence[Head] 
     """The output of a model on a batch with some heads ablated; zero at padding."""
     core = model.model
     with evaluation_mode(core):
-        probe = ablation_probe(core, off)
-        logits = forward(core, data.inputs, data.decoder_inputs, data.padding_mask, probe)
+        probe = Probe(edits=switched_off(core, off))
+        logits = forward(core, data.named, probe)
     if data.decoder_inputs is None and logits.ndim == 3:
         logits = logits * data.padding_mask[..., None]  # [B, T, V]
     return logits
-
-
-def ablation_probe(model: CoreModel, off: Sequence[Head]) -> Probe | None:
-    """The probe that ablates heads; none is needed where no head is off."""
-    if not off:
-        return None
-    return Probe(edits=switched_off(model, off))
 
 
 def _relative_distance(output: Tensor, changed: Tensor) -> float:
@@ -260,11 +253,7 @@ def _gate_gradients(model: CoreModel, data: LabelledBatch) -> dict[str, Tensor]:
     probe = Probe(edits={f"{name}.mixed": record(name) for name in attentions(model)})
     # Tensors made in inference mode cannot take part in autograd: hence the clones.
     with torch.inference_mode(False), evaluation_mode(model, gradients=True):
-        decoder_inputs = None
-        if data.decoder_inputs is not None:
-            decoder_inputs = data.decoder_inputs.clone()
-        padding_mask = data.padding_mask.clone()
-        logits = forward(model, data.inputs.clone(), decoder_inputs, padding_mask, probe)
+        logits = forward(model, {name: one.clone() for name, one in data.named.items()}, probe)
         labels = data.labels
         if not model.writes:
             labels = _predicted_labels(logits, data)

@@ -183,7 +183,7 @@ def _count(model: Inspectable, sentences: Sequence[Sentence], tally: _Tally) -> 
     data = batch(model, [sentence.source for sentence in sentences], targets)
     probe = Probe(tally.names)
     with evaluation_mode(core):
-        hidden_states(core, data.inputs, data.decoder_inputs, data.padding_mask, probe)
+        hidden_states(core, data.named, probe)
     # Batches are small enough for all weights at once.
     weights = [probe.weights(name) for name in tally.names]  # [B, H, T, T] each
     visible = _visible_keys(probe, tally.names[0], len(sentences))  # [B, T]

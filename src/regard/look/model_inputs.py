@@ -13,6 +13,7 @@ from regard.core.frontends.patch_embedding import Patches
 from regard.core.probe import Probe
 from regard.data.padding import pad_rows
 from regard.look.backdrop import Backdrop
+from regard.look.forward import named_inputs
 from regard.look.generation import translate
 from regard.look.inspectable import (
     Input,
@@ -35,21 +36,41 @@ IGNORED = -1  # the label of a position at which nothing is to be predicted
 
 
 @dataclass(frozen=True)
-class ModelInputs:
+class PassInputs:
+    """The inputs of a forward pass by the names of the model's arguments, one row an input."""
+
+    named: dict[str, Tensor]
+
+    @property
+    def inputs(self) -> Tensor:
+        """[B, S] token ids, or what another front end takes."""
+        return next(iter(self.named.values()))
+
+    @property
+    def decoder_inputs(self) -> Tensor | None:
+        """[B, T], what a decoder behind an encoder reads."""
+        return self.named.get("decoder_input_ids", self.named.get("future_values"))
+
+
+@dataclass(frozen=True)
+class ModelInputs(PassInputs):
     """What one forward pass reads, for the encoder (or only stack) and for a decoder behind it.
 
     Decoders read their target by teacher forcing: `decoder_inputs` are the start tokens and the
     target without its last token.
     """
 
-    inputs: Tensor  # [1, S] token ids, or what another front end takes
     input_tokens: tuple[str, ...]  # a name for each position of the inputs
-    decoder_inputs: Tensor | None = None  # [1, T]
     decoder_tokens: tuple[str, ...] = ()  # T + 1 names: the start tokens and the whole target
     next_ids: tuple[int, ...] = ()  # the token id to predict at each position of the last stack
     # What is read next to the inputs, by argument: the edges of a graph.
     side_inputs: Mapping[str, Tensor] = field(default_factory=dict)
     backdrop: Backdrop | None = None  # what the positions of the inputs stand on
+
+    @property
+    def arguments(self) -> dict[str, Tensor]:
+        """All of them."""
+        return {**self.named, **self.side_inputs}
 
     def tokens_of(self, stack: str) -> tuple[str, ...]:
         """The tokens that a stack reads; a decoder behind an encoder reads the target."""
@@ -93,10 +114,10 @@ def prepare_inputs(
         target_ids = _target_ids(model, text, target, off)
         start_ids = decoder_start(special_tokens_for(model, text))
         decoder_ids = [*start_ids, *target_ids]
+        decoder_inputs = torch.tensor([decoder_ids[:-1]], device=model.device)
         return ModelInputs(
-            inputs,
+            named_inputs(core, inputs, decoder_inputs),
             input_tokens,
-            torch.tensor([decoder_ids[:-1]], device=model.device),
             tuple(model.output_tokenizer.tokens(decoder_ids)),
             tuple(decoder_ids[1:]),
             backdrop=backdrop,
@@ -108,9 +129,8 @@ def prepare_inputs(
     names = () if forecast is None else (f"+{step}" for step in range(forecast.shape[1] + 1))
     next_ids = inputs[0].tolist()[1:] if core.writes else []  # encoders predict no next token
     return ModelInputs(
-        inputs,
+        named_inputs(core, inputs, forecast),
         input_tokens,
-        forecast,
         tuple(names),
         tuple(next_ids),
         side_inputs,
@@ -160,25 +180,16 @@ def _position_names(model: CoreModel, inputs: Tensor) -> Iterator[str]:
 
 
 @dataclass(frozen=True)
-class LabelledBatch:
+class LabelledBatch(PassInputs):
     """Texts padded at the end; `labels` are the token ids to predict, −1 where there are none."""
 
-    inputs: Tensor  # [B, S]
     padding_mask: Tensor  # [B, S] bool
-    decoder_inputs: Tensor | None  # [B, T]
     labels: Tensor  # [B, T]
 
     def first(self, count: int) -> LabelledBatch:
         """Its first few texts."""
-        decoder_inputs = None
-        if self.decoder_inputs is not None:
-            decoder_inputs = self.decoder_inputs[:count]
-        return LabelledBatch(
-            self.inputs[:count],
-            self.padding_mask[:count],
-            decoder_inputs,
-            self.labels[:count],
-        )
+        named = {name: tensor[:count] for name, tensor in self.named.items()}
+        return LabelledBatch(named, self.padding_mask[:count], self.labels[:count])
 
 
 def batch(
@@ -199,7 +210,8 @@ def batch(
     if not core.reads_target:
         labels = torch.full_like(inputs, IGNORED)
         labels[:, :-1] = inputs[:, 1:].masked_fill(~padding_mask[:, 1:], IGNORED)
-        return LabelledBatch(inputs, padding_mask, None, labels)
+        named = named_inputs(core, inputs, None, padding_mask)
+        return LabelledBatch(named, padding_mask, labels)
     if targets is None:
         raise DataError("an encoder–decoder needs targets", "pass one target per text")
     target_rows = [model.output_tokenizer.input_ids(text) for text in targets]
@@ -209,6 +221,5 @@ def batch(
     labels, _ = pad_rows([[*prompt_labels, *ids] for ids in target_rows], IGNORED)
     # Teacher forcing: the decoder reads what it should have predicted one position before.
     decoder_inputs, _ = pad_rows([[*start_ids, *ids[:-1]] for ids in target_rows], 0)
-    return LabelledBatch(
-        inputs, padding_mask, decoder_inputs.to(model.device), labels.to(model.device)
-    )
+    named = named_inputs(core, inputs, decoder_inputs.to(model.device), padding_mask)
+    return LabelledBatch(named, padding_mask, labels.to(model.device))

@@ -333,14 +333,14 @@ def look(
         # The translation is made with the same heads off as the pass that is recorded.
         model_inputs = prepare_inputs(model, text, target, off)
         probe = Probe(patterns, switched_off(core, off))
-        arguments = (model_inputs.inputs, model_inputs.decoder_inputs)
+        named = model_inputs.arguments
         # Logits over a large vocabulary can cost as much as all layers: only if asked for.
         asks_logits = any(fnmatchcase("logits", pattern) for pattern in patterns)
         if asks_logits or model_inputs.backdrop is not None:
-            logits = forward(core, *arguments, probe=probe, side_inputs=model_inputs.side_inputs)
+            logits = forward(core, named, probe)
             model_inputs = _with_answer(model, model_inputs, logits)
         elif patterns:
-            hidden_states(core, *arguments, probe=probe, side_inputs=model_inputs.side_inputs)
+            hidden_states(core, named, probe)
     return Look(model, model_inputs, probe)
 
 

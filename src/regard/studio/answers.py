@@ -20,7 +20,7 @@ from regard.core.probe import Probe
 from regard.data.text.tokenizer import Tokenizer
 from regard.look import Look, MediaInput
 from regard.look.backdrop import GraphBackdrop, SeriesBackdrop
-from regard.look.forward import evaluation_mode, forward
+from regard.look.forward import evaluation_mode, forward, named_inputs
 from regard.look.inspectable import special_tokens_for
 from regard.look.probe_names import Head, switched_off
 from regard.look.views import reads_paths, spells_frames
@@ -235,7 +235,7 @@ def _caption(question: Question) -> ModelAnswer:
         for caption in question.captions:
             ids = model.tokens(caption)["input_ids"]
             probe = Probe(edits=switched_off(core, question.off))
-            vectors.append(forward(core, ids.to(model.device), probe=probe))
+            vectors.append(forward(core, named_inputs(core, ids.to(model.device)), probe))
         logits = core.logits(torch.cat(vectors), image)[:, 0].float()  # [captions]
     is_shared_out = core.bias is None
     probabilities = logits.softmax(dim=0) if is_shared_out else logits.sigmoid()

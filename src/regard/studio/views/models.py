@@ -233,7 +233,7 @@ def _loss(opened: OpenModel, inputs: ModelInputs, off: Sequence[Head]) -> float 
     core = opened.model.model
     probe = Probe(edits=switched_off(core, off))
     with evaluation_mode(core):
-        logits = forward(core, inputs.inputs, inputs.decoder_inputs, probe=probe)
+        logits = forward(core, inputs.named, probe)
     labels = torch.tensor(inputs.next_ids, device=logits.device)
     return functional.cross_entropy(logits[0, : len(labels)].float(), labels).item()
 
