@@ -26,6 +26,7 @@ from regard.look.backdrop import (
     SoundBackdrop,
     spring_layout,
 )
+from regard.look.drawing import Panel
 from regard.models.inputs.sound import spectrogram_image
 
 QUICK: dict[str, Any] = {
@@ -123,12 +124,12 @@ def test_the_brightest_patch_is_the_one_that_is_looked_at_most() -> None:
     picture = np.full((30, 30, 3), 200, np.uint8)  # two pixels on each side are in no patch
     weights = np.full(50, 0.5 / 49)
     weights[1 + 7 * 2 + 3] = 0.5  # row 2, column 3
-    image = painted(ImageBackdrop(picture, 4, 1).overlay(weights))
+    image = painted(ImageBackdrop(picture, 4, 1).overlay(Panel("", weights)))
     assert image.shape == (28, 28, 3)
     assert image[8:12, 12:16].min() > 170
     assert image[0, 0].max() < 120
     assert image[8:12, 12:16].min() > 1.5 * image[0, 0].max()
-    even = painted(ImageBackdrop(picture, 4, 1).overlay(np.full(50, 0.02)))
+    even = painted(ImageBackdrop(picture, 4, 1).overlay(Panel("", np.full(50, 0.02))))
     assert even.max() < 120  # looked at everywhere alike: nothing stands out
     assert (even == even[0, 0]).all()
 
@@ -139,7 +140,7 @@ def test_steps_get_the_mean_of_their_patches() -> None:
     per_step = backdrop._per_step(np.array([0.2, 0.8]))
     np.testing.assert_allclose(per_step, [0.2, 0.2, 0.5, 0.5, 0.8, 0.8])
     missing = replace(backdrop, values=np.array([0.0, np.nan, 2, 3, 4, 5]))
-    lines = [mark for mark in missing.overlay(np.array([0.2, 0.8])).marks
+    lines = [mark for mark in missing.overlay(Panel("", np.array([0.2, 0.8]))).marks
              if isinstance(mark, drawing.Line) and mark.width == 1.6]  # fmt: skip
     assert len(lines) == 4  # three within the window, one to the forecast
 
@@ -205,7 +206,7 @@ def test_a_tone_is_drawn_beside_its_frequency(mels: int, name: str, hertz: int) 
     picture = spectrogram_image(log_mel(np.sin(2 * np.pi * hertz * time), mels, seconds=1.0)[0])
     rows = picture.astype(np.float64).mean(axis=1)
     assert abs(frequency_ticks(mels)[name] * mels - 0.5 - rows.argmax()) < 1
-    scene = SoundBackdrop(picture, 1.0).overlay(np.ones(10))
+    scene = SoundBackdrop(picture, 1.0).overlay(Panel("", np.ones(10)))
     (label,) = [
         mark for mark in scene.marks if isinstance(mark, drawing.Text) and mark.text == name
     ]

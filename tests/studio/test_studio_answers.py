@@ -111,19 +111,25 @@ def test_the_temperature_divides_the_logits() -> None:
             logits = forward(model.model, inputs.named)[0, 2].double()
         for temperature in (0.1, 1.0, 3.0):
             answer = ask(
-                studio, "next", model="it", text=TEXT, position=2, temperature=temperature, top=5
+                studio,
+                "next_tokens",
+                model="it",
+                text=TEXT,
+                position=2,
+                temperature=temperature,
+                top=5,
             )
             expected = (logits / temperature).softmax(dim=-1).topk(5).values
             shares = [share["probability"] for share in answer["shares"]]
             np.testing.assert_allclose(shares, expected, atol=1e-5)
-        refused = ask(studio, "next", expect=422, model="it", text=TEXT, temperature=0)
+        refused = ask(studio, "next_tokens", expect=422, model="it", text=TEXT, temperature=0)
         assert "temperature" in refused["error"]["problem"]
 
 
 def test_the_texts_that_go_on_with_a_likely_token() -> None:
     model = MODELS["writer"]()
     with client(InMemory({"it": model})) as studio:
-        answer = ask(studio, "next", model="it", text=TEXT, top=5)
+        answer = ask(studio, "next_tokens", model="it", text=TEXT, top=5)
         ids = WORDS.input_ids(TEXT)
         for share, text in zip(answer["shares"], answer["continued"], strict=True):
             token = WORDS.token_to_id(share["label"])
@@ -131,7 +137,7 @@ def test_the_texts_that_go_on_with_a_likely_token() -> None:
             assert text in (None, WORDS.decode([*ids, token]))
         assert any(answer["continued"])
         # Before the end, what comes next is there already.
-        assert ask(studio, "next", model="it", text=TEXT, position=0)["continued"] is None
+        assert ask(studio, "next_tokens", model="it", text=TEXT, position=0)["continued"] is None
 
 
 @pytest.mark.parametrize("view", ["look", "answer", "steps", "beam", "cache", "path"])
@@ -450,7 +456,7 @@ def test_a_folder_is_opened_and_remembered(opening: tuple[TestClient, Path]) -> 
     assert ask(studio, "folders", path=str(home / "models"))["folders"] == [
         {"name": "second", "model": True}
     ]
-    assert ask(studio, "open", path=str(home / "models" / "second"))["model"] == "second"
+    assert ask(studio, "open_folder", path=str(home / "models" / "second"))["model"] == "second"
     shelf = ask(studio, "shelf")
     assert shelf["models"] == ["demo", "second"]
     assert shelf["recent"] == [str(home / "models" / "second")]
@@ -472,7 +478,7 @@ def test_what_is_no_model_is_refused(
     opening: tuple[TestClient, Path], path: str, problem: str
 ) -> None:
     studio, home = opening
-    refused = ask(studio, "open", expect=400, path=f"{home}/{path}")["error"]
+    refused = ask(studio, "open_folder", expect=400, path=f"{home}/{path}")["error"]
     assert problem in refused["problem"]
     assert refused["repair"]
     assert ask(studio, "shelf")["models"] == ["demo"]
@@ -481,8 +487,8 @@ def test_what_is_no_model_is_refused(
 def test_a_model_is_listed_once_however_it_was_named(opening: tuple[TestClient, Path]) -> None:
     """By itself, and with the folder above it."""
     studio, home = opening
-    ask(studio, "open", path=str(home / "models" / "second"))
-    assert ask(studio, "open", path=str(home / "models"))["model"] == "second"
+    ask(studio, "open_folder", path=str(home / "models" / "second"))
+    assert ask(studio, "open_folder", path=str(home / "models"))["model"] == "second"
     assert ask(studio, "shelf")["models"] == ["demo", "second"]
 
 
@@ -492,7 +498,7 @@ def test_a_pickle_is_not_opened(opening: tuple[TestClient, Path]) -> None:
     folder.mkdir()
     (folder / "config.json").write_text("{}")
     (folder / "pytorch_model.bin").write_bytes(b"\x80\x04.")
-    ask(studio, "open", expect=400, path=str(folder))
+    ask(studio, "open_folder", expect=400, path=str(folder))
 
 
 def test_a_model_that_cannot_be_opened_leaves_no_trace(opening: tuple[TestClient, Path]) -> None:
@@ -500,17 +506,17 @@ def test_a_model_that_cannot_be_opened_leaves_no_trace(opening: tuple[TestClient
     folder = home / "models" / "second"
     (folder / "config.json").write_text('{"model_type": "marian"}')
     before = ask(studio, "shelf")
-    ask(studio, "open", expect=400, path=str(folder))
+    ask(studio, "open_folder", expect=400, path=str(folder))
     assert ask(studio, "shelf") == before
     # A folder of models is listed whole: which of them can be opened is seen when one is chosen.
-    assert ask(studio, "open", path=str(home / "models"))["model"] == "second"
+    assert ask(studio, "open_folder", path=str(home / "models"))["model"] == "second"
 
 
 def test_names_of_the_hub_only_if_downloads_were_allowed(
     opening: tuple[TestClient, Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     studio, home = opening
-    refused = ask(studio, "open", expect=400, path="owner/name")["error"]
+    refused = ask(studio, "open_folder", expect=400, path="owner/name")["error"]
     assert "--download" in refused["repair"]
     fetched: list[str] = []
 
@@ -521,14 +527,14 @@ def test_names_of_the_hub_only_if_downloads_were_allowed(
     monkeypatch.setattr("regard.models.hub.fetch", fetch)
     opener = FolderOpener(download=True)
     with client(ModelStore([DEMO], device="cpu", opener=opener)) as other:
-        assert ask(other, "open", path="owner/name")["model"] == "second"
+        assert ask(other, "open_folder", path="owner/name")["model"] == "second"
         assert fetched == ["owner/name"]
 
 
 def test_on_the_network_no_other_folder_can_be_reached(tmp_path: Path) -> None:
     with client(ModelStore([DEMO], device="cpu")) as studio:
         assert ask(studio, "shelf")["opens"] is False
-        for view in ("open", "folders"):
+        for view in ("open_folder", "folders"):
             refused = ask(studio, view, expect=400, path=str(tmp_path))["error"]
             assert "only the folders it was started with" in refused["problem"]
     assert all(is_loopback(host) for host in ("127.0.0.1", "127.8.8.8", "::1", "localhost"))

@@ -708,7 +708,7 @@ def test_a_wrong_request_is_answered_in_a_few_words(
 @pytest.mark.parametrize("path", ["/" + "a" * 4095, "a/" * 2047, "\0", "~nobody-here/x"])
 def test_a_path_that_is_none_is_refused(tmp_path: Path, path: str) -> None:
     with client(ModelStore([DEMO], device="cpu", opener=FolderOpener())) as studio:
-        for view in ("open", "folders"):
+        for view in ("open_folder", "folders"):
             assert ask(studio, view, expect=400, path=path)["error"]["repair"]
 
 

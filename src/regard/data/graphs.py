@@ -79,16 +79,16 @@ def read_graphs(path: str | Path) -> GraphData:
     _check_numbers([row[0] for row in nodes], f"{path}/nodes")
     features = _features([row[3] if len(row) > 3 else "" for row in nodes], f"{path}/nodes")
     edges = _edges(tables["edges"], f"{path}/edges")
-    if not has_graphs:
-        labels = [row[1] for row in nodes]
-        splits = [row[2] if len(row) > 2 else "" for row in nodes]
-        return _checked(features, edges, np.zeros(len(nodes), np.int64), labels, splits, "nodes")
-    graphs = list(_rows(path, "graphs"))
-    _check_numbers([row[0] for row in graphs], f"{path}/graphs")
-    graph = np.array([_whole(row[1], f"{path}/nodes, row {row[0]}") for row in nodes], np.int64)
-    labels = [row[1] for row in graphs]
-    splits = [row[2] if len(row) > 2 else "" for row in graphs]
-    return _checked(features, edges, graph, labels, splits, "graphs")
+    graph = np.zeros(len(nodes), np.int64)
+    labelled = nodes
+    if has_graphs:
+        labelled = list(_rows(path, "graphs"))
+        _check_numbers([row[0] for row in labelled], f"{path}/graphs")
+        graph = np.array([_whole(row[1], f"{path}/nodes, row {row[0]}") for row in nodes], np.int64)
+    labels = [row[1] for row in labelled]
+    splits = [row[2] if len(row) > 2 else "" for row in labelled]
+    level: Level = "graphs" if has_graphs else "nodes"
+    return _checked(features, edges, graph, labels, splits, level)
 
 
 def _table(folder: Path, name: str) -> Path | None:

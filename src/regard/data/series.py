@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import csv
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
 from pathlib import Path
@@ -145,31 +145,18 @@ def _number(cell: str) -> float | None:
 # ------------------------------------------------------------------ the calendar
 
 
-def _share_of_year(dates: Dates) -> NDArray[Any]:
-    first = dates.astype("datetime64[Y]").astype("datetime64[D]")
-    return (dates.astype("datetime64[D]") - first).astype(np.int64) / 365
-
-
-def _share_of_month(dates: Dates) -> NDArray[Any]:
-    first = dates.astype("datetime64[M]").astype("datetime64[D]")
-    return (dates.astype("datetime64[D]") - first).astype(np.int64) / 30
-
-
-def _share_of_week(dates: Dates) -> NDArray[Any]:
-    # 1970-01-01, from which days are counted, was a Thursday.
-    return (dates.astype("datetime64[D]").astype(np.int64) + 3) % 7 / 6
-
-
-def _share_of_day(dates: Dates) -> NDArray[Any]:
-    return (dates.astype("datetime64[h]").astype(np.int64) % 24) / 23
+def _since(dates: Dates, unit: str, begin: str) -> NDArray[np.int64]:
+    """The units (hours, days) since the last day or year began."""
+    return (dates.astype(unit) - dates.astype(begin).astype(unit)).astype(np.int64)
 
 
 # Time features by their names, each from −0.5 to 0.5 (Zhou et al. 2021, Informer; GluonTS).
-CALENDAR = {
-    "hour_of_day": _share_of_day,
-    "day_of_week": _share_of_week,
-    "day_of_month": _share_of_month,
-    "day_of_year": _share_of_year,
+CALENDAR: dict[str, Callable[[Dates], NDArray[Any]]] = {
+    "hour_of_day": lambda dates: _since(dates, "M8[h]", "M8[D]") / 23,
+    # 1970-01-01, from which days are counted, was a Thursday.
+    "day_of_week": lambda dates: (dates.astype("M8[D]").astype(np.int64) + 3) % 7 / 6,
+    "day_of_month": lambda dates: _since(dates, "M8[D]", "M8[M]") / 30,
+    "day_of_year": lambda dates: _since(dates, "M8[D]", "M8[Y]") / 365,
 }
 
 

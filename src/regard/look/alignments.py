@@ -148,10 +148,7 @@ class CTCAlignment(AnalysisResult):
     backdrop: Backdrop | None = field(default=None, metadata=PICTURE_ONLY)
 
     note = "The most probable label of each frame (best path decoding, Graves et al. 2006)."
-
-    @property
-    def title(self) -> str:
-        return "CTC alignment"
+    title = "CTC alignment"
 
     def numpy(self) -> Array:
         return self.probabilities

@@ -47,10 +47,7 @@ class Entropy(AnalysisResult):
     flags: dict[str, str]  # "encoder.0.self head 3" → what is conspicuous
 
     note = "0: all attention on one position; 1: uniform attention over all visible positions."
-
-    @property
-    def title(self) -> str:
-        return "attention entropy of each head, relative to the maximum"
+    title = "attention entropy of each head, relative to the maximum"
 
     def numpy(self) -> Array:
         return self.share

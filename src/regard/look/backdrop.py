@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from itertools import groupby
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -57,13 +57,8 @@ class Backdrop(ABC):
         return label
 
     @abstractmethod
-    def overlay(
-        self, values: Array, *, even: Array | None = None, title: str = "", signed: bool = False
-    ) -> Scene:
-        """The input under a value for each of its positions [T]: weights, or signed values.
-
-        Weights are drawn against those of `even` attention.
-        """
+    def overlay(self, panel: Panel, *, signed: bool = False) -> Scene:
+        """The input under a value for each of its positions [T]: weights, or signed values."""
 
     def table(
         self,
@@ -77,22 +72,19 @@ class Backdrop(ABC):
         """The input under several rows of values [rows, T], each with its name."""
         if even is None:
             even = drawing.even_attention(values > 0)
-        scenes = [
-            self.overlay(row, even=of_row, title=drawing.shown(name), signed=scale == "signed")
-            for name, row, of_row in zip(names, values, even, strict=True)
-        ]
+        panels = map(Panel, map(drawing.shown, names), values, even)
+        scenes = [self.overlay(panel, signed=scale == "signed") for panel in panels]
         return drawing.tiles(scenes, title=title)
 
     def attended(self, panels: Sequence[Panel], *, title: str) -> Scene:
         """The attention of each panel on the input, side by side, under what the model answers."""
-        scenes = [
-            self.overlay(panel.weights, even=panel.even, title=panel.name) for panel in panels
-        ]
-        return self._with_answer(scenes, title, self.legend())
+        return self._with_answer([*map(self.overlay, panels)], title, self.legend())
 
     def attributed(self, values: Array, *, title: str) -> Scene:
         """What raises and what lowers the score of the answer, on the input."""
-        return self._with_answer([self.overlay(values, signed=True)], title, _signed_legend())
+        return self._with_answer(
+            [self.overlay(Panel("", values), signed=True)], title, _signed_legend()
+        )
 
     def _with_answer(self, scenes: list[Scene], title: str, legend: Scene) -> Scene:
         heading = f"{title} · {self.answer}" if self.answer else title
@@ -105,9 +97,10 @@ class Backdrop(ABC):
 
 def _shares(values: Array, even: Array | None, signed: bool) -> Array:
     """Shades of attention from 0 to 1, or signed values from −1 to 1 by the largest of them."""
-    if signed:
-        return _signed_shares(values)
-    return drawing.attention_shades(values, even)
+    if not signed:
+        return drawing.attention_shades(values, even)
+    largest = float(np.abs(values).max(initial=0.0))
+    return values / largest if largest > 0 else values
 
 
 def _signed_legend() -> Scene:
@@ -118,12 +111,6 @@ def _signed_legend() -> Scene:
         Text(132, 11, "raises the answer's score"),
     )
     return Scene(320, 18, marks)
-
-
-def _signed_shares(values: Array) -> Array:
-    """Values from −1 to 1, by the largest of them."""
-    largest = float(np.abs(values).max(initial=0.0))
-    return values / largest if largest > 0 else values
 
 
 # ------------------------------------------------------------------ images
@@ -153,18 +140,16 @@ class ImageBackdrop(Backdrop):
             return "the class token"
         return label if label.startswith("extra") else f"patch {label}"
 
-    def overlay(
-        self, values: Array, *, even: Array | None = None, title: str = "", signed: bool = False
-    ) -> Scene:
+    def overlay(self, panel: Panel, *, signed: bool = False) -> Scene:
         rows, columns = self.grid
         # Attention is shared with the tokens that have no place; the scale of signs is not.
-        on_patches = values[self.extras :]
+        values = panel.weights
         if signed:
-            on_patches = _signed_shares(on_patches)
-        else:
-            on_patches = drawing.attention_shades(values, even)[self.extras :]
+            values = np.where(np.arange(len(values)) < self.extras, 0.0, values)
+        on_patches = _shares(values, panel.even, signed)[self.extras :]
         shares = on_patches.reshape(rows, columns).repeat(self.patch, 0).repeat(self.patch, 1)
-        picture = self._cropped().astype(np.float64)
+        # The pixels of whole patches; those beyond are not read.
+        picture = self.picture[: rows * self.patch, : columns * self.patch].astype(np.float64)
         height, width, _ = picture.shape
         if signed:
             colours = drawing.colours(shares, signed=True, most=1.0).astype(np.float64)
@@ -173,8 +158,8 @@ class ImageBackdrop(Backdrop):
             painted = grey * (1 - opacity) + colours * opacity
         else:
             painted = _veiled(picture, shares)
-        top = 20.0 if title else 0.0
-        marks: list[Mark] = drawing.title_marks(title)
+        top = 20.0 if panel.name else 0.0
+        marks: list[Mark] = drawing.title_marks(panel.name)
         size = IMAGE_SIDE * height / max(height, width)
         across = IMAGE_SIDE * width / max(height, width)
         marks.append(Pixels(0, top, across, size, np.round(painted).astype(np.uint8)))
@@ -191,11 +176,6 @@ class ImageBackdrop(Backdrop):
         white = np.full((1, 64, 3), 255.0)
         strip = _veiled(white, np.linspace(0.0, 1.0, 64)[None]).round().astype(np.uint8)
         return Scene(320, 18, tuple(drawing.attention_scale(0, 0, strip)))
-
-    def _cropped(self) -> NDArray[np.uint8]:
-        """The pixels of whole patches; those beyond are not read."""
-        rows, columns = self.grid
-        return self.picture[: rows * self.patch, : columns * self.patch]
 
 
 def _veiled(picture: Array, shades: Array) -> Array:
@@ -216,15 +196,13 @@ class SoundBackdrop(Backdrop):
     seconds: float
     answer: str = ""
 
-    def overlay(
-        self, values: Array, *, even: Array | None = None, title: str = "", signed: bool = False
-    ) -> Scene:
-        top = 20.0 if title else 0.0
-        shares = _shares(values, even, signed)
-        marks: list[Mark] = [*drawing.title_marks(title), self._spectrogram(top, np.abs(shares))]
+    def overlay(self, panel: Panel, *, signed: bool = False) -> Scene:
+        top = 20.0 if panel.name else 0.0
+        shares = _shares(panel.weights, panel.even, signed)
+        marks = [*drawing.title_marks(panel.name), self._spectrogram(top, np.abs(shares))]
         marks += self._frequency_axis(top)
         base = top + SOUND_HEIGHT + STRIP
-        marks += _bars(shares, values, 0.0, SOUND_WIDTH, base)
+        marks += _bars(shares, panel.weights, 0.0, SOUND_WIDTH, base)
         marks += self._time_axis(base)
         return Scene(SOUND_WIDTH + FREQUENCIES_WIDTH, base + 22, tuple(marks))
 
@@ -242,10 +220,9 @@ class SoundBackdrop(Backdrop):
         left = drawing.text_width(names) + 10
         top = 24.0
         heading = f"{title} · {self.answer}" if self.answer else title
-        marks: list[Mark] = [*drawing.title_marks(heading)]
-        plain = np.ones(values.shape[1])
-        marks.append(replace(self._spectrogram(top, plain), x=left))
-        marks += [drawing.moved(mark, left, 0.0) for mark in self._frequency_axis(top)]
+        plain = self._spectrogram(top, np.ones(values.shape[1]))
+        above = [plain, *self._frequency_axis(top)]
+        marks = drawing.title_marks(heading) + [drawing.moved(mark, left, 0.0) for mark in above]
         begin = top + SOUND_HEIGHT + 6
         if scale == "attention":
             paint = drawing.colours(drawing.attention_shades(values, even), most=1.0)
@@ -326,10 +303,8 @@ class SeriesBackdrop(Backdrop):
         # A class token has no span of its own.
         return 0 if self.spans and self.spans[0] == (0, 0) else None
 
-    def overlay(
-        self, values: Array, *, even: Array | None = None, title: str = "", signed: bool = False
-    ) -> Scene:
-        top = 34.0 if title else 14.0
+    def overlay(self, panel: Panel, *, signed: bool = False) -> Scene:
+        top = 34.0 if panel.name else 14.0
         left = 56.0
         length = len(self.values)
         steps = length + len(self.forecast)
@@ -342,8 +317,8 @@ class SeriesBackdrop(Backdrop):
             return left + SOUND_WIDTH * step / steps, base - SERIES_HEIGHT * share
 
         width = SOUND_WIDTH * length / steps
-        shares = self._per_step(_shares(values, even, signed))
-        marks: list[Mark] = [*drawing.title_marks(title)]
+        shares = self._per_step(_shares(panel.weights, panel.even, signed))
+        marks = drawing.title_marks(panel.name)
         if self.spans:  # linear forecasters attend to nothing
             marks += self._bands(shares, left, top, width)
         for level in levels:
@@ -359,7 +334,7 @@ class SeriesBackdrop(Backdrop):
             marks.append(Text(left + width + 4, top - 4, "forecast", colour=drawing.NEGATIVE))
         below = base + STRIP + 6
         if self.spans:
-            marks += _bars(shares, self._per_step(values), left, width, below)
+            marks += _bars(shares, self._per_step(panel.weights), left, width, below)
         # Steps are counted from the end of the window: what is forecast is positive.
         for step in drawing.ticks([-float(length), float(len(self.forecast))], 8):
             if -length <= step <= len(self.forecast):
@@ -381,7 +356,7 @@ class SeriesBackdrop(Backdrop):
         that is forecast looks at."""
         signed = scale == "signed"
         mean_of_even = None if even is None else even.mean(axis=0)
-        chart = self.overlay(values.mean(axis=0), even=mean_of_even, title=title, signed=signed)
+        chart = self.overlay(Panel(title, values.mean(axis=0), mean_of_even), signed=signed)
         first = min(begin for begin, _ in self.spans)
         shares = _shares(values, even, signed)
         cells = np.stack([self._per_step(row) for row in shares])[:, first:]  # [rows, steps]
@@ -458,15 +433,14 @@ class GraphBackdrop(Backdrop):
     def position_name(self, label: str) -> str:
         return f"node {label.split(' ')[0]}"
 
-    def overlay(
-        self, values: Array, *, even: Array | None = None, title: str = "", signed: bool = False
-    ) -> Scene:
-        top = 20.0 if title else 0.0
+    def overlay(self, panel: Panel, *, signed: bool = False) -> Scene:
+        values = panel.weights
+        top = 20.0 if panel.name else 0.0
         places = spring_layout(len(self.names), self.edges) * (GRAPH_SIDE - 60) + 30
         places[:, 1] += top
-        shade = np.abs(_shares(values, even, signed))
-        opacities = shade if signed else drawing.link_opacities(values, even)
-        marks: list[Mark] = [*drawing.title_marks(title)]
+        shade = np.abs(_shares(values, panel.even, signed))
+        opacities = shade if signed else drawing.link_opacities(values, panel.even)
+        marks = drawing.title_marks(panel.name)
         for one, other in self.edges.tolist():
             if one < other:
                 x1, y1 = places[one]

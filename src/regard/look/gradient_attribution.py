@@ -41,10 +41,7 @@ class Attribution(AnalysisResult):
         "prediction depends on. Gradient × input is the first-order effect on its logit: blue "
         "raises it, brown lowers it."
     )
-
-    @property
-    def title(self) -> str:
-        return "gradient × input"
+    title = "gradient × input"
 
     def numpy(self) -> Array:
         return self.values

@@ -48,10 +48,7 @@ class Roles(AnalysisResult):
         "Mean attention from the first word to the second, over all such pairs of the sentences; "
         "÷ chance in brackets."
     )
-
-    @property
-    def title(self) -> str:
-        return "head roles, scored on parsed sentences"
+    title = "head roles, scored on parsed sentences"
 
     def numpy(self) -> Array:
         return self.scores

@@ -35,10 +35,7 @@ class Lens(AnalysisResult):
         "Final norm and vocabulary on the residual stream after each layer. "
         "The last layer is the output of the model."
     )
-
-    @property
-    def title(self) -> str:
-        return "logit lens: the most probable next token after each layer"
+    title = "logit lens: the most probable next token after each layer"
 
     def numpy(self) -> Array:
         return self.probabilities

@@ -102,10 +102,10 @@ class AttentionMap(AnalysisResult):
             return backdrop.table(mean, self.rows, title=self.name, scale="attention", even=even)
         rows = slice(None) if self.query is None else [self.query]
         panels = [
-            drawing.Panel(
-                panel.name, panel.weights[rows].mean(axis=0), panel.even[rows].mean(axis=0)
+            drawing.Panel(f"head {head}", weights[rows].mean(axis=0), even[rows].mean(axis=0))
+            for head, weights, even in zip(
+                self.heads, self.weights, self.even_weights(), strict=True
             )
-            for panel in self._panels()
         ]
         title = f"{self.name}: attention from all positions"
         if self.query is not None:

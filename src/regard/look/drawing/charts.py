@@ -193,7 +193,7 @@ class Panel:
 
     name: str
     weights: NDArray[Any]  # [queries, keys] or [keys]
-    even: NDArray[Any]
+    even: NDArray[Any] | None = None
 
 
 def grid(

@@ -91,7 +91,11 @@ def overlay(store: ModelStore, request: AttentionRequest) -> Answer:
     else:
         # Of a linear forecaster the series and its forecast alone.
         backdrop = run.model_inputs.backdrop
-        scene = drawing.Scene(0, 0, ()) if backdrop is None else backdrop.overlay(np.zeros(0))
+        scene = (
+            drawing.Scene(0, 0, ())
+            if backdrop is None
+            else backdrop.overlay(drawing.Panel("", np.zeros(0)))
+        )
     if backdrop is None:
         raise SettingError("attention cannot be drawn on this input", "use the heat map")
     return {

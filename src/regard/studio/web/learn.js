@@ -420,7 +420,7 @@ function nextTokens(state, model, question, path, marked, names, gone) {
     const mine = ++last;
     try {
       const position = isLast ? path.rows[marked][0] : -1;
-      const result = await ask("next", { ...question, position, temperature, top: 6 });
+      const result = await ask("next_tokens", { ...question, position, temperature, top: 6 });
       if (gone() || mine !== last) return;
       const name = isLast ? `“${shown(names[marked])}”` : "the last decoder position";
       put(title, model.task === "fill" ? `Prediction at ${name}` : `Next token after ${name}`);

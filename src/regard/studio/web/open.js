@@ -42,7 +42,7 @@ export function openDialog(shelf, current, choose) {
     }
     put(problem, loading("Opening the model…"));
     try {
-      const { model } = await ask("open", { path: where.trim() }, { keep: false });
+      const { model } = await ask("open_folder", { path: where.trim() }, { keep: false });
       pick(model);
     } catch (error) {
       put(problem, failure(error));
