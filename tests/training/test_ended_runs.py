@@ -16,7 +16,7 @@ from torch.distributed.elastic.multiprocessing.api import SignalException
 
 import regard
 from command_line import SIZES, Command
-from regard.system.errors import TrainingInterrupted
+from regard.system.errors import SettingError, TrainingInterrupted
 from regard.training.engine.loop import Loop
 from regard.training.engine.metrics_log import MetricsLog
 from regard.training.parallel import launch
@@ -153,3 +153,24 @@ def test_infinite_numbers_are_words_in_json(tmp_path: Path) -> None:
 
     line = (tmp_path / "metrics.jsonl").read_text()
     assert json.loads(line, parse_constant=refuse)["entropies"] == {"a": "nan"}
+
+
+def test_a_run_is_overwritten_if_asked_for(
+    files: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HOME", str(tmp_path))
+    settings = {**SIZES, "source": str(files / "s.en"), "target": str(files / "s.de"), "steps": 1}
+    first = regard.train(settings, out="~/run")
+    assert first.folder == tmp_path / "run"  # a quoted ~ is the home
+    with pytest.raises(SettingError, match="already exists"):
+        regard.train(settings, out=first.folder)
+    again = regard.train(settings, out=first.folder, overwrite=True, steps=2)
+    assert again.steps == 2
+    assert len(regard.load("~/run").translate(["a"])) == 1
+    with pytest.raises(SettingError, match="the model to start from"):
+        regard.finetune(first.folder, "translate", files / "s.en", out=first.folder, overwrite=True)
+    notes = tmp_path / "notes"
+    notes.mkdir()
+    (notes / "diary.txt").write_text("no run")
+    with pytest.raises(SettingError, match="already exists"):
+        regard.train(settings, out=notes, overwrite=True)

@@ -504,7 +504,6 @@ def test_a_language_model_goes_on(text: Path, tmp_path: Path) -> None:
     options = QUICK | {
         "epochs": 2,
         "learning_rate": 3e-3,
-        "context": 32,
         "lora": 4,
         "lora_in": "all",
         "samples": 0,

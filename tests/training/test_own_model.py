@@ -19,6 +19,7 @@ from regard.data.generated.builtin import write_tsv
 from regard.families.decoders.gpt2 import preset as gpt2
 from regard.families.encoder_decoders.transformer import preset
 from regard.system.errors import ModelError, SettingError, TrainingInterrupted
+from regard.training.entry_points import objective_of
 from regard.training.run import resume
 
 SIZES: dict[str, Any] = {"d_model": 16, "d_ff": 24, "heads": 2, "layers": 1}
@@ -115,9 +116,10 @@ def test_a_language_model(tmp_path: Path) -> None:
     text = tmp_path / "text.txt"
     with text.open("w", encoding="utf-8") as file:
         write_tsv(file, "train", 300)
-    model = gpt2("tiny", 300, 32, **SIZES)
+    # The objective follows from the spec; its vocabulary may be padded beyond the tokenizer's.
+    model = gpt2("tiny", 320, 32, **SIZES)
     result = regard.train(
-        {"text": str(text), "objective": "causal", "vocabulary": 300, "context": 32},
+        {"text": str(text), "vocabulary": 300, "context": 32},
         model=model,
         steps=3,
         threads=1,
@@ -125,6 +127,22 @@ def test_a_language_model(tmp_path: Path) -> None:
         out=tmp_path / "run",
     )
     assert regard.load(result.folder).spec == model
+
+
+@pytest.mark.parametrize(
+    ("preset_name", "named", "objective"),
+    [
+        ("gpt2:tiny", "text", "causal"),
+        ("bert:tiny", "text", "masked"),
+        ("transformer:tiny", "pairs", "translate"),
+        ("transformer:tiny", "text", "denoise"),
+        ("vit:tiny", "images", "images"),
+        ("wav2vec2:tiny", "data", "ctc"),
+        ("patchtst:tiny", "data", "forecast"),
+    ],
+)
+def test_the_objective_of_a_spec(preset_name: str, named: str, objective: str) -> None:
+    assert objective_of(regard.preset(preset_name), {named}) == objective
 
 
 def test_what_contradicts_the_model_is_refused(settings: dict[str, Any], tmp_path: Path) -> None:

@@ -55,7 +55,7 @@ def test_without_effect_is_said(
 def test_test_data_that_is_trained_on_is_said(command: Command, tmp_path: Path) -> None:
     pairs = tmp_path / "pairs.tsv"
     pairs.write_text("the cat\tdie Katze\nthe dog\tder Hund\n" * 30)
-    both = ["--pairs", str(pairs), "--test-pairs", str(pairs)]
+    both = ["--pairs", str(pairs), "--test-pairs", f"{tmp_path}/./pairs.tsv"]
     sizes = ["--preset", "tiny", "--layers", "1", "--vocabulary", "60", "--steps", "1"]
     done = command("train", *both, *sizes, "--device", "cpu", "--out", str(tmp_path / "run"))
     assert done.code == 0, done.err

@@ -8,7 +8,13 @@ from typing import Any
 import click
 
 from regard.cli.completion import FILE, MODEL_FOLDER
-from regard.cli.recipe_options import RecipeCommand, recipe_changes, recipe_option, resume_option
+from regard.cli.recipe_options import (
+    RecipeCommand,
+    overwrite_option,
+    recipe_changes,
+    recipe_option,
+    resume_option,
+)
 from regard.cli.shared_options import download_option, json_option, local_folder
 from regard.cli.train import exit_on_interruption, print_result, resume_run
 from regard.system.errors import SettingError
@@ -109,6 +115,7 @@ def _shared_option(key: str) -> click.Option:
     help="prefix for the source texts of a --data file; give one per --data",
 )
 @click.option("--out", type=MODEL_FOLDER, help="run folder  [runs/TASK]")
+@overwrite_option
 @resume_option
 @json_option("print the result as one JSON object")
 @download_option
@@ -118,6 +125,7 @@ def command(
     data: tuple[str, ...],
     prefix: tuple[str, ...],
     out: str | None,
+    overwrite: bool,
     resume: str | None,
     as_json: bool,
     download: bool = False,
@@ -135,7 +143,7 @@ def command(
     changes = recipe_changes(flags)
     # A run that is resumed has its recipe in its folder.
     if resume is not None:
-        if model or out or data or task:
+        if model or out or overwrite or data or task:
             changes |= {"model": model}
         resume_run(resume, changes, as_json)
         return
@@ -148,7 +156,7 @@ def command(
 
     with exit_on_interruption():
         folder = local_folder(model, download)
-        result = run(folder, task, data, out=out, prefixes=prefix, **changes)
+        result = run(folder, task, data, out=out, overwrite=overwrite, prefixes=prefix, **changes)
     print_result(result, as_json)
 
 

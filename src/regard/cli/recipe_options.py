@@ -149,6 +149,7 @@ def data_options(function: Callable[..., Any]) -> Callable[..., Any]:
 resume_option = click.option(
     "--resume", type=MODEL_FOLDER, metavar="DIR", help="resume what was begun in DIR"
 )
+overwrite_option = click.option("--overwrite", is_flag=True, help="remove a run that is in --out")
 
 
 # What a shell completes; other settings are numbers, choices or free text.

@@ -14,6 +14,7 @@ from regard.cli.recipe_options import (
     RecipeCommand,
     command_arguments,
     data_options,
+    overwrite_option,
     recipe_changes,
     recipe_option,
     resume_option,
@@ -54,6 +55,7 @@ _DECIMALS = {"exact_match": 1, "loss": 4, "perplexity": 3, "mse": 4, "mae": 4, "
 @click.command(cls=RecipeCommand, epilog=EXAMPLES)
 @click.argument("recipe", type=RECIPE, required=False)
 @click.option("--out", type=MODEL_FOLDER, help="run folder  [runs/NAME]")
+@overwrite_option
 @resume_option
 @click.option(
     "--processes",
@@ -67,6 +69,7 @@ _DECIMALS = {"exact_match": 1, "loss": 4, "perplexity": 3, "mse": 4, "mae": 4, "
 def command(
     recipe: str | None,
     out: str | None,
+    overwrite: bool,
     resume: str | None,
     data_dir: str | None,
     processes: int | None,
@@ -89,16 +92,21 @@ def command(
         changes["base"] = _downloaded_base(changes)
     # A run that is resumed has its recipe in its folder.
     if resume is not None:
-        if recipe or out:
+        if recipe or out or overwrite:
             changes |= {"out": out}
         resume_run(resume, changes, as_json)
         return
+    if not recipe and "spec" in changes and "objective" not in changes:
+        from regard.training.entry_points import objective_of
+        from regard.training.model_spec import read_file
+
+        changes["objective"] = objective_of(read_file(Path(changes["spec"])), changes)
     settings, name = loading.choose(recipe, changes, data_dir)
     # Imported late: a wrong recipe is reported before torch is loaded.
     from regard.training.run import launch
 
     with exit_on_interruption():
-        print_result(launch(settings, out, name), as_json)
+        print_result(launch(settings, out, name, overwrite=overwrite), as_json)
 
 
 def _downloaded_base(changes: dict[str, Any]) -> str:

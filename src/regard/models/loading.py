@@ -159,8 +159,9 @@ def find_folder(folder: str | Path, download: bool, say: Callable[[str], None]) 
     """The path of a folder; a name on the hub is downloaded if that is asked for."""
     # A folder wins over a name on the hub; a Path is always a folder.
     name = str(folder)
-    if Path(folder).exists() or not isinstance(folder, str) or not hub.is_name(name):
-        return Path(folder)
+    path = Path(folder).expanduser()
+    if path.exists() or not isinstance(folder, str) or not hub.is_name(name):
+        return path
     if download:
         return hub.fetch(name, say)
     raise ModelError(

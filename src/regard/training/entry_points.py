@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -16,7 +17,7 @@ from regard.training import model_spec, run_evaluation
 from regard.training.assembly import objective_class
 from regard.training.objectives.objective import Objective
 from regard.training.recipe import loading
-from regard.training.recipe.objectives import OBJECTIVES
+from regard.training.recipe.objectives import DATA_KEYS, OBJECTIVES
 from regard.training.run import OnStep, Parts, Result, launch
 from regard.training.run_folder import RunFolder
 from regard.training.setup import TYPES, DataSource, check_types
@@ -30,6 +31,7 @@ def train(
     data: DataSource | str | Path | None = None,
     objective: type[Objective] | str | None = None,
     out: str | Path | None = None,
+    overwrite: bool = False,
     on_step: OnStep | None = None,
     metrics: MetricChoice = (),
     **changes: Any,
@@ -49,6 +51,7 @@ def train(
         objective: Name of a training objective, or a subclass of `Objective`; of a loaded model, by
             default its own.
         out: Run folder; by default `runs/NAME`.
+        overwrite: Whether a run that is in `out` is removed.
         on_step: Called after every update with the training loop. It may read `loop.progress`,
             and end the run with `loop.request_stop()`.
         metrics: Computed after training, in addition to the scores of the objective, on the test
@@ -87,6 +90,9 @@ def train(
         parts, changes = _with_objective(parts, changes, objective)
     if data is not None:
         parts, changes = _with_data(parts, changes, data)
+    if recipe is None and (spec is not None or changes.get("spec")):
+        described = spec or model_spec.read_file(Path(changes["spec"]).expanduser())
+        changes.setdefault("objective", objective_of(described, changes))
     parsed, name = loading.choose(recipe, changes)
     if spec is not None:
         kind = parts.objective or objective_class(parsed.objective)
@@ -94,7 +100,7 @@ def train(
         parsed = model_spec.without_architecture(parsed, changes)
     if metrics:
         run_evaluation.check_metrics(parsed, metrics)  # before hours of training
-    result = launch(parsed, out, name, spec=spec, on_step=on_step, parts=parts)
+    result = launch(parsed, out, name, spec=spec, overwrite=overwrite, on_step=on_step, parts=parts)
     return _with_metrics(result, metrics, parts.kinds) if metrics else result
 
 
@@ -114,6 +120,18 @@ def _given_model(model: Model, changes: dict[str, Any]) -> Parts:
     """A loaded model as the part of a run, whose recipe names its folder or its class."""
     changes["base"] = str(model.folder or type(model).__qualname__)
     return Parts(kinds=specs.own_kinds(model.spec), model=model)
+
+
+def objective_of(description: specs.Model, settings: Collection[str]) -> str:
+    """The first objective that trains such a model on the kind of data that settings name."""
+    named = {*DATA_KEYS.values(), "source"}.intersection(settings)
+    for name, about in OBJECTIVES.items():
+        keys = ("pairs", "source") if about.data == "pairs" else (DATA_KEYS[about.data],)
+        if not named or named.intersection(keys):
+            with suppress(SettingError):
+                objective_class(name).check_spec(description)
+                return name
+    return "translate"  # whose error says what does not fit
 
 
 def _own_objective(model: Model) -> str | None:
@@ -156,6 +174,7 @@ def finetune(
     data: str | Path | Sequence[str | Path],
     *,
     out: str | Path | None = None,
+    overwrite: bool = False,
     quiet: bool = False,
     on_step: OnStep | None = None,
     kinds: Sequence[type] = (),
@@ -167,8 +186,8 @@ def finetune(
         `regard.finetune("bert/", "classify", "train.tsv", valid="dev.tsv", lora=8)`.
 
     The settings are those of `regard finetune`. Several files of pairs can have one of `prefixes`
-    each. `on_step` is the same as in `regard.train`. `kinds` are dataclasses of model parts that
-    are defined outside the package.
+    each. `on_step` and `overwrite` are the same as in `regard.train`. `kinds` are dataclasses of
+    model parts that are defined outside the package.
     """
     check_types(base=model, task=task, out=out, on_step=on_step)
     for key in ("base", "files"):
@@ -186,15 +205,15 @@ def finetune(
         "task": task,
         "base": str(model),
         # A run is resumed from anywhere, so its recipe holds absolute paths.
-        "files": [str(Path(file).absolute()) for file in files],
+        "files": [str(Path(file).expanduser().absolute()) for file in files],
     }
     for key in ("valid", "test"):
         if changes.get(key) == "":
             raise SettingError(f"the path of `{key}` is empty", "give one, or leave it out")
         if changes.get(key) is not None:
-            values[key] = str(Path(str(changes[key])).absolute())
+            values[key] = str(Path(changes[key]).expanduser().absolute())
     parts = Parts(kinds=kinds)
     if isinstance(model, Model):
         parts = _given_model(model, values)
     recipe = loading.load(None, values)
-    return launch(recipe, out, task, quiet=quiet, on_step=on_step, parts=parts)
+    return launch(recipe, out, task, overwrite=overwrite, quiet=quiet, on_step=on_step, parts=parts)

@@ -115,10 +115,10 @@ def read(run_folder: RunFolder, kinds: Sequence[type] = ()) -> spec.Model | None
 
 
 def check_vocabulary(name: str, tokens: spec.FrontEnd, size: int) -> None:
-    """A model has one embedding for each token of its tokenizer."""
+    """A model has an embedding for each token of its tokenizer; it may have more (padding)."""
     if not isinstance(tokens, spec.Tokens):
         raise SettingError(f"recipes are of text, not of {type(tokens).__name__}", "give Tokens")
-    if tokens.vocabulary != size:
+    if tokens.vocabulary < size:
         raise SettingError(
             f"the model's {name} has {tokens.vocabulary} tokens, but the tokenizer {size}",
             f"give the model Tokens({size}), or another tokenizer",
@@ -145,8 +145,20 @@ def max_length(model: Model, recipe: Recipe) -> int:
     return min(limit, model.spec.max_length or limit)
 
 
+def with_fitting_context(recipe: Recipe, base: Model | None, kinds: Sequence[type]) -> Recipe:
+    """The recipe with the default context cut to the positions of the model to fine-tune."""
+    data = recipe.data
+    if not recipe.is_finetuning or "context" in data.model_fields_set:
+        return recipe
+    of_base = folders.peek(Path(str(recipe.tune.base)), kinds).spec if base is None else base.spec
+    positions = of_base.max_length
+    if positions is None or data.context <= positions:
+        return recipe
+    return recipe.model_copy(update={"data": data.model_copy(update={"context": positions})})
+
+
 def check_context(base: Model, recipe: Recipe) -> None:
-    """A model that is trained on reads as much as it has positions."""
+    """Refuses a context that the model to fine-tune has no positions for."""
     context = recipe.data.context
     positions = base.spec.max_length
     if positions is not None and context > positions:

@@ -183,10 +183,10 @@ def _warnings(recipe: Recipe, device: torch.device, ranks: Ranks) -> Iterator[st
             "  → use more --epochs or --steps, or more data"
         )
     for split, name in (("valid", "validation"), ("test", "test")):
-        files = {part for file in recipe.files.get(split, ()) for part in split_location(file)}
-        shared = files.intersection(recipe.corpora)
-        if shared:
-            yield (
-                f"{min(shared)} is both training and {name} data: the scores do not show how the "
-                "model generalizes to unseen data"
-            )
+        scored = [part for file in recipe.files.get(split, ()) for part in split_location(file)]
+        for part in scored:
+            if os.path.realpath(part) in map(os.path.realpath, recipe.corpora):
+                yield (
+                    f"{part} is both training and {name} data: the scores do not show how the "
+                    "model generalizes to unseen data"
+                )

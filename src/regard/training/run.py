@@ -337,18 +337,21 @@ def launch(
     name: str,
     *,
     spec: specs.Model | None = None,
+    overwrite: bool = False,
     **options: Unpack[Options],
 ) -> Result:
     """Checks a recipe, makes its run folder, and runs it, on all ranks that torchrun started.
+
+    `overwrite`: a run that is in the folder is removed.
 
     A run that torchrun's elastic agent starts again goes on in its folder.
     """
     parts = options.get("parts") or Parts()
     if out == "":  # a variable of the shell that is not set
         raise SettingError("the name of the run folder is empty", "name it, or leave --out out")
-    folder = Path(out) if out else None
+    folder = Path(out).expanduser() if out else None
 
-    def begun() -> RunFolder:
+    def prepared() -> tuple[RunFolder, Recipe]:
         preflight.check(
             recipe,
             parts.objective or objective_class(recipe.objective),
@@ -357,22 +360,23 @@ def launch(
             has_base=parts.model is not None,
             kinds=parts.kinds,
         )
+        fitting = model_spec.with_fitting_context(recipe, parts.model, parts.kinds)
         if folder is None and may_be_restarted():
             raise SettingError(
                 "a run that may be restarted needs a fixed folder", "name it: --out DIR"
             )
-        run_folder = begin(recipe, folder, name, parts.objective_name)
+        run_folder = begin(fitting, folder, name, parts.objective_name, overwrite=overwrite)
         if spec is not None:
             model_spec.write(run_folder, spec)
-        return run_folder
+        return run_folder, fitting
 
     with joined(recipe.train.device, recipe.tensor_ranks) as ranks:
         options["ranks"] = ranks
         if folder is not None and was_restarted() and RunFolder(folder).recipe.is_file():
             return run(*read_run(folder), **options)
-        run_folder = ranks.broadcast(ranks.on_main(begun))
-        assert run_folder is not None, "the main rank's, where it did not fail"
-        return run(run_folder, recipe, name, **options)
+        begun = ranks.broadcast(ranks.on_main(prepared))
+        assert begun is not None, "the main rank's, where it did not fail"
+        return run(*begun, name, **options)
 
 
 def resume(
@@ -396,7 +400,7 @@ def resume(
     needed only if the run was stopped before its data was stored.
     """
     check_types(folder=folder, source=data, objective_class=objective, on_step=on_step)
-    run_folder, recipe, name = read_run(Path(folder), steps)
+    run_folder, recipe, name = read_run(Path(folder).expanduser(), steps)
     parts = Parts(data, objective, kinds)
     longer = steps is not None
     with joined(recipe.train.device, recipe.tensor_ranks) as ranks:

@@ -182,10 +182,17 @@ def _unset_keys(recipe: Recipe) -> list[str]:
     return [key for key in keys if key not in named]
 
 
-def begin(recipe: Recipe, out: Path | None, name: str, objective: str | None = None) -> RunFolder:
+def begin(
+    recipe: Recipe,
+    out: Path | None,
+    name: str,
+    objective: str | None = None,
+    *,
+    overwrite: bool = False,
+) -> RunFolder:
     """A new run folder with its recipe in it: from here on the run can be resumed.
 
-    `objective` names a class from outside the package.
+    `objective` names a class from outside the package. `overwrite` removes a run that is there.
     """
     folder = out if out is not None else _unused_folder(name)
     if "\0" in str(folder):
@@ -196,9 +203,12 @@ def begin(recipe: Recipe, out: Path | None, name: str, objective: str | None = N
         exists = folder.exists()
     if exists and not folder.is_dir():
         raise SettingError(f"{folder} is a file, not a folder", "choose another --out")
+    starting_points = [Path(name) for name in (recipe.tune.base, recipe.train.teacher) if name]
+    if overwrite and folder.resolve() in [path.resolve() for path in starting_points]:
+        raise SettingError(f"{folder} holds the model to start from", "choose another --out")
     run_folder = RunFolder(folder)
     if exists and any(folder.iterdir()):
-        _take_again(run_folder)
+        _take_again(run_folder, overwrite)
     # First of all: a full or read-only disk is reported before hours of work.
     with disk.disk_errors(str(folder)):
         new = disk.make_folder(run_folder.state)
@@ -213,13 +223,15 @@ def begin(recipe: Recipe, out: Path | None, name: str, objective: str | None = N
     return run_folder
 
 
-def _take_again(run_folder: RunFolder) -> None:
-    """Empties a folder whose run ended before its first step; any other one is refused."""
+def _take_again(run_folder: RunFolder, overwrite: bool) -> None:
+    """Empties a folder whose run ended before its first step; any other one only if asked to."""
     folder = run_folder.folder
-    if not run_folder.never_trained():
+    is_run = run_folder.recipe.is_file()
+    if not run_folder.never_trained() and not (overwrite and is_run):
         repair = "choose another --out"
-        if run_folder.recipe.is_file():
-            repair = f"continue with `regard train --resume {quote(str(folder))}`, or {repair}"
+        if is_run:
+            resume = f"regard train --resume {quote(str(folder))}"
+            repair = f"continue with `{resume}`, remove it with --overwrite, or {repair}"
         raise SettingError(f"{folder} already exists and is not empty", repair)
     # Not under the feet of a process that is preparing its data there.
     with run_folder.locked():

@@ -54,6 +54,7 @@ class CausalLM(Objective):
     """
 
     name = "causal"
+    fills_context = True
     base_tasks = ("generate",)
     base_advice = "give a language model, such as GPT-2"
     spec_classes = (spec.Decoder, spec.RecurrentDecoder)
@@ -70,11 +71,6 @@ class CausalLM(Objective):
         self.rows = max(1, self.settings.batch_tokens // self.context)  # B
 
     # --- assembling a run -------------------------------------------------------------------------
-
-    @classmethod
-    def check_base(cls, base: Model, setup: Setup) -> None:
-        super().check_base(base, setup)
-        model_spec.check_context(base, setup.recipe)
 
     @classmethod
     def prepare(cls, setup: Setup, base: Model | None) -> TextCorpora:

@@ -109,6 +109,7 @@ class CorruptedText(RowObjective):
     """Batches of rows, which `collate` corrupts anew in every epoch."""
 
     # The unit: those tokens that are to be predicted.
+    fills_context = True
     default_share = 0.15  # of the tokens, that is corrupted
     source_class = PackedText
     source: PackedText

@@ -52,11 +52,6 @@ class Denoising(CorruptedText):
         self.frame = self.special_token_ids(data.tokenizer)
 
     @classmethod
-    def check_base(cls, base: Model, setup: Setup) -> None:
-        super().check_base(base, setup)
-        model_spec.check_context(base, setup.recipe)
-
-    @classmethod
     def describe(cls, setup: Setup, data: TextCorpora) -> spec.Model:
         return model_spec.describe(setup.recipe, len(data.tokenizer))
 

@@ -131,11 +131,6 @@ class MaskedLM(MaskedText):
     trained_model: TextEncoder
 
     @classmethod
-    def check_base(cls, base: Model, setup: Setup) -> None:
-        super().check_base(base, setup)
-        model_spec.check_context(base, setup.recipe)
-
-    @classmethod
     def has_head(cls, description: spec.Encoder) -> bool:
         return description.head is not None
 

@@ -53,6 +53,7 @@ class Objective(ABC):
     # What a model to fine-tune can do already, one of these; none of them needs to.
     base_tasks: ClassVar[tuple[str, ...]] = ()
     base_advice: ClassVar[str] = "give another model"  # the repair, where it is not one of them
+    fills_context: ClassVar[bool] = False  # whether its texts have as many tokens as --context says
     spec_classes: ClassVar[tuple[type[spec.ModelSpec], ...]]  # the specs of new models for it
     # Other specs, of which `describe` makes one of those, if they come from a file.
     convertible_classes: ClassVar[tuple[type[spec.ModelSpec], ...]] = ()
@@ -110,6 +111,8 @@ class Objective(ABC):
                 f"{base.folder} holds no model for {setup.recipe.task} ({base.family})",
                 cls.base_advice,
             )
+        if cls.fills_context:
+            model_spec.check_context(base, setup.recipe)
 
     @classmethod
     def can_tune(cls, base: Model) -> bool:

@@ -73,11 +73,6 @@ class ReplacedTokenDetection(MaskedText):
         )
 
     @classmethod
-    def check_base(cls, base: Model, setup: Setup) -> None:
-        super().check_base(base, setup)
-        model_spec.check_context(base, setup.recipe)
-
-    @classmethod
     def check_spec(cls, description: spec.Model) -> None:
         """Refuses every spec: the sizes of both models are those of one preset."""
         raise SettingError(

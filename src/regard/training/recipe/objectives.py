@@ -75,11 +75,11 @@ OBJECTIVES: dict[str, ObjectiveSettings] = {
         ("encoder",),
         corrupts=True,
     ),
-    "span": ObjectiveSettings(
-        "denoising:SpanCorruption", "text", "t5", _ENCODER_DECODER, corrupts=True
-    ),
     "denoise": ObjectiveSettings(
         "denoising:Denoising", "text", "bart", _ENCODER_DECODER, corrupts=True
+    ),
+    "span": ObjectiveSettings(
+        "denoising:SpanCorruption", "text", "t5", _ENCODER_DECODER, corrupts=True
     ),
     "classify": ObjectiveSettings(
         "classification:TextClassification",

@@ -49,6 +49,8 @@ class Section(BaseModel):
         # Sizes and counts: beyond 32 bits they overflow in one library or another.
         if isinstance(value, int) and value > LARGEST_SIZE and name != "seed":
             raise ValueError(f"cannot be more than {LARGEST_SIZE:,}")
+        if isinstance(value, str) and value.startswith("~/"):
+            value = str(Path(value).expanduser())
         if value is not None and name in _FOLDERS:
             return str(Path(value).absolute())
         if value is not None and name in _PARSERS:
