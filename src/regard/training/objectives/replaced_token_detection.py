@@ -18,6 +18,7 @@ from torch.nn import functional
 
 from regard import spec
 from regard.core.frontends.embedding import Embedding
+from regard.core.heads.head import LMHead
 from regard.data.text_corruption import MaskingRates
 from regard.evaluation.metrics.perplexity import perplexity
 from regard.evaluation.replaced_tokens import GENERATOR
@@ -175,12 +176,11 @@ def share_embeddings(generator: Encoder, discriminator: Encoder) -> None:
     theirs = discriminator.input
     assert isinstance(ours, Embedding)
     assert isinstance(theirs, Embedding)
-    assert generator.head is not None
     ours.table = theirs.table
     ours.position = theirs.position
     ours.segments = theirs.segments
     ours.norm = theirs.norm
-    generator.head.table = theirs.table
+    generator.require(LMHead).table = theirs.table
 
 
 def replaced_loss(models: Any, tensors: Mapping[str, Tensor]) -> LossTerms:

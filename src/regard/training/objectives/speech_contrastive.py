@@ -17,7 +17,11 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from regard import spec
-from regard.core.heads.contrastive_head import GUMBEL_TEMPERATURE, ContrastiveOutput
+from regard.core.heads.contrastive_head import (
+    GUMBEL_TEMPERATURE,
+    ContrastiveHead,
+    ContrastiveOutput,
+)
 from regard.data.batching import Batch, Rows
 from regard.evaluation.scores import Score
 from regard.models import WaveformModel
@@ -119,8 +123,7 @@ class SpeechContrastive(ScoredObjective):
         )
 
     def loss(self, tensors: Mapping[str, Tensor]) -> tuple[Tensor, Tensor]:
-        head = self.trained_model.model.contrastive
-        assert head is not None, "describe gave it one"
+        head = self.trained_model.model.require(ContrastiveHead)
         output = self.contrast(tensors)
         masked = tensors["masked"]
         # They count positions from the first row of the batch on: of those, a rank has some.
@@ -138,8 +141,7 @@ class SpeechContrastive(ScoredObjective):
 
     def score(self, split: str, autocast: AbstractContextManager[Any]) -> Score:
         """The contrastive loss, with the masks and negatives of one seed."""
-        head = self.trained_model.model.contrastive
-        assert head is not None, "describe gave it one"
+        head = self.trained_model.model.require(ContrastiveHead)
         loss = 0.0
         right = 0
         count = 0
