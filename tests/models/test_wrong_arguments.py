@@ -119,9 +119,7 @@ OF_THE_PACKAGE: dict[str, tuple[Callable[[], Any], str]] = {
     "a device that is None": (lambda: regard.load("x", device=None), "unknown device"),  # type: ignore[call-overload]
     "a dtype of whole numbers": (lambda: regard.load("x", dtype=torch.int64), "cannot have dtype"),
     "a recipe that is a number": (lambda: regard.train(5), "`recipe`"),  # type: ignore[arg-type]
-    "a name as a spec": (lambda: regard.train(spec="gpt2:tiny"), "`model`"),  # type: ignore[arg-type]
     "a module as a model": (lambda: regard.train(model=build(DECODER)), "`model`"),  # type: ignore[arg-type]
-    "spec and model": (lambda: regard.train(spec=DECODER, model="gpt2"), "both name a model"),
     "data in a list": (lambda: regard.train(model="gpt2", data=["a"]), "splits()"),  # type: ignore[arg-type]
     "data and pairs": (lambda: regard.train({"pairs": "a.tsv"}, data="b.tsv"), "both"),
     "a class that is no objective": (lambda: regard.train(data="a.txt", objective=int), "causal"),  # type: ignore[arg-type]

@@ -177,7 +177,7 @@ def test_a_spec_is_trained_or_refused(
     accepted = OF_FILES if origin == "file" else AS_GIVEN
     settings |= data_keys(objective, tmp_path / "data")
     for name, model in SPECS.items():
-        given: dict[str, Any] = {"spec": model}
+        given: dict[str, Any] = {"model": model}
         if origin == "file":
             (tmp_path / "spec.json").write_text(json.dumps(spec.to_dict(model)))
             given = {"recipe": {"spec": str(tmp_path / "spec.json")}}
@@ -284,7 +284,7 @@ def test_a_head_has_the_classes_of_the_data(
     head = spec.ClassifierHead(count, "classify" if objective == "classify" else "tag")
     model = encoder(NODES if objective == "nodes" else spec.Tokens(5), POOL, head)
     with pytest.raises(SettingError, match=rf"has {count} classes, but the data 2(.|\n)*of 2"):
-        regard.train(spec=model, objective=objective, **settings)
+        regard.train(model=model, objective=objective, **settings)
 
 
 def test_a_next_sentence_needs_its_head(settings: dict[str, Any], tmp_path: Path) -> None:
@@ -308,7 +308,7 @@ def test_a_spectrogram_has_a_window(
     }
     settings |= data_keys(objective, tmp_path / "data")
     with pytest.raises(SettingError, match=r"how long a window(.|\n)*FixedPosition"):
-        regard.train(spec=models[objective], objective=objective, **settings)
+        regard.train(model=models[objective], objective=objective, **settings)
 
 
 # ------------------------------------------------------------------ fine-tuning
@@ -386,7 +386,7 @@ def test_a_graph_model_learns_on(graph: Path, settings: dict[str, Any], tmp_path
     base = tmp_path / "base"
     model = SPECS["node classes"]
     regard.train(
-        spec=model, objective="nodes", graph=str(graph), **settings | short | {"out": base}
+        model=model, objective="nodes", graph=str(graph), **settings | short | {"out": base}
     )
     tuned = regard.finetune(base, "nodes", graph, epochs=1, **settings)
     assert set(tuned.scores) == {"valid", "test"}

@@ -111,6 +111,7 @@ def _shared_option(key: str) -> click.Option:
 @click.option("--data", type=FILE, metavar="FILE", multiple=True, help="training data (may be .gz)")
 @click.option(
     "--prefix",
+    "prefixes",
     multiple=True,
     help="prefix for the source texts of a --data file; give one per --data",
 )
@@ -123,7 +124,6 @@ def command(
     model: str | None,
     task: str | None,
     data: tuple[str, ...],
-    prefix: tuple[str, ...],
     out: str | None,
     overwrite: bool,
     resume: str | None,
@@ -156,7 +156,7 @@ def command(
 
     with exit_on_interruption():
         folder = local_folder(model, download)
-        result = run(folder, task, data, out=out, overwrite=overwrite, prefixes=prefix, **changes)
+        result = run(folder, task, data, out=out, overwrite=overwrite, **changes)
     print_result(result, as_json)
 
 

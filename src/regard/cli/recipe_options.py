@@ -165,8 +165,8 @@ _COMPLETED: dict[str, Suggested] = {
 
 def recipe_changes(flags: dict[str, Any]) -> dict[str, Any]:
     """The recipe keys that flags set."""
-    # Options have no defaults of their own: None means that the recipe decides.
-    return {key: value for key, value in flags.items() if value is not None}
+    # Options have no defaults of their own: None, or nothing, means that the recipe decides.
+    return {key: value for key, value in flags.items() if value not in (None, ())}
 
 
 def _click_type(value_type: Any) -> Any:

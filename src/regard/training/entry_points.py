@@ -26,7 +26,6 @@ from regard.training.setup import TYPES, DataSource, check_types
 def train(
     recipe: str | Path | Mapping[str, Any] | None = None,
     *,
-    spec: specs.Model | None = None,
     model: specs.Model | Model | str | None = None,
     data: DataSource | str | Path | None = None,
     objective: type[Objective] | str | None = None,
@@ -44,9 +43,8 @@ def train(
 
     Args:
         recipe: Name of a built-in recipe, path of a TOML file, or a mapping of settings.
-        spec: Description of the model, instead of the preset and sizes of the recipe.
-        model: Name of an architecture with its size (`gpt2:small`), a spec, or a loaded model,
-            which is trained itself unless it needs a new head.
+        model: Name of an architecture with its size (`gpt2:small`), a spec instead of the
+            recipe's, or a loaded model, which is trained itself unless it needs a new head.
         data: A file, or an object with `splits()`.
         objective: Name of a training objective, or a subclass of `Objective`; of a loaded model, by
             default its own.
@@ -67,18 +65,9 @@ def train(
         changes = {**recipe, **changes}
         recipe = None
     check_types(
-        recipe=recipe,
-        spec=spec,
-        model=model,
-        data=data,
-        objective=objective,
-        out=out,
-        on_step=on_step,
+        recipe=recipe, model=model, data=data, objective=objective, out=out, on_step=on_step
     )
-    if spec is not None and model is not None:
-        raise SettingError("`spec` and `model` both name a model", "give one of them")
-    if isinstance(model, specs.ModelSpec):
-        spec = model
+    spec = model if isinstance(model, specs.ModelSpec) else None
     parts = Parts(kinds=specs.own_kinds(spec))
     if isinstance(model, Model):
         parts = _given_model(model, changes)
@@ -90,9 +79,12 @@ def train(
         parts, changes = _with_objective(parts, changes, objective)
     if data is not None:
         parts, changes = _with_data(parts, changes, data)
-    if recipe is None and (spec is not None or changes.get("spec")):
-        described = spec or model_spec.read_file(Path(changes["spec"]).expanduser())
-        changes.setdefault("objective", objective_of(described, changes))
+    if recipe is None and "objective" not in changes:
+        described = spec
+        if isinstance(file := changes.get("spec"), str):
+            described = model_spec.read_file(Path(file).expanduser())
+        if described is not None:
+            changes["objective"] = objective_of(described, changes)
     parsed, name = loading.choose(recipe, changes)
     if spec is not None:
         kind = parts.objective or objective_class(parsed.objective)

@@ -161,7 +161,6 @@ def _is_example(example: Any, kind: DataKind) -> bool:
 # What an argument may be, by its name, and how that is said.
 TYPES: dict[str, tuple[tuple[type, ...], str]] = {
     "recipe": ((str, Path), "the name or the file of a recipe, or a dictionary of settings"),
-    "spec": ((specs.ModelSpec,), "a spec, such as regard.spec.Decoder(…); names are for `model`"),
     "model": (
         (str, specs.ModelSpec, Model),
         "a name, such as 'gpt2:tiny', a spec, or a model that regard.load opened",
