@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from functools import partial
-from typing import TYPE_CHECKING, overload
+from typing import TYPE_CHECKING, Any, overload
 
 import torch
 from torch import Tensor, nn
@@ -188,7 +188,8 @@ def _encoder(model: spec.Encoder) -> Encoder:
     width = model.stack.width(model.d_model)  # 2 · d_model where both reversible streams come out
     stack_part = build_stack(model.stack, model.d_model)
     # The order of creation is the order of random draws: a pool comes before an untied table.
-    table = partial(output_table, model, getattr(front, "table", None), width)
+    embedded: Any = getattr(front, "table", None)  # of tokens; other front ends have none
+    table = partial(output_table, model, embedded, width)
     return Encoder(front, stack_part, build_heads(model, model.d_model, width, table))
 
 
@@ -196,7 +197,8 @@ def _recurrent_encoder(model: spec.RecurrentEncoder) -> Encoder:
     d_model = model.d_model
     front = build_front_end(model.input, d_model)
     cells = build_recurrent_encoder(model.stack, d_model)
-    table = partial(output_table, model, getattr(front, "table", None), d_model)
+    embedded: Any = getattr(front, "table", None)
+    table = partial(output_table, model, embedded, d_model)
     return Encoder(front, cells, build_heads(model, d_model, d_model, table))
 
 

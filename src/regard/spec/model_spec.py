@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
-from typing import Self, TypeVar
+from typing import Any, Self, TypeVar
 
 from regard.spec.baselines import Recurrent
 from regard.spec.frontend import FrontEnd, LaggedValues, Tokens
@@ -35,7 +35,6 @@ Head = (
     | ContrastiveHead
     | MaskedImageDecoder
 )
-H = TypeVar("H", bound=Part)
 M = TypeVar("M", bound="ModelSpec")
 
 
@@ -70,13 +69,13 @@ class ModelSpec(Part, ABC):
         """The number of token ids that the model writes, or reads if it writes none."""
         return None
 
-    def part(self, *kinds: type[H]) -> H | None:
+    def part(self, *kinds: type[Head]) -> Any:
         """The head of one of these kinds, if there is one."""
         return next((head for head in self.heads if isinstance(head, kinds)), None)
 
     def with_heads(self, *parts: Head | None) -> Self:
         """The same model with these heads instead of its own; None stands for no head."""
-        return dataclasses.replace(self, heads=heads(*parts))  # type: ignore[call-arg]
+        return dataclasses.replace(self, heads=heads(*parts))  # type: ignore[call-arg, type-var]
 
     def with_head(self, new: Head) -> Self:
         """The same model with this head instead of that of its kind, or besides its own."""

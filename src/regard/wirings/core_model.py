@@ -73,7 +73,7 @@ class CoreModel(nn.Module, ABC):
         return head
 
     @property
-    def lm_head(self) -> LMHead | None:
+    def lm_head(self) -> Callable[[Tensor], Tensor] | None:
         """What makes logits over the vocabulary of hidden states [..., D], if there is one."""
         return self.part(LMHead)
 

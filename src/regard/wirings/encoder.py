@@ -222,5 +222,5 @@ class Encoder(CoreModel):
         """The pixels of all patches [B, N, P] from the visible ones."""
         hiding = cast(Patches, self.input).encoder_inputs(order)
         hidden, _ = self(pixels, None, context, **hiding)
-        reconstructed: Tensor = self.pixels(hidden, order)
+        reconstructed: Tensor = self.get_submodule("pixels")(hidden, order)
         return reconstructed

@@ -27,7 +27,7 @@ _EXCLUDED = 1e6  # what scores of excluded positions lose; transformers' number
 class Reading:
     """What heads may ask of the call whose hidden states they read, besides those."""
 
-    main: Tensor | None  # the first input
+    main: Any  # the first input; None where no pool looks for a token
     padding_mask: Tensor | None = None  # of it: True at what is no padding, or was observed
     front: Any = None  # the front end that read it
     pool: Pool | None = None  # that of the model

@@ -73,7 +73,7 @@ def carry_over(new: dict[str, Any], config: Mapping[str, Any]) -> dict[str, Any]
     if "id2label" in new and len(old_labels) != len(new["id2label"]):
         # Another number of labels: the old names are those of another task.
         carried = {key: value for key, value in carried.items() if key not in _LABEL_KEYS}
-    towers = {
+    towers: dict[str, Any] = {
         key: carry_over(new[key], kept[key])
         for key in ("text_config", "vision_config")
         if key in new and isinstance(kept.get(key), dict)
