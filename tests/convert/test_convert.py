@@ -52,7 +52,7 @@ def own(folder: Path, **changes: Any) -> Path:
             model_spec,
             weights,
             ids,
-            {**folders.describe(model_spec, ids), "max_position_embeddings": 40},
+            folders.describe(model_spec, ids),
         ),
     )
     return folder

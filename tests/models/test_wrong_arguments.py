@@ -143,7 +143,7 @@ OF_THE_PACKAGE: dict[str, tuple[Callable[[], Any], str]] = {
     ),
     "a mask that is a class": (
         lambda: spec.Stack.of(1, BLOCK, spec.CausalMask),  # type: ignore[arg-type]
-        "Stack.pattern",
+        "Block.pattern",
     ),
     "cross-attention of an encoder": (
         lambda: _encoder(spec.Block(ATTENTION, FEEDFORWARD, cross=ATTENTION)),

@@ -178,8 +178,8 @@ def test_open_run_and_write_back(name: str, seed: int, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("name", ["both kinds", "language model"])
 def test_padding_in_front(name: str, tmp_path: Path) -> None:
-    """Where positions are told to transformers, which it takes for lengths that need no
-    filling up.
+    """At lengths that need no filling up: positions of an encoder start with the row, those of a
+    language model with its first token.
     """
     task, config = CASES[name]
     model = saved(task, config, 0, tmp_path)
@@ -187,10 +187,12 @@ def test_padding_in_front(name: str, tmp_path: Path) -> None:
     for length in (4, 12, 36):
         tokens, padding_mask = batch(length, 0)
         tokens, padding_mask = tokens.flip(1), padding_mask.flip(1)
-        positions = (padding_mask.long().cumsum(1) - 1).clamp_min(0)
+        positions = {}
+        if name == "language model":
+            positions["position_ids"] = (padding_mask.long().cumsum(1) - 1).clamp_min(0)
         assert_close(
             our_outputs(ours, tokens, padding_mask),
-            wanted(model, tokens, padding_mask, position_ids=positions),
+            wanted(model, tokens, padding_mask, **positions),
             padding_mask,
         )
 

@@ -396,7 +396,7 @@ def test_a_graph_model_learns_on(graph: Path, settings: dict[str, Any], tmp_path
     again = settings | {"out": tmp_path / "again"}
     with pytest.raises(DataError, match="no class 'x'; it knows a, b"):
         regard.finetune(base, "nodes", other, **again)
-    with pytest.raises(SettingError, match="one folder, which has all splits"):
+    with pytest.raises(SettingError, match="give one --data"):
         regard.finetune(base, "nodes", [graph, graph], **again)
     with pytest.raises(ModelError, match="classifies nodes, and the task is of graphs"):
         regard.finetune(base, "graphs", graph, **again)

@@ -30,7 +30,7 @@ from regard.decode.events import BeamStep, StepCallback, TokenCallback, TokenSte
 from regard.decode.strategy import BeamSearch, Hypothesis, Limit, Strategy
 from regard.decode.worker_count import default_workers
 from regard.system.errors import DataError, SettingError
-from regard.wirings.core_model import Generative
+from regard.wirings.generative import Generative
 
 Source = Sequence[int] | Tensor  # token ids, or the frames [mels, N] of a spectrogram
 

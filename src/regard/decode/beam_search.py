@@ -25,7 +25,7 @@ from regard.decode.cuda_graphs import GraphedLoop
 from regard.decode.events import BeamStep, StepCallback
 from regard.decode.strategy import BeamSearch, Hypothesis
 from regard.decode.topk import top_tokens
-from regard.wirings.core_model import Generative
+from regard.wirings.generative import Generative
 
 
 @dataclass

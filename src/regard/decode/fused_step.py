@@ -32,7 +32,7 @@ from regard.core.projection import CrossProjection, SelfProjection
 from regard.core.residual import PostNorm, PreNorm
 from regard.core.side import Side
 from regard.core.stack import LayerInputs, Stack
-from regard.wirings.core_model import Generative
+from regard.wirings.generative import Generative
 
 if TYPE_CHECKING:
     from regard.core.caches.kv_cache import DecoderState

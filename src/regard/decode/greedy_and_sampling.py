@@ -24,7 +24,7 @@ from regard.decode.cuda_graphs import GraphedLoop
 from regard.decode.events import StepCallback, TokenCallback, TokenStep
 from regard.decode.strategy import Greedy, Hypothesis, Sampling
 from regard.decode.topk import has_greedy_kernel, top_tokens
-from regard.wirings.core_model import Generative
+from regard.wirings.generative import Generative
 
 
 @dataclass

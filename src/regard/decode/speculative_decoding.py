@@ -21,7 +21,7 @@ from regard.decode.constraints import Constraints
 from regard.decode.events import StepCallback, TokenCallback, TokenStep
 from regard.decode.greedy_and_sampling import filtered_distribution
 from regard.decode.strategy import Greedy, Hypothesis, Sampling
-from regard.wirings.core_model import Generative
+from regard.wirings.generative import Generative
 
 
 @dataclass(frozen=True)

@@ -25,7 +25,8 @@ from regard.look.inspectable import (
 from regard.look.probe_names import Head, switched_off
 from regard.look.views import other_views
 from regard.system.errors import SettingError
-from regard.wirings.core_model import CoreModel, Generative
+from regard.wirings.core_model import CoreModel
+from regard.wirings.generative import Generative
 
 
 def translate(

@@ -28,7 +28,7 @@ from regard.look.inspectable import (
 from regard.look.result import AnalysisResult, Array
 from regard.look.views import require_view
 from regard.system.arguments import whole_number
-from regard.wirings.core_model import Generative
+from regard.wirings.generative import Generative
 
 
 @dataclass(frozen=True)

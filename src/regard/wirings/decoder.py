@@ -15,7 +15,8 @@ from regard.core.frontends.embedding import Embedding
 from regard.core.output import OutputOptions, Outputs
 from regard.core.probe import NO_PROBE, NullProbe
 from regard.core.side import Side
-from regard.wirings.core_model import Generative, Split, bool_mask
+from regard.wirings.core_model import Split, bool_mask
+from regard.wirings.generative import Generative
 
 
 class Prompt(NamedTuple):

@@ -8,6 +8,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 
 from torch import Tensor, nn
 from torch.nn import functional
@@ -16,11 +17,12 @@ from regard.core.caches.kv_cache import DecoderState
 from regard.core.context import AuxiliaryLosses, Context
 from regard.core.encoder_output import EncoderOutput
 from regard.core.frontends.embedding import Embedding
-from regard.core.heads.head import Pool
+from regard.core.heads.head import Pool, Reading
 from regard.core.output import Output, OutputOptions, Outputs, asides
 from regard.core.side import FrontEnd, Side
 from regard.system.errors import SettingError
-from regard.wirings.core_model import Generative, Split, bool_mask
+from regard.wirings.core_model import Split, bool_mask
+from regard.wirings.generative import Generative
 
 
 class EncoderDecoder(Generative):
@@ -88,6 +90,13 @@ class EncoderDecoder(Generative):
     def hidden_states(self, inputs: Mapping[str, Tensor], context: Context) -> Tensor:
         memory = self.encode(self._main(inputs), bool_mask(inputs), context)
         return self.decode(inputs["decoder_input_ids"], memory, context)
+
+    def reading(
+        self, inputs: Mapping[str, Tensor], options: OutputOptions | None = None
+    ) -> Reading:
+        # Heads stand on the hidden states of the targets.
+        mask = bool_mask(inputs, "decoder_attention_mask")
+        return replace(super().reading(inputs, options), padding_mask=mask, front=self.target)
 
     def outputs(self, inputs: Mapping[str, Tensor], options: OutputOptions) -> Outputs:
         # Whisper attends to its spectrogram as a whole, silence included, as it did in training.

@@ -80,6 +80,8 @@ class RandomBatch:
             self.main: main.masked_fill(~padding_mask, pad),
             self._mask_name: padding_mask.expand_as(main).long(),
         }
+        if "decoder_input_ids" in self.aligned:
+            inputs["decoder_attention_mask"] = inputs[self._mask_name]
         return replace(self, inputs=inputs)
 
     def alone(self, row: int) -> RandomBatch:
@@ -87,7 +89,7 @@ class RandomBatch:
         inputs = {
             name: tensor[row : row + 1]
             for name, tensor in self.inputs.items()
-            if name != self._mask_name
+            if name not in (self._mask_name, "decoder_attention_mask")
         }
         if "edges" in inputs:
             # Listed one after the other, each behind the row of its graph: [E, 3].

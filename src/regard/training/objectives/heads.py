@@ -93,7 +93,8 @@ def _without_masks(description: spec.Encoder) -> spec.Encoder:
     if isinstance(description.pixels, spec.PixelDecoder):
         dropout = description.stack.block.dropout
         patches = replace(patches, position="learned", dropout=dropout)
-    return replace(description, input=patches).with_heads(description.pool, description.labels)
+    pooled = spec.heads(description.pool, description.labels)
+    return replace(description, input=patches, heads=pooled)
 
 
 def sound_classifier(description: Any, count: int) -> spec.Encoder:
