@@ -123,8 +123,9 @@ def run(
 def ours(
     model: Any, tokens: torch.Tensor, padding_mask: torch.Tensor, segments: torch.Tensor
 ) -> torch.Tensor:
+    more = {} if model.input.segments is None else {"segments": segments}
     with torch.inference_mode():
-        hidden, _ = model(tokens, padding_mask, segments=segments)
+        hidden, _ = model(tokens, padding_mask, **more)
         if "labels" in model.heads():
             return model.classes(hidden, padding_mask)
         return hidden if model.lm_head is None else model.lm_head(hidden)

@@ -45,6 +45,8 @@ CASES: dict[str, Any] = {
     "mistral, window": lambda: transformers.MistralConfig(**SMALL, sliding_window=4),
     "mistral, wide heads": lambda: transformers.MistralConfig(**SMALL, sliding_window=None,
     head_dim=10),
+    "mixtral": lambda: transformers.MixtralConfig(**{**SMALL, "intermediate_size": 48},
+    num_local_experts=4, num_experts_per_tok=2),
     "qwen2": lambda: transformers.Qwen2Config(**SMALL),
     "gemma": lambda: transformers.GemmaConfig(**SMALL, head_dim=8),
     "gpt2": lambda: transformers.GPT2Config(vocab_size=61, n_positions=40, n_embd=36, n_layer=3,
