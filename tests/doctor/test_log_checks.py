@@ -11,8 +11,10 @@ from typing import Any
 import pytest
 
 from regard.training.diagnostics.finding import Finding, ranked
-from regard.training.diagnostics.log_checks import (
+from regard.training.diagnostics.monitor import check_rate
+from regard.training.diagnostics.run_log import (
     Baseline,
+    RunLog,
     check_log,
     diverging_loss,
     exploding_gradients,
@@ -22,8 +24,6 @@ from regard.training.diagnostics.log_checks import (
     plateau,
     unmoved,
 )
-from regard.training.diagnostics.run_log import RunLog
-from regard.training.diagnostics.update_ratio import check_rate
 
 ENTROPY = 3.0
 BASELINE = Baseline(ENTROPY, math.log(50), warmup=10, steps=300)

@@ -19,7 +19,7 @@ from command_line import SIZES, Command
 from regard.system.errors import SettingError, TrainingInterrupted
 from regard.training.engine.loop import Loop
 from regard.training.engine.metrics_log import MetricsLog
-from regard.training.parallel import launch
+from regard.training.parallel import ranks
 from regard.training.run import resume
 
 
@@ -122,7 +122,7 @@ def test_several_processes_exit_as_one_does(
         raise SignalException("received a signal", number)
 
     monkeypatch.setattr("torch.distributed.run.run", stopped)
-    assert launch.start(2, ["train"]) == 128 + number
+    assert ranks.start(2, ["train"]) == 128 + number
 
 
 def test_an_average_without_time_is_said_and_not_exported(

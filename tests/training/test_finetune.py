@@ -22,9 +22,7 @@ from regard.families import folder as folders
 from regard.models import LanguageModel, TextEncoder, Translator
 from regard.system.errors import DataError, ModelError, SettingError, TrainingInterrupted
 from regard.training.data.text_sources import answer_windows
-from regard.training.engine import layerwise_lr_decay
-from regard.training.engine.lr_schedule import LinearDecay
-from regard.training.engine.optimizer import Optimizer
+from regard.training.engine.optimizer import LinearDecay, Optimizer, layer_multipliers
 from regard.training.objectives.head_objective import with_head
 from regard.training.run import resume
 from regard.training.run_folder import RunFolder
@@ -289,7 +287,7 @@ def test_low_rank_changes_are_merged(bert: Path, sentences: Path, tmp_path: Path
 
 def test_layer_wise_rates_by_hand(bert: Path) -> None:
     model, _ = folders.open_model(bert)
-    shares = layerwise_lr_decay.lr_multipliers(model, 0.5)
+    shares = layer_multipliers(model, 0.5)
     assert shares["pool.dense.weight"] == 1.0
     assert shares["stack.blocks.1.feedforward.inner.bias"] == 0.5
     assert shares["stack.blocks.0.attention.output.weight"] == 0.25

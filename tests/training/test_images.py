@@ -23,7 +23,7 @@ from regard.data.labelled_images import LabelledImage, read_captions, read_image
 from regard.evaluation.scores import Score, scored
 from regard.system.errors import DataError, ModelError, SettingError, TrainingInterrupted
 from regard.training.assembly import assemble
-from regard.training.data import trivial_augment
+from regard.training.data import image_augmentation
 from regard.training.data.image_augmentation import Augmentation, crop_and_flip
 from regard.training.objectives.contrastive import MAX_SCALE
 from regard.training.recipe import loading
@@ -226,7 +226,7 @@ def test_mixup_blends_images_and_losses(images: Path, tmp_path: Path) -> None:
 
 def pillow_result(name: str, image: Image.Image, magnitude: float) -> Image.Image:
     """The operation of TrivialAugment by Pillow."""
-    factor = 1 + trivial_augment.MAX_BLEND * magnitude
+    factor = 1 + image_augmentation.MAX_BLEND * magnitude
     enhance = {
         "brightness": ImageEnhance.Brightness,
         "color": ImageEnhance.Color,
@@ -236,7 +236,9 @@ def pillow_result(name: str, image: Image.Image, magnitude: float) -> Image.Imag
     if name in enhance:
         return enhance[name](image).enhance(factor)
     if name == "posterize":
-        return ImageOps.posterize(image, 8 - round(trivial_augment.MAX_LOST_BITS * abs(magnitude)))
+        return ImageOps.posterize(
+            image, 8 - round(image_augmentation.MAX_LOST_BITS * abs(magnitude))
+        )
     if name == "solarize":
         return ImageOps.solarize(image, round(256 * (1 - abs(magnitude))))
     if name == "autocontrast":
@@ -249,9 +251,9 @@ def pillow_result(name: str, image: Image.Image, magnitude: float) -> Image.Imag
 def pillow_affine(name: str, image: Image.Image, magnitude: float) -> Image.Image:
     """A geometric operation as Pillow does it, from output to input pixels."""
     width, height = image.size
-    shear = trivial_augment.MAX_SHEAR * magnitude
-    angle = trivial_augment.MAX_ANGLE * magnitude
-    shift = trivial_augment.MAX_SHIFT * magnitude
+    shear = image_augmentation.MAX_SHEAR * magnitude
+    angle = image_augmentation.MAX_ANGLE * magnitude
+    shift = image_augmentation.MAX_SHIFT * magnitude
     # Rows (a, b, c) and (d, e, f): x' = a·x + b·y + c, about the middle of a square image.
     matrix = {
         "shear_x": (1, shear, -shear * height / 2, 0, 1, 0),
@@ -271,16 +273,16 @@ def pillow_affine(name: str, image: Image.Image, magnitude: float) -> Image.Imag
 
 
 @pytest.mark.parametrize("magnitude", [-0.75, 0.5])
-@pytest.mark.parametrize("name", trivial_augment.OPERATIONS)
+@pytest.mark.parametrize("name", image_augmentation.OPERATIONS)
 def test_trivial_augment_does_what_pillow_does(name: str, magnitude: float) -> None:
     generator = np.random.default_rng(4)
     # Smooth, so that bilinear sampling differs little from one way of rounding to another.
     coarse = Image.fromarray(generator.integers(20, 230, (5, 5, 3), dtype=np.uint8))
     image = coarse.resize((24, 24), Image.Resampling.BICUBIC)
     pixels = torch.from_numpy(np.array(image)).permute(2, 0, 1)[None]
-    operation = torch.tensor([trivial_augment.OPERATIONS.index(name)])
-    ours = trivial_augment.trivial_augment(pixels, operation, torch.tensor([magnitude]))[0]
-    geometric = name in trivial_augment.GEOMETRIC
+    operation = torch.tensor([image_augmentation.OPERATIONS.index(name)])
+    ours = image_augmentation.trivial_augment(pixels, operation, torch.tensor([magnitude]))[0]
+    geometric = name in image_augmentation.GEOMETRIC
     apply = pillow_affine if geometric else pillow_result
     theirs = torch.from_numpy(np.array(apply(name, image, magnitude))).permute(2, 0, 1)
     distance = (ours.float() - theirs.float()).abs()
@@ -300,10 +302,10 @@ def test_trivial_augment_gives_each_image_its_own_operation() -> None:
     pixels = torch.randint(0, 256, (14, 3, 9, 7), dtype=torch.uint8, generator=generator)
     operation = torch.arange(14)
     magnitude = torch.rand(14, generator=generator) * 2 - 1
-    together = trivial_augment.trivial_augment(pixels, operation, magnitude)
+    together = image_augmentation.trivial_augment(pixels, operation, magnitude)
     for i in range(14):
         row = slice(i, i + 1)
-        alone = trivial_augment.trivial_augment(pixels[row], operation[row], magnitude[row])
+        alone = image_augmentation.trivial_augment(pixels[row], operation[row], magnitude[row])
         assert together[row].equal(alone)
     assert together[0].equal(pixels[0])
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from regard.training.engine.lr_schedule import ConstantRate, CosineDecay, InverseSquareRoot
+from regard.training.engine.optimizer import ConstantRate, CosineDecay, InverseSquareRoot
 
 
 def test_the_papers_curve() -> None:

@@ -7,8 +7,7 @@ import torch
 from torch import nn
 
 from regard.evaluation.metrics.perplexity import corpus_nll, perplexity
-from regard.training.engine.lr_schedule import ConstantRate
-from regard.training.engine.optimizer import AdamConfig, Optimizer
+from regard.training.engine.optimizer import AdamConfig, ConstantRate, Optimizer
 
 
 def _optimizer(

@@ -35,11 +35,12 @@ from regard.training.assembly import assemble, new_model
 from regard.training.data.parallel_text import ParallelCorpora, parallel_corpora
 from regard.training.engine import loop
 from regard.training.engine.loop import Loop
+from regard.training.engine.optimizer import make_optimizer
 from regard.training.engine.train_step import dropout_seed
 from regard.training.objectives.sequence_to_sequence import SequenceToSequence
 from regard.training.parallel.strategy import Strategy
 from regard.training.recipe import loading
-from regard.training.run import make_optimizer, resume, run
+from regard.training.run import resume, run
 from regard.training.run_folder import RunFolder, begin, read_run
 from regard.training.setup import Setup
 

@@ -19,7 +19,7 @@ from regard.families.encoders import bert
 from regard.lab.verify.invariants import check_invariants
 from regard.look import cache
 from regard.system.errors import DataError, SettingError
-from regard.training.engine.initialization import initialize
+from regard.training.model_spec import initialize
 from regard.training.recipe import loading
 from regard.training.recipe.options import Scaled
 from regard.training.run import resume, run

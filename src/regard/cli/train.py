@@ -137,7 +137,7 @@ def resume_run(folder: str, changes: dict[str, Any], as_json: bool) -> None:
 
 def start_processes(processes: int, out: str | None) -> None:
     """--processes N: this very command in N processes, by PyTorch's own launcher."""
-    from regard.training.parallel.launch import start
+    from regard.training.parallel.ranks import start
 
     arguments = command_arguments(click.get_current_context())
     place = arguments.index("--processes") if "--processes" in arguments else -1
@@ -158,7 +158,7 @@ def exit_on_interruption() -> Iterator[None]:
 
 def print_result(result: Result, as_json: bool) -> None:
     """Prints the scores of a finished run to standard output, once for all ranks."""
-    from regard.training.parallel.launch import is_main_process
+    from regard.training.parallel.ranks import is_main_process
 
     if not is_main_process():
         return

@@ -35,7 +35,7 @@ from regard.models.saving import (
 from regard.system import disk
 from regard.system.errors import SettingError
 from regard.training import model_spec
-from regard.training.engine import layerwise_lr_decay
+from regard.training.engine.optimizer import freeze
 from regard.training.objectives.objective import Objective
 from regard.training.parallel.strategy import move_buffers
 from regard.training.recipe.objectives import objective_settings
@@ -221,7 +221,7 @@ def _prepare_base(setup: Setup, model: Model) -> Model:
             if name.startswith(_NEW_HEADS):
                 parameter.requires_grad_(True)
     if tune.freeze is not None:
-        layerwise_lr_decay.freeze(model.model, tune.freeze)
+        freeze(model.model, tune.freeze)
     model_spec.set_activation_checkpointing(model.model, setup.recipe)
     _move(model.model, setup)
     return model

@@ -5,17 +5,25 @@ It is written to state/model.json, so that a run resumes with the model it began
 
 from __future__ import annotations
 
+import math
 import tomllib
 from collections.abc import Collection, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, assert_never
 
 import torch
 from torch import nn
 
 from regard import spec
 from regard.builder import build
+from regard.core.attention import Attention
+from regard.core.convolution import DilatedConvolution
+from regard.core.feedforward import ConvFeedForward, FeedForward, GatedFeedForward
+from regard.core.frontends.embedding import Table
+from regard.core.linear import Linear
+from regard.core.positions.positional_encoding import AxialPosition, LearnedPosition
+from regard.core.positions.relative_position import T5Bias
 from regard.core.stack import Stack
 from regard.families import folder as folders
 from regard.families import presets
@@ -23,8 +31,8 @@ from regard.families.encoders import electra
 from regard.models import Model
 from regard.system import disk
 from regard.system.errors import CheckpointError, ModelError, SettingError
-from regard.training.engine.initialization import initialize
 from regard.training.recipe.consistency import STARTING_POINT
+from regard.training.recipe.options import Initialization, Normal, Scaled, Xavier
 from regard.training.recipe.schema import Recipe
 from regard.training.recipe.sections import ModelSettings
 from regard.training.run_folder import RunFolder
@@ -317,3 +325,49 @@ def _with_vocabulary(
         for name, tokens in description.embeddings.items()
     }
     return replace(description, **changed)
+
+
+# --- initial weights ------------------------------------------------------------------------------
+
+
+@torch.no_grad()
+def initialize(model: nn.Module, choice: Initialization) -> None:
+    """Draws every matrix and table from torch's default generator; biases stay 0 and norms 1."""
+    match choice:
+        case Xavier():
+            pass  # the modules were initialized so when they were built
+        case Normal(deviation):
+            _normal(model, deviation)
+        case Scaled(deviation):
+            _normal(model, deviation)
+            _scale_residual_projections(model)
+        case _:
+            assert_never(choice)
+
+
+def _normal(model: nn.Module, deviation: float) -> None:
+    for module in model.modules():
+        # A shared table is visited once: modules() yields each module once.
+        if isinstance(module, Linear | Table):
+            module.weight.normal_(std=deviation)
+        elif isinstance(module, LearnedPosition | T5Bias):
+            module.table.normal_(std=deviation)
+        elif isinstance(module, ConvFeedForward):
+            module.inner.weight.normal_(std=deviation)
+            module.outer.weight.normal_(std=deviation)
+        elif isinstance(module, AxialPosition):
+            for table in module.tables:
+                table.normal_(std=deviation)
+
+
+def _scale_residual_projections(model: nn.Module) -> None:
+    """GPT-2, Section 2.3: weights of residual layers are divided by √N, their number."""
+    # Each adds its output to the residual stream, whose variance would grow with their number.
+    projections: list[Linear | DilatedConvolution] = []
+    for module in model.modules():
+        if isinstance(module, Attention):
+            projections.append(module.output)
+        elif isinstance(module, FeedForward | GatedFeedForward | ConvFeedForward):
+            projections.append(module.outer)
+    for projection in projections:
+        projection.weight.div_(math.sqrt(len(projections)))

@@ -34,24 +34,15 @@ from regard.training import (
     preflight,
 )
 from regard.training.assembly import assemble_on_ranks, exported_files, objective_class
-from regard.training.engine import layerwise_lr_decay
 from regard.training.engine.loop import Loop
-from regard.training.engine.lr_schedule import (
-    ConstantRate,
-    CosineDecay,
-    InverseSquareRoot,
-    LinearDecay,
-    Schedule,
-)
 from regard.training.engine.metrics_log import MetricsLog, NoMetrics, last_losses
-from regard.training.engine.optimizer import AdamConfig, Optimizer
+from regard.training.engine.optimizer import make_optimizer
 from regard.training.engine.progress import LossSpikes, greater_is_better
 from regard.training.engine.progress_bar import ProgressBar
 from regard.training.objectives.objective import Objective
 from regard.training.parallel.choice import make_strategy
-from regard.training.parallel.launch import joined, may_be_restarted, was_restarted
-from regard.training.parallel.ranks import ONE_RANK, Ranks
-from regard.training.parallel.strategy import Strategy, on_all_ranks
+from regard.training.parallel.ranks import ONE_RANK, Ranks, joined, may_be_restarted, was_restarted
+from regard.training.parallel.strategy import on_all_ranks
 from regard.training.recipe.schema import Recipe
 from regard.training.run_folder import RunFolder, begin, read_run
 from regard.training.setup import DataSource, Setup, check_types
@@ -408,39 +399,3 @@ def resume(
             run_folder, recipe, name, longer=longer, quiet=quiet, on_step=on_step, parts=parts,
             ranks=ranks,
         )  # fmt: skip
-
-
-# --- optimization ---------------------------------------------------------------------------------
-
-
-def make_optimizer(recipe: Recipe, strategy: Strategy, d_model: int) -> Optimizer:
-    train = recipe.train
-    lr_multipliers = None  # one learning rate for all parameters
-    if recipe.is_finetuning:
-        model = strategy.objective.model
-        lr_multipliers = layerwise_lr_decay.lr_multipliers(model, recipe.tune.layer_decay)
-    return Optimizer(
-        strategy.parameters.items(),
-        lr_schedule(recipe, d_model),
-        AdamConfig(train.optimizer, train.betas, train.adam_eps, train.weight_decay),
-        max_grad_norm=train.max_grad_norm,
-        loss_scaling=train.precision == "fp16",  # bf16 has the exponents of float32
-        lr_multipliers=lr_multipliers,
-        total_norm=strategy.total_norm,
-    )
-
-
-def lr_schedule(recipe: Recipe, d_model: int) -> Schedule:
-    """The learning-rate schedule of a recipe."""
-    train = recipe.train
-    peak = train.learning_rate
-    if train.schedule == "paper":  # Equation 3
-        if peak:
-            return InverseSquareRoot.with_peak(peak, train.warmup_steps)
-        return InverseSquareRoot(d_model, train.warmup_steps)
-    assert peak is not None, "checked with the recipe"
-    if train.schedule == "linear":
-        return LinearDecay(peak, train.warmup_steps, train.steps)
-    if train.schedule == "cosine":
-        return CosineDecay(peak, train.warmup_steps, train.steps, train.min_lr_ratio)
-    return ConstantRate(peak, train.warmup_steps)

@@ -122,7 +122,7 @@ def evaluate(
     return evaluation.evaluate(model, data, metrics, task or run.task, run.settings)
 
 
-# --- the metrics of a finished run ---
+# --- the metrics of a finished run ----------------------------------------------------------------
 
 
 def check_metrics(recipe: Recipe, metrics: MetricChoice) -> None:

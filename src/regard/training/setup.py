@@ -15,8 +15,7 @@ import torch
 from regard import spec as specs
 from regard.models import Model, choose_device
 from regard.system.errors import DataError, RegardError, SettingError
-from regard.training.parallel.launch import rank_device
-from regard.training.parallel.ranks import ONE_RANK, Ranks
+from regard.training.parallel.ranks import ONE_RANK, Ranks, rank_device
 from regard.training.recipe.objectives import DataKind
 from regard.training.recipe.schema import Recipe
 from regard.training.run_folder import RunFolder
@@ -89,7 +88,7 @@ class Setup:
         return from_recipe(self)
 
 
-# --- data sources from outside the package, checked ----------------------------------------------
+# --- data sources from outside the package, checked -----------------------------------------------
 
 # What an example is, by the kind of data.
 _EXAMPLES: dict[DataKind, str] = {

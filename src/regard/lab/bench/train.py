@@ -30,9 +30,7 @@ from regard.lab.bench.report import BenchmarkReport, accelerator_name, machine_n
 from regard.lab.bench.timing import time_in_turns
 from regard.lab.measure.instruments import matrix_rate
 from regard.system.errors import SettingError
-from regard.training.engine.lr_schedule import ConstantRate
-from regard.training.engine.mixed_precision import autocast
-from regard.training.engine.optimizer import Optimizer
+from regard.training.engine.optimizer import ConstantRate, Optimizer, autocast
 from regard.training.engine.train_step import Step
 from regard.training.objectives.losses import linear_cross_entropy
 

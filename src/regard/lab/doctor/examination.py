@@ -20,16 +20,15 @@ from regard.lab.doctor.weight_checks import check_weights
 from regard.system.errors import ModelError
 from regard.training.diagnostics.finding import Finding, ranked
 from regard.training.diagnostics.information_flow import check_information_flow
-from regard.training.diagnostics.log_checks import check_log
-from regard.training.diagnostics.run_log import RunLog
-from regard.training.diagnostics.update_ratio import (
+from regard.training.diagnostics.monitor import (
     check_rate,
-    parameter_updates,
-    typical_ratio,
+    typical_update_ratio,
 )
+from regard.training.diagnostics.run_log import RunLog, check_log
+from regard.training.engine.optimizer import lr_schedule
 from regard.training.objectives.objective import Objective
 from regard.training.recipe import loading
-from regard.training.run import Parts, lr_schedule
+from regard.training.run import Parts
 from regard.training.run_folder import read_run
 from regard.training.setup import DataSource
 
@@ -194,14 +193,14 @@ def _check_update_ratio(run: RunEvidence) -> Iterator[Finding]:
     if run.objective is None or run.saved is None or "optimizer" not in run.saved.groups:
         return
     with run.loaded(run.saved.groups["weights"]) as model:
-        updates = parameter_updates(
+        ratio = typical_update_ratio(
             dict(model.named_parameters()),
             run.saved.groups["optimizer"],
             lr_schedule(run.recipe, run.objective.d_model)(max(1, run.saved.step)),
             run.recipe.train.betas,
         )
-    if updates:
-        yield from check_rate(typical_ratio(updates), run.log, run.baseline)
+    if ratio is not None:
+        yield from check_rate(ratio, run.log, run.baseline)
 
 
 def _check_memory(run: RunEvidence) -> Iterator[Finding]:

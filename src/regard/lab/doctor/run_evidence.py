@@ -21,12 +21,12 @@ from regard.system import disk
 from regard.system.checkpoint import Checkpoints, Saved
 from regard.system.errors import CheckpointError, RegardError
 from regard.training.assembly import assemble, reassemble
-from regard.training.diagnostics import labels
-from regard.training.diagnostics.log_checks import Baseline
-from regard.training.diagnostics.run_log import RunLog, finite, median
+from regard.training.diagnostics.monitor import label_baseline
+from regard.training.diagnostics.run_log import Baseline, RunLog, finite, median
+from regard.training.engine.optimizer import lr_schedule
 from regard.training.objectives.objective import CarriesState, Objective
 from regard.training.recipe.schema import Recipe
-from regard.training.run import Parts, lr_schedule
+from regard.training.run import Parts
 from regard.training.run_folder import RunFolder, begin
 from regard.training.setup import Setup
 
@@ -61,14 +61,9 @@ class RunEvidence:
 
     @cached_property
     def baseline(self) -> Baseline:
-        counts = None
-        if self.batches and self.objective is not None and self.objective.labels_are_classes:
-            counts = labels.label_counts(self.batches)
-        train = self.recipe.train
-        if counts is None:
-            return Baseline(None, None, train.warmup_steps, train.steps)
-        classes = max(2, len(counts))
-        return Baseline(labels.entropy(counts), math.log(classes), train.warmup_steps, train.steps)
+        if self.objective is None:
+            return Baseline(None)
+        return label_baseline(self.objective, BATCHES)
 
     @property
     def has_generated_data(self) -> bool:

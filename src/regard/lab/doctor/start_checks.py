@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 from regard.lab.doctor.run_evidence import RunEvidence
 from regard.training.diagnostics.finding import Finding
-from regard.training.run import lr_schedule
+from regard.training.engine.optimizer import lr_schedule
 
 # One update of Adam changes a weight by about the learning rate, whatever the gradient is.
 LARGEST_STEP = 1.0  # of an update as a share of the weights; 1e-3 is usual

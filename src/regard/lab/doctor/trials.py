@@ -27,12 +27,11 @@ from regard.training import model_spec
 from regard.training.assembly import reassemble
 from regard.training.diagnostics.finding import Finding
 from regard.training.diagnostics.run_log import finite, median
-from regard.training.engine.mixed_precision import autocast
+from regard.training.engine.optimizer import autocast, make_optimizer
 from regard.training.engine.train_step import Step
 from regard.training.objectives.objective import Objective
 from regard.training.parallel.strategy import Strategy
 from regard.training.recipe.schema import Recipe
-from regard.training.run import make_optimizer
 from regard.training.setup import Setup
 
 MOST_STEPS = 80  # small models have learnt label frequencies by then, and something of the input

@@ -18,9 +18,7 @@ from regard.data.batching import Batch
 from regard.lab.measure.instruments import allocated_peak
 from regard.lab.plan.subject import Subject
 from regard.lab.plan.workload import Workload, modules, set_activation_checkpointing
-from regard.training.engine.lr_schedule import ConstantRate
-from regard.training.engine.mixed_precision import autocast
-from regard.training.engine.optimizer import Optimizer
+from regard.training.engine.optimizer import ConstantRate, Optimizer, autocast
 from regard.training.engine.train_step import Step
 
 LEARNING_RATE = 1e-5  # small: weights must stay finite over all rounds

@@ -20,8 +20,7 @@ from regard.lab.measure.instruments import bandwidth, matrix_rate
 from regard.lab.measure.tracer import Operation, TensorLayout
 from regard.lab.plan.measurement import LEARNING_RATE, step_clock
 from regard.lab.plan.step_trace import StepTrace
-from regard.training.engine.lr_schedule import ConstantRate
-from regard.training.engine.optimizer import Optimizer
+from regard.training.engine.optimizer import ConstantRate, Optimizer
 
 ROUNDS = 3
 COPIES = 2  # of the arguments, in turn: in a step an operation's inputs are rarely in the cache

@@ -25,7 +25,7 @@ from regard.data.generated.generated_task import SEPARATOR, GeneratedTask
 from regard.evaluation.metrics.bleu import Bleu
 from regard.families.presets import preset
 from regard.lab.study.study import Effort, Progress
-from regard.training.engine.lr_schedule import ConstantRate, Schedule
+from regard.training.engine.optimizer import ConstantRate, Schedule
 from regard.wirings.core_model import CoreModel
 
 PADDING = 0

@@ -12,8 +12,8 @@ from typing import Any
 
 from regard.lab.tune.successive_halving import Stage
 from regard.system.errors import SettingError, did_you_mean
+from regard.training.engine.optimizer import lr_schedule
 from regard.training.recipe.schema import Recipe
-from regard.training.run import lr_schedule
 
 # Factors of the present value, which comes first: it wins where nothing is better.
 RATE_FACTORS = (1.0, 0.5, 2.0, 0.25, 4.0)

@@ -30,7 +30,7 @@ from regard.models import DualEncoderModel, ImageEncoder, Model
 from regard.system import disk
 from regard.system.errors import DataError, SettingError
 from regard.training import model_spec
-from regard.training.data.image_augmentation import Augmentation, crop_and_flip
+from regard.training.data.image_augmentation import Augmentation, crop_and_flip, trivial_augment
 from regard.training.data.labelled_text import (
     class_names,
     encoder_tokenizer,
@@ -39,7 +39,6 @@ from regard.training.data.labelled_text import (
     with_held_out,
 )
 from regard.training.data.source import ModelInputs, Position, Source, text_model_files
-from regard.training.data.trivial_augment import trivial_augment
 from regard.training.run_folder import RunFolder
 from regard.training.setup import Setup
 

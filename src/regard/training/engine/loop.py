@@ -45,8 +45,7 @@ from regard.system.errors import (
 from regard.training.diagnostics.monitor import Monitor
 from regard.training.engine import stop_signals
 from regard.training.engine.metrics_log import MetricsLog
-from regard.training.engine.mixed_precision import autocast
-from regard.training.engine.optimizer import Optimizer
+from regard.training.engine.optimizer import Optimizer, autocast
 from regard.training.engine.progress import (
     DIVERGENCE_REPAIR,
     MAX_SKIPPED_UPDATES,

@@ -6,16 +6,22 @@ Adam kernel takes, so that one update can also be captured into a CUDA graph.
 
 from __future__ import annotations
 
+import math
+import re
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 
+from regard.core.amx import require_bfloat16_products
 from regard.system.checkpoint import check_tensors
-from regard.training.engine.lr_schedule import Schedule
-from regard.training.engine.mixed_precision import LossScaler
+from regard.system.errors import SettingError
+from regard.training.parallel.strategy import Strategy
+from regard.training.recipe.schema import Recipe
 
 
 def clip_divisor(norm: Tensor, max_grad_norm: float) -> Tensor:
@@ -150,3 +156,193 @@ class Optimizer:
 
 def _total_norm(gradients: Mapping[str, Tensor]) -> Tensor:
     return torch.nn.utils.get_total_norm(list(gradients.values()))
+
+
+def make_optimizer(recipe: Recipe, strategy: Strategy, d_model: int) -> Optimizer:
+    train = recipe.train
+    lr_multipliers = None  # one learning rate for all parameters
+    if recipe.is_finetuning:
+        model = strategy.objective.model
+        lr_multipliers = layer_multipliers(model, recipe.tune.layer_decay)
+    return Optimizer(
+        strategy.parameters.items(),
+        lr_schedule(recipe, d_model),
+        AdamConfig(train.optimizer, train.betas, train.adam_eps, train.weight_decay),
+        max_grad_norm=train.max_grad_norm,
+        loss_scaling=train.precision == "fp16",  # bf16 has the exponents of float32
+        lr_multipliers=lr_multipliers,
+        total_norm=strategy.total_norm,
+    )
+
+
+# --- learning-rate schedules: the rate as a function of the step, counted from 1 ------------------
+
+
+@dataclass(frozen=True)
+class InverseSquareRoot:
+    """Equation 3 of the paper: factor · d_model^-½ · min(step^-½, step · warmup^-1½)."""
+
+    d_model: int
+    warmup: int = 4000  # steps, Section 5.3
+    factor: float = 1.0
+
+    @classmethod
+    def with_peak(cls, peak: float, warmup: int) -> InverseSquareRoot:
+        """The same curve, scaled to reach `peak` at the end of the warm-up."""
+        # At step = warmup the minimum is warmup^-½.
+        return cls(1, warmup, peak * math.sqrt(warmup))
+
+    def __call__(self, step: int) -> float:
+        return self.factor * self.d_model**-0.5 * min(step**-0.5, step * self.warmup**-1.5)
+
+
+@dataclass(frozen=True)
+class CosineDecay:
+    """Linear warm-up to `peak`, then half a cosine down to `floor · peak` at `steps`."""
+
+    peak: float
+    warmup: int
+    steps: int
+    floor: float = 0.0
+
+    def __call__(self, step: int) -> float:
+        if step < self.warmup:
+            return self.peak * step / self.warmup
+        progress = min(1.0, (step - self.warmup) / max(1, self.steps - self.warmup))  # 0 to 1
+        cosine = 0.5 * (1 + math.cos(math.pi * progress))  # 1 to 0
+        return self.peak * (self.floor + (1 - self.floor) * cosine)
+
+
+@dataclass(frozen=True)
+class ConstantRate:
+    """Linear warm-up, then constant."""
+
+    peak: float
+    warmup: int
+
+    def __call__(self, step: int) -> float:
+        return self.peak * min(1.0, step / max(1, self.warmup))
+
+
+@dataclass(frozen=True)
+class LinearDecay:
+    """Linear warm-up, then linear decay to 0 just after `steps`: the usual one for fine-tuning."""
+
+    peak: float
+    warmup: int
+    steps: int
+
+    def __call__(self, step: int) -> float:
+        if step < self.warmup:
+            return self.peak * step / self.warmup
+        # + 1: the last update still learns something.
+        return self.peak * max(0.0, (self.steps + 1 - step) / (self.steps + 1 - self.warmup))
+
+
+Schedule = InverseSquareRoot | CosineDecay | ConstantRate | LinearDecay
+
+
+def lr_schedule(recipe: Recipe, d_model: int) -> Schedule:
+    """The learning-rate schedule of a recipe."""
+    train = recipe.train
+    peak = train.learning_rate
+    if train.schedule == "paper":  # Equation 3
+        if peak:
+            return InverseSquareRoot.with_peak(peak, train.warmup_steps)
+        return InverseSquareRoot(d_model, train.warmup_steps)
+    assert peak is not None, "checked with the recipe"
+    if train.schedule == "linear":
+        return LinearDecay(peak, train.warmup_steps, train.steps)
+    if train.schedule == "cosine":
+        return CosineDecay(peak, train.warmup_steps, train.steps, train.min_lr_ratio)
+    return ConstantRate(peak, train.warmup_steps)
+
+
+# --- layer-wise decay, and freezing of the lowest layers (Howard and Ruder 2018) ------------------
+
+# `stack.blocks.3.attention.output.weight` is of block 3.
+_BLOCK = re.compile(r"^(?P<stack>.*?)blocks\.(?P<number>\d+)\.")
+# What the model calls its embeddings: an encoder, an encoder–decoder, a decoder.
+_INPUTS = ("input.", "source.", "target.", "tokens.")
+
+
+def depths(model: nn.Module) -> dict[str, int]:
+    """The depth of each parameter, by name.
+
+    0 for embeddings and for positions that all blocks share, i + 1 for block i of its stack, and
+    one more than the deepest stack has for the heads on top.
+    """
+    names = [name for name, _ in model.named_parameters()]
+    numbers = [int(match["number"]) for name in names if (match := _BLOCK.match(name))]
+    top = 2 + max(numbers, default=-1)  # block n has depth n + 1, and heads are above it
+    return {name: _depth(name, top) for name in names}
+
+
+def _depth(name: str, top: int) -> int:
+    block = _BLOCK.match(name)
+    if block is not None:
+        return int(block["number"]) + 1
+    if name.startswith(_INPUTS) or ".position." in name:
+        return 0
+    return top
+
+
+def layer_multipliers(model: nn.Module, decay: float) -> dict[str, float]:
+    """The factor on the learning rate of each parameter: decay^(distance from the top)."""
+    by_name = depths(model)
+    top = max(by_name.values())
+    return {name: decay ** (top - depth) for name, depth in by_name.items()}
+
+
+def freeze(model: nn.Module, blocks: int) -> None:
+    """Freezes the embeddings and this many of the lowest blocks of each stack."""
+    by_name = depths(model)
+    available = max(by_name.values()) - 1
+    if blocks > available:
+        raise SettingError(
+            f"{blocks} blocks cannot be frozen: there are {available}",
+            f"give a number up to {available}",
+        )
+    for name, parameter in model.named_parameters():
+        if by_name[name] <= blocks:  # depth 0: the embeddings, in any case
+            parameter.requires_grad_(False)
+
+
+# --- mixed precision ------------------------------------------------------------------------------
+
+AUTOCAST_DTYPES = {"bf16": torch.bfloat16, "fp16": torch.float16}
+INITIAL_LOSS_SCALE = 65536.0  # 2¹⁶, that of torch.amp.GradScaler
+GROWTH_INTERVAL = 2000  # good steps in a row after which the loss scale doubles
+
+
+def autocast(precision: str, device: torch.device) -> AbstractContextManager[Any]:
+    """The context of a forward pass in this precision; float32 and tf32 need none."""
+    if precision not in AUTOCAST_DTYPES:
+        return nullcontext()
+    if precision == "bf16" and device.type == "cpu":
+        require_bfloat16_products()
+    return torch.autocast(device.type, dtype=AUTOCAST_DTYPES[precision])
+
+
+class LossScaler:
+    """Dynamic loss scaling (Micikevicius et al. 2018), without waiting for the device.
+
+    fp16 gradients underflow: the loss is multiplied by `scale` before backward, and the optimizer
+    divides by it again. Disabled, the scale is 1 and stays so.
+    """
+
+    def __init__(self, enabled: bool, device: torch.device) -> None:
+        self.enabled = enabled
+        initial = INITIAL_LOSS_SCALE if enabled else 1.0
+        self.scale = torch.tensor(initial, device=device)
+        self.streak = torch.zeros((), device=device)  # good steps since the scale last changed
+
+    def update(self, skipped: Tensor) -> None:
+        """Halves the scale after an overflow, doubles it after a long streak of good steps."""
+        if not self.enabled:
+            return
+        streak = (self.streak + 1) * (1 - skipped)
+        grow = streak >= GROWTH_INTERVAL
+        factor = torch.where(skipped.bool(), 0.5, torch.where(grow, 2.0, 1.0))
+        self.scale.mul_(factor)
+        self.streak.copy_(streak.masked_fill(grow, 0.0))

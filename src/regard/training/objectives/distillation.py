@@ -22,7 +22,7 @@ from regard.models.loading import M, load
 from regard.models.text_encoder import TextEncoder
 from regard.system.errors import ModelError, SettingError
 from regard.training.objectives.losses import cross_entropy
-from regard.training.parallel.launch import rank_device
+from regard.training.parallel.ranks import rank_device
 from regard.training.recipe.schema import Recipe
 
 

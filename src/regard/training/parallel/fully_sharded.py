@@ -17,7 +17,7 @@ from regard.core.block import AnyBlock
 from regard.core.loss_module import LossModule
 from regard.core.norm import BatchNorm
 from regard.system.checkpoint_shards import Layout
-from regard.training.engine.mixed_precision import AUTOCAST_DTYPES
+from regard.training.engine.optimizer import AUTOCAST_DTYPES
 from regard.training.objectives.objective import Objective
 from regard.training.parallel.ranks import Ranks
 from regard.training.parallel.strategy import Sharded, connect_parts

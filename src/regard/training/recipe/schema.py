@@ -191,7 +191,7 @@ def is_baseline(name: str | None) -> bool:
     return name in FAMILIES
 
 
-# --- keys ----------------------------------------------------------------------------------------
+# --- keys -----------------------------------------------------------------------------------------
 
 SECTIONS: dict[str, type[Section]] = {
     "data": DataSettings,

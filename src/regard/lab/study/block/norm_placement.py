@@ -19,7 +19,7 @@ from regard.lab.study.training_run import (
     trained,
 )
 from regard.look.drawing import Axis, Chart, Figure, Series
-from regard.training.engine.lr_schedule import ConstantRate
+from regard.training.engine.optimizer import ConstantRate
 
 # Words of `families/preset_changes.RESIDUALS`.
 PLACES = {"post-norm": "post", "pre-norm": "pre"}

@@ -20,7 +20,7 @@ from regard.lab.study.figure import Table, mean
 from regard.lab.study.study import Effort, Numbers, Progress, Study, Verdict, judge
 from regard.lab.study.training_run import build_seeded, evaluate, language_model, train
 from regard.look.drawing import Axis, Chart, Figure, Series
-from regard.training.engine.lr_schedule import ConstantRate
+from regard.training.engine.optimizer import ConstantRate
 
 HUBER = 1e-3  # δ of Hoffmann et al., Section 3.3: outliers count less
 

@@ -14,7 +14,7 @@ from regard.lab.study.training_run import (
     train,
 )
 from regard.look.drawing import Axis, Chart, Figure, Series
-from regard.training.engine.lr_schedule import ConstantRate
+from regard.training.engine.optimizer import ConstantRate
 
 RATES = [0.001, 0.003, 0.01]
 LAYERS = 6  # gradients of post-norm differ more, the deeper the stack (Xiong et al., Section 3)
