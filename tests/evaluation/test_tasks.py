@@ -17,9 +17,8 @@ from regard.data.generated import babi_stories
 from regard.data.labelled import TextPair
 from regard.data.text_corruption import MaskingRates
 from regard.decode.strategy import Sampling
-from regard.evaluation.corrupted_text import masked_rows
+from regard.evaluation.corrupted_text import masked_rows, replaced_rows
 from regard.evaluation.evaluation import evaluate
-from regard.evaluation.replaced_tokens import replaced_rows
 from regard.evaluation.scores import Score, scored_tags
 from regard.evaluation.task import DecodingOptions, Settings, TextReading
 from regard.evaluation.tasks import task_of

@@ -181,7 +181,7 @@ def test_systems_that_predict_other_classes_have_the_same_columns(test: Test) ->
         assert score == MacroF1().compute(predictions, references)
     assert test(MacroF1(), first, second).p_value > 0.5
     alone = MacroF1().statistics(references, references)
-    with pytest.raises(DataError, match="system_statistics"):
+    with pytest.raises(ValueError, match="shape"):  # numpy's own
         test(MacroF1(), first, alone)
 
 

@@ -3,35 +3,37 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import asdict
+from dataclasses import asdict, is_dataclass
 from typing import Any
 
 import numpy as np
+from torch import Tensor
 
-from regard.evaluation.task import PredictionOptions
+from regard.evaluation.task import Answer, PredictionOptions
 from regard.models.labels import Scores
 from regard.models.memory_network import split_sentences
 from regard.system.errors import DataError, SettingError
 
-NEW_TOKENS = 50  # of a language model's continuation
 SAMPLE_LEVELS = (0.1, 0.5, 0.9)  # quantiles of sample trajectories
 
 
-def translate(model: Any, inputs: list[str], options: PredictionOptions) -> Sequence[str]:
-    texts: list[str] = model.translate(inputs)
-    return texts
+def of_method(name: str, **settings: Any) -> Answer:
+    """The answers of a method to all inputs, with these settings."""
+
+    def answer(model: Any, inputs: list[str], options: PredictionOptions) -> list[Any]:
+        truncation = {"truncation": options.truncation} if name in model.truncates else {}
+        return [_plain(one) for one in getattr(model, name)(inputs, **settings, **truncation)]
+
+    return answer
 
 
-def generate(model: Any, inputs: list[str], options: PredictionOptions) -> Sequence[str]:
-    texts: list[str] = model.generate(
-        inputs, max_new_tokens=NEW_TOKENS, truncation=options.truncation
-    )
-    return texts
-
-
-def transcribe(model: Any, inputs: list[str], options: PredictionOptions) -> Sequence[str]:
-    texts: list[str] = model.transcribe(inputs)
-    return texts
+def _plain(answer: Any) -> Any:
+    """A result as plain data: spans as dicts, vectors as lists."""
+    if isinstance(answer, Tensor):
+        return answer.tolist()
+    if isinstance(answer, list):
+        return [_plain(one) for one in answer]
+    return asdict(answer) if is_dataclass(answer) else answer  # type: ignore[arg-type]
 
 
 # --- labels and their probabilities ---
@@ -107,25 +109,6 @@ def _check_not_labelled(texts: Sequence[str | tuple[str, str]], labels: Sequence
         )
 
 
-# --- spans of a text ---
-
-
-def tag(model: Any, inputs: list[str], options: PredictionOptions) -> Sequence[Any]:
-    return _spans(model.tag(inputs))
-
-
-def entities(model: Any, inputs: list[str], options: PredictionOptions) -> Sequence[Any]:
-    return _spans(model.entities(inputs))
-
-
-def detect(model: Any, inputs: list[str], options: PredictionOptions) -> Sequence[Any]:
-    return _spans(model.detect(inputs))
-
-
-def _spans(rows: Sequence[Sequence[Any]]) -> list[Any]:
-    return [[asdict(span) for span in spans] for spans in rows]
-
-
 # --- questions ---
 
 
@@ -159,24 +142,7 @@ def _question_and_story(line: str, options: PredictionOptions) -> tuple[str, str
     return question, ". ".join(story)
 
 
-# --- vectors and series ---
-
-
-def embed(model: Any, inputs: list[str], options: PredictionOptions) -> Sequence[Any]:
-    """Vectors of texts, or of files of the model's medium."""
-    settings = {"truncation": options.truncation} if "embed" in model.truncates else {}
-    vectors: list[Any] = model.embed(inputs, **settings).tolist()
-    return vectors
-
-
-def embed_text(model: Any, inputs: list[str], options: PredictionOptions) -> Sequence[Any]:
-    vectors: list[Any] = model.embed_text(inputs).tolist()
-    return vectors
-
-
-def embed_image(model: Any, inputs: list[str], options: PredictionOptions) -> Sequence[Any]:
-    vectors: list[Any] = model.embed_image(inputs).tolist()
-    return vectors
+# --- series ---
 
 
 def forecast(model: Any, inputs: list[str], options: PredictionOptions) -> Sequence[Any]:

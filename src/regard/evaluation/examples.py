@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import reprlib
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any, TypeAlias
 
@@ -59,8 +59,41 @@ def shortened(value: object) -> str:
     return " ".join(reprlib.repr(value).split())
 
 
-def _text(value: Any) -> str | None:
-    return value if isinstance(value, str) else None
+def _of(kind: Any, *checks: Callable[[Any], bool]) -> Callable[[Any], Any]:
+    """Takes examples of a dataclass, and tuples of its fields: the second text may be left out."""
+    names = [field.name for field in fields(kind)]
+
+    def take(value: Any) -> Any:
+        values = [getattr(value, name) for name in names] if isinstance(value, kind) else value
+        if not isinstance(values, list | tuple):
+            return None
+        if len(values) == len(names) - 1 and _is_text_or_none in checks:
+            values = (values[0], None, *values[1:])
+        fits = [check(one) for check, one in zip(checks, values, strict=False)]
+        return kind(*values) if len(values) == len(names) and all(fits) else None
+
+    return take
+
+
+def _instance(kind: type) -> Callable[[Any], Any]:
+    return lambda value: value if isinstance(value, kind) else None
+
+
+def _is_text(value: Any) -> bool:
+    return isinstance(value, str)
+
+
+def _is_text_or_none(value: Any) -> bool:
+    return value is None or isinstance(value, str)
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, int | float | np.number) and math.isfinite(value)
+
+
+def _is_anything(value: Any) -> bool:
+    # Whether it is an image is checked when it is opened.
+    return True
 
 
 def _text_or_ids(value: Any) -> Any:
@@ -82,81 +115,21 @@ def _source_and_reference(value: Any) -> tuple[str, str] | None:
             return None
 
 
-def _labelled_text(value: Any) -> LabelledText | None:
-    match value:
-        case LabelledText(text=str(), text2=str() | None, label=str()):
-            return value
-        case (str() as text, str() as label):
-            return LabelledText(text, None, label)
-        case (str() as text, str() as text2, str() as label):
-            return LabelledText(text, text2, label)
-        case _:
-            return None
-
-
-def _rated_text(value: Any) -> RatedText | None:
-    match value:
-        case RatedText(text=str(), text2=str() | None, score=score):
-            rated = value
-        case (str() as text, score):
-            rated = RatedText(text, None, score)
-        case (str() as text, str() as text2, score):
-            rated = RatedText(text, text2, score)
-        case _:
-            return None
-    is_number = isinstance(score, int | float | np.number) and math.isfinite(score)
-    return rated if is_number else None
-
-
-def _text_pair(value: Any) -> TextPair | None:
-    match value:
-        case TextPair(text=str(), text2=str()):
-            return value
-        case (str() as text, str() as text2):
-            return TextPair(text, text2)
-        case _:
-            return None
-
-
 def _tagged_words(value: Any) -> TaggedWords | None:
     match value:
         case TaggedWords(tokens=[*words], tags=[*tags]) | ([*words], [*tags]):
-            are_texts = all(isinstance(one, str) for one in (*words, *tags))
-            if are_texts and words and len(words) == len(tags):
+            if words and len(words) == len(tags) and all(map(_is_text, [*words, *tags])):
                 return TaggedWords(words, tags)
     return None
 
 
-def _question(value: Any) -> Question | None:
-    match value:
-        case Question(question=str(), context=str(), answer_start=int(), text=str()):
-            return value
-        case _:
-            return None
-
-
-def _labelled_image(value: Any) -> LabelledImage | None:
-    match value:
-        case LabelledImage(image=image, text=str() as text) | (image, str() as text):
-            # Whether it is an image is checked when it is opened.
-            return LabelledImage(image, text)
-        case _:
-            return None
-
-
 def _recording(value: Any) -> Recording | None:
-    match value:
-        case Recording(audio=audio, text=str() as text) | (audio, str() as text):
-            pass
-        case _:
-            return None
-    match audio:
-        case str():
-            return Recording(Path(audio), text)
-        case Path() | np.ndarray():
-            return Recording(audio, text)
-        case _:
-            return None
+    recording = _of(Recording, lambda audio: isinstance(audio, str | Path | np.ndarray), _is_text)
+    match recording(value):
+        case Recording(audio=str() as file, text=text):
+            return Recording(Path(file), text)
+        case one:
+            return one
 
 
 def _series(value: Any) -> Series | None:
@@ -165,10 +138,6 @@ def _series(value: Any) -> Series | None:
             return value
         case _:
             return None
-
-
-def _graphs(value: Any) -> GraphData | None:
-    return value if isinstance(value, GraphData) else None
 
 
 def _read_pairs(path: str) -> Iterable[tuple[str, str]]:
@@ -184,7 +153,10 @@ def _read_text(path: str) -> list[str]:
     return blocks
 
 
-TEXT = ExampleKind("plain text", "a text", _read_text, _text)
+_LABELLED_TEXT = _of(LabelledText, _is_text, _is_text_or_none, _is_text)
+_LABELLED_IMAGE = _of(LabelledImage, _is_anything, _is_text)
+
+TEXT = ExampleKind("plain text", "a text", _read_text, _instance(str))
 TEXT_OR_IDS = ExampleKind("plain text", "a text, or a list of token ids", _read_text, _text_or_ids)
 SOURCE_AND_REFERENCE = ExampleKind(
     "pairs of texts (.tsv, .jsonl, or two files)",
@@ -196,25 +168,25 @@ LABELLED_TEXT = ExampleKind(
     "texts with labels (.tsv or .jsonl)",
     'a text with its label: ("text", "label")',
     labelled.labelled_texts,
-    _labelled_text,
+    _LABELLED_TEXT,
 )
 STORY = ExampleKind(
     "stories that end with a question, and its answer (.tsv or .jsonl)",
     'a story and its answer: ("Story. Question?", "answer")',
     labelled.labelled_texts,
-    _labelled_text,
+    _LABELLED_TEXT,
 )
 RATED_TEXT = ExampleKind(
     "texts with a number (.tsv or .jsonl)",
     'a text with its number: ("text", 0.5)',
     labelled.rated_texts,
-    _rated_text,
+    _of(RatedText, _is_text, _is_text_or_none, _is_number),
 )
 TEXT_PAIR = ExampleKind(
     "pairs of texts that belong together (.tsv or .jsonl)",
     'a pair of texts: ("text", "text")',
     labelled.text_pairs,
-    _text_pair,
+    _of(TextPair, _is_text, _is_text),
 )
 TAGGED_WORDS = ExampleKind(
     "words with tags (CoNLL's columns or .jsonl)",
@@ -226,26 +198,26 @@ QUESTION = ExampleKind(
     "questions with contexts and answers (.jsonl)",
     "a regard.data.labelled.Question(question, context, answer_start, text)",
     labelled.questions,
-    _question,
+    _instance(Question),
 )
 LABELLED_IMAGE = ExampleKind(
     "a folder of images with one subfolder for each class",
     'an image with its class: ("cat.png", "cat")',
     labelled_images.read_image_folders,
-    _labelled_image,
+    _LABELLED_IMAGE,
 )
 IMAGE = ExampleKind(
     "a folder of images",
     'an image with a text: ("cat.png", "a cat")',
     labelled_images.read_images,
-    _labelled_image,
+    _LABELLED_IMAGE,
 )
 CAPTIONED_IMAGE = ExampleKind(
     "images with captions: file, a tab, caption (.tsv or .jsonl); or a folder with one "
     "subfolder for each class",
     'an image with a text: ("cat.png", "a cat")',
     labelled_images.read_captions,
-    _labelled_image,
+    _LABELLED_IMAGE,
 )
 TRANSCRIPT = ExampleKind(
     "a table of recordings with transcripts: file, a tab, text (or .jsonl)",
@@ -270,7 +242,7 @@ GRAPHS = ExampleKind(
     "a folder of tables (nodes.tsv, edges.tsv), or an .npz file",
     "a regard.data.graphs.GraphData, or the path of its folder",
     lambda path: [read_graphs(path)],
-    _graphs,
+    _instance(GraphData),
 )
 NO_DATA = ExampleKind("nothing", "nothing", lambda _: [], lambda _: None)
 PLAIN_TEXTS = (TEXT, TEXT_OR_IDS)

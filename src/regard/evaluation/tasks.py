@@ -10,6 +10,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from regard.evaluation import answers, examples
+from regard.evaluation.answers import of_method
 from regard.evaluation.classification import (
     answer_questions,
     has_entities,
@@ -20,8 +21,10 @@ from regard.evaluation.classification import (
 )
 from regard.evaluation.corrupted_text import (
     denoising_likelihood,
+    detect_replaced,
     masked_likelihood,
     predict_masked,
+    replaced_likelihood,
     span_likelihood,
 )
 from regard.evaluation.forecasting import (
@@ -36,13 +39,13 @@ from regard.evaluation.media import (
     reconstruct_patches,
     transcribe,
 )
-from regard.evaluation.replaced_tokens import detect_replaced, replaced_likelihood
 from regard.evaluation.retrieval import answer_stories, rank_pairs
 from regard.evaluation.task import Card, Task
 from regard.evaluation.translation import reference_likelihood, translate
 from regard.models.base import Model
 from regard.system.errors import ModelError, SettingError, did_you_mean
 
+NEW_TOKENS = 50  # of a language model's continuation
 _LOAD = 'model = regard.load("FOLDER")'
 _CLASSIFY_TEXT = 'regard.load("FOLDER").classify("a text")'
 
@@ -57,7 +60,7 @@ _RANKING_SCORES = _CLASS_SCORES | {"top_5": "top_k:5"}
 
 _TRANSLATE = Task(
     method="translate",
-    answer=answers.translate,
+    answer=of_method("translate"),
     unit="sentences",
     reads=examples.SOURCE_AND_REFERENCE,
     predict={"prediction": translate, "likelihood": reference_likelihood},
@@ -136,7 +139,7 @@ TASKS: dict[str, Task] = {
     ),
     "transcribe": Task(
         method="transcribe",
-        answer=answers.transcribe,
+        answer=of_method("transcribe"),
         reads_media=True,
         unit="recordings",
         reads=examples.TRANSCRIPT,
@@ -170,7 +173,7 @@ TASKS: dict[str, Task] = {
     ),
     "tag": Task(
         method="tag",
-        answer=answers.tag,
+        answer=of_method("tag"),
         unit="sentences",
         reads=examples.TAGGED_WORDS,
         predict={"prediction": tag_words},
@@ -182,7 +185,7 @@ TASKS: dict[str, Task] = {
             "token-classification", "A tagger of words", 'regard.load("FOLDER").tag("a text")'
         ),
     ),
-    "entities": Task(method="entities", answer=answers.entities),
+    "entities": Task(method="entities", answer=of_method("entities")),
     "regress": Task(
         unit="texts",
         reads=examples.RATED_TEXT,
@@ -205,9 +208,13 @@ TASKS: dict[str, Task] = {
         card=Card("text-classification", "A classifier of texts", _CLASSIFY_TEXT),
     ),
     "follows": Task(method="follows", answer=answers.follows),
-    "detect": Task(method="detect", answer=answers.detect),
+    "detect": Task(method="detect", answer=of_method("detect")),
     "fill": Task(method="fill", answer=answers.fill, options=("top",)),
-    "generate": Task(method="generate", answer=answers.generate, options=("truncation",)),
+    "generate": Task(
+        method="generate",
+        answer=of_method("generate", max_new_tokens=NEW_TOKENS),
+        options=("truncation",),
+    ),
     "masked": Task(
         unit="rows",
         reads=examples.TEXT,
@@ -331,12 +338,12 @@ TASKS: dict[str, Task] = {
     ),
     "embed": Task(
         method="embed",
-        answer=answers.embed,
+        answer=of_method("embed"),
         options=("truncation",),
         reads_media=True,
     ),
-    "embed_image": Task(method="embed_image", answer=answers.embed_image, reads_media=True),
-    "embed_text": Task(method="embed_text", answer=answers.embed_text),
+    "embed_image": Task(method="embed_image", answer=of_method("embed_image"), reads_media=True),
+    "embed_text": Task(method="embed_text", answer=of_method("embed_text")),
 }
 
 

@@ -20,8 +20,8 @@ class ExactMatch(Metric):
     name = "exact_match"
     definition = "predictions that equal the reference, without normalization"
 
-    def counts(self, predictions: Sequence[Any], references: Sequence[Any]) -> ArrayLike:
-        return [(p == r, 1) for p, r in zip(predictions, references, strict=True)]
+    def count(self, prediction: Any, reference: Any) -> Sequence[float]:
+        return (prediction == reference, 1)
 
 
 @dataclass(frozen=True)
@@ -53,11 +53,8 @@ class TopKAccuracy(Metric):
     def signature(self) -> str:
         return f"examples whose label is among the first {self.k} predicted classes"
 
-    def counts(self, predictions: Sequence[Sequence[Any]], references: Sequence[Any]) -> ArrayLike:
-        return [
-            (label in list(ranking[: self.k]), 1)
-            for ranking, label in zip(predictions, references, strict=True)
-        ]
+    def count(self, prediction: Sequence[Any], reference: Any) -> Sequence[float]:
+        return (reference in list(prediction[: self.k]), 1)
 
 
 @dataclass(frozen=True)
@@ -93,8 +90,16 @@ class MacroF1(Metric):
         return float(100.0 * np.mean(2 * correct[present] / occurrences[present]))
 
 
+class MicroF1(Metric):
+    """Micro F1: counts are the correct ones, and those that are predicted plus those expected."""
+
+    def score(self, totals: Array) -> float:
+        correct, occurrences = totals
+        return percent(2 * correct, occurrences)
+
+
 @dataclass(frozen=True)
-class BinaryF1(Metric):
+class BinaryF1(MicroF1):
     """Binary F1: that of the positive class, True, of predictions that are True or False.
 
     For classes of very different sizes: whoever never says True has a high accuracy, and 0 here.
@@ -103,19 +108,13 @@ class BinaryF1(Metric):
     name = "binary_f1"
     definition = "F1 of the positive class: 2 × correct / (predicted + labelled)"
 
-    def counts(self, predictions: Sequence[Any], references: Sequence[Any]) -> ArrayLike:
-        return [
-            (bool(p) and bool(r), int(bool(p)) + int(bool(r)))
-            for p, r in zip(predictions, references, strict=True)
-        ]
-
-    def score(self, totals: Array) -> float:
-        correct, occurrences = totals
-        return percent(2 * correct, occurrences)
+    def count(self, prediction: Any, reference: Any) -> Sequence[float]:
+        sides = [bool(prediction), bool(reference)]
+        return (all(sides), sum(sides))
 
 
 @dataclass(frozen=True)
-class EntityF1(Metric):
+class EntityF1(MicroF1):
     """Entity F1, micro-averaged; an example is the list of tags of a sentence.
 
     An entity is right if its first word, its last word and its kind are. seqeval's default mode
@@ -125,19 +124,10 @@ class EntityF1(Metric):
     name = "entity_f1"
     definition = "micro F1 over entities with both ends and the kind right, as conlleval counts"
 
-    def counts(
-        self, predictions: Sequence[Sequence[str]], references: Sequence[Sequence[str]]
-    ) -> ArrayLike:
-        rows = []
-        for tags, labels in zip(predictions, references, strict=True):
-            predicted = set(entity_spans(tags))
-            expected = set(entity_spans(labels))
-            rows.append((len(predicted & expected), len(predicted) + len(expected)))
-        return rows
-
-    def score(self, totals: Array) -> float:
-        correct, occurrences = totals
-        return percent(2 * correct, occurrences)
+    def count(self, prediction: Sequence[str], reference: Sequence[str]) -> Sequence[float]:
+        predicted = set(entity_spans(prediction))
+        expected = set(entity_spans(reference))
+        return (len(predicted & expected), len(predicted) + len(expected))
 
 
 @dataclass(frozen=True)
@@ -147,13 +137,8 @@ class TagAccuracy(Metric):
     name = "tag_accuracy"
     definition = "words whose predicted tag is the label"
 
-    def counts(
-        self, predictions: Sequence[Sequence[str]], references: Sequence[Sequence[str]]
-    ) -> ArrayLike:
-        return [
-            (sum(p == r for p, r in zip(tags, labels, strict=True)), len(labels))
-            for tags, labels in zip(predictions, references, strict=True)
-        ]
+    def count(self, prediction: Sequence[str], reference: Sequence[str]) -> Sequence[float]:
+        return (sum(p == r for p, r in zip(prediction, reference, strict=True)), len(reference))
 
 
 def entity_spans(tags: Sequence[str]) -> list[tuple[int, int, str]]:

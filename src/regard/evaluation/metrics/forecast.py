@@ -9,7 +9,7 @@ from typing import Any, TypeAlias
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from regard.evaluation.metrics.metric import Array, Metric
+from regard.evaluation.metrics.metric import Metric
 from regard.evaluation.metrics.regression import ErrorMetric
 
 # Levels, and a forecast for each of them: [..., levels].
@@ -33,10 +33,13 @@ class QuantileLoss(ErrorMetric):
     name = "quantile_loss"
     definition = "mean of max(q (y − ŷ), (q − 1) (y − ŷ)) over the levels q"
 
-    def counts(
-        self, predictions: Sequence[QuantileForecast], references: Sequence[ArrayLike]
-    ) -> ArrayLike:
-        return [_pinball(*one, reference) for one, reference in _pairs(predictions, references)]
+    def count(self, prediction: QuantileForecast, reference: ArrayLike) -> Sequence[float]:
+        levels = np.array(prediction[0])
+        forecast = prediction[1]
+        error = np.asarray(reference, np.float64)[..., None] - forecast
+        losses = np.maximum(levels * error, (levels - 1) * error)
+        has_value = ~np.isnan(losses)
+        return (float(losses[has_value].sum()), float(has_value.sum()))
 
 
 @dataclass(frozen=True)
@@ -47,28 +50,9 @@ class Coverage(Metric):
     name = "coverage"
     definition = "share of values from the lowest quantile to the highest"
 
-    def counts(
-        self, predictions: Sequence[QuantileForecast], references: Sequence[ArrayLike]
-    ) -> ArrayLike:
-        return [_covered(*one, reference) for one, reference in _pairs(predictions, references)]
-
-
-def _pairs(
-    predictions: Sequence[QuantileForecast], references: Sequence[ArrayLike]
-) -> list[tuple[QuantileForecast, Array]]:
-    arrays = [np.asarray(reference, np.float64) for reference in references]
-    return list(zip(predictions, arrays, strict=True))
-
-
-def _pinball(levels: Sequence[float], forecast: NDArray[Any], reference: Array) -> list[float]:
-    error = reference[..., None] - forecast
-    level = np.array(levels)
-    losses = np.maximum(level * error, (level - 1) * error)
-    has_value = ~np.isnan(losses)
-    return [float(losses[has_value].sum()), float(has_value.sum())]
-
-
-def _covered(levels: Sequence[float], forecast: NDArray[Any], reference: Array) -> list[float]:
-    # A comparison with NaN is false, and a missing value is not counted below either.
-    inside = (reference >= forecast[..., 0]) & (reference <= forecast[..., -1])
-    return [float(inside.sum()), float((~np.isnan(reference)).sum())]
+    def count(self, prediction: QuantileForecast, reference: ArrayLike) -> Sequence[float]:
+        forecast = prediction[1]
+        values = np.asarray(reference, np.float64)
+        # A comparison with NaN is false, and a missing value is not counted below either.
+        inside = (values >= forecast[..., 0]) & (values <= forecast[..., -1])
+        return (float(inside.sum()), float((~np.isnan(values)).sum()))

@@ -42,9 +42,13 @@ class Metric(ABC):
         """How it is computed: only scores with equal signatures can be compared."""
         return self.definition
 
-    @abstractmethod
     def counts(self, predictions: Sequence[Any], references: Sequence[Any]) -> ArrayLike:
         """A row of numbers for each example, whose sums over examples determine the score."""
+        return [self.count(*pair) for pair in zip(predictions, references, strict=True)]
+
+    def count(self, prediction: Any, reference: Any) -> Sequence[float]:
+        """The row of one example, where it does not depend on the others."""
+        raise NotImplementedError
 
     def score(self, totals: Array) -> float:
         """The score from the sum of the statistics over examples: a share of a total."""

@@ -6,7 +6,6 @@ import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from numpy.typing import ArrayLike
 from torch import Tensor
 
 from regard.evaluation.metrics.metric import Array, Metric, ratio
@@ -23,14 +22,8 @@ class LikelihoodMetric(Metric):
     greater_is_better = False
     unit = ""
 
-    def counts(
-        self, predictions: Sequence[tuple[float, int]], references: Sequence[str | int]
-    ) -> ArrayLike:
-        rows = []
-        for (nll, tokens), text in zip(predictions, references, strict=True):
-            characters = len(text) if isinstance(text, str) else text
-            rows.append((nll, tokens, characters))
-        return rows
+    def count(self, prediction: tuple[float, int], reference: str | int) -> Sequence[float]:
+        return (*prediction, len(reference) if isinstance(reference, str) else reference)
 
 
 @dataclass(frozen=True)

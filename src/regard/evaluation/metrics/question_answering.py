@@ -8,8 +8,6 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from numpy.typing import ArrayLike
-
 from regard.evaluation.metrics.metric import Metric
 
 
@@ -23,16 +21,10 @@ class AnswerMetric(Metric):
     def compare(self, predicted: list[str], expected: list[str]) -> float:
         """From 0 to 1, from the words of the normalized answers."""
 
-    def counts(
-        self, predictions: Sequence[str], references: Sequence[str | Sequence[str]]
-    ) -> ArrayLike:
-        rows = []
-        for prediction, reference in zip(predictions, references, strict=True):
-            answers = [reference] if isinstance(reference, str) else reference
-            words = normalize_answer(prediction)
-            best = max(self.compare(words, normalize_answer(answer)) for answer in answers)
-            rows.append((best, 1))
-        return rows
+    def count(self, prediction: str, reference: str | Sequence[str]) -> Sequence[float]:
+        answers = [reference] if isinstance(reference, str) else reference
+        words = normalize_answer(prediction)
+        return (max(self.compare(words, normalize_answer(answer)) for answer in answers), 1)
 
 
 @dataclass(frozen=True)

@@ -8,8 +8,6 @@ from dataclasses import dataclass
 from importlib import metadata
 from typing import Any
 
-from numpy.typing import ArrayLike
-
 from regard.evaluation.metrics.metric import Metric
 from regard.system.errors import SettingError, did_you_mean
 
@@ -42,13 +40,9 @@ class Rouge(Metric):
             f"tokens [a-z0-9]+, stemmer {self.stemmer}"
         )
 
-    def counts(self, predictions: Sequence[str], references: Sequence[str]) -> ArrayLike:
-        scorer = _scorer(self.kind, self.stemmer)
-        rows = []
-        for prediction, reference in zip(predictions, references, strict=True):
-            rouge = scorer.score(reference, prediction)
-            rows.append((rouge[self.kind].fmeasure, 1))
-        return rows
+    def count(self, prediction: str, reference: str) -> Sequence[float]:
+        rouge = _scorer(self.kind, self.stemmer).score(reference, prediction)
+        return (rouge[self.kind].fmeasure, 1)
 
 
 @functools.cache

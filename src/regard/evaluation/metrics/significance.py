@@ -9,7 +9,6 @@ from typing import Any
 import numpy as np
 
 from regard.evaluation.metrics.metric import Array, Metric, check_lengths
-from regard.system.errors import DataError
 
 TRIALS = 10_000
 
@@ -48,10 +47,9 @@ def approximate_randomization(
     If the systems are equally good, nothing changes when the predictions for an example are
     swapped. The p-value is the share of random swaps with a difference as large. It is two-sided.
     """
-    _check_shapes(first, second)
     first_totals = first.sum(axis=0)
     second_totals = second.sum(axis=0)
-    difference = _difference(metric, first_totals, second_totals)
+    difference = metric.score(second_totals) - metric.score(first_totals)
     threshold = abs(difference) * (1.0 - ROUNDING)
     rng = np.random.default_rng(seed)
     change = second - first  # of the first system's statistics, by swapping an example
@@ -59,26 +57,10 @@ def approximate_randomization(
     for _ in range(trials):
         swapped = rng.integers(2, size=len(change), dtype=np.int8)
         moved = swapped @ change
-        trial = _difference(metric, first_totals + moved, second_totals - moved)
+        trial = metric.score(second_totals - moved) - metric.score(first_totals + moved)
         as_large += abs(trial) >= threshold
-    return PairedTest(difference, _p_value(as_large, trials))
-
-
-def _difference(metric: Metric, first: Array, second: Array) -> float:
-    return metric.score(second) - metric.score(first)
-
-
-def _p_value(as_extreme: int, trials: int) -> float:
     # The observed outcome is one of the possible ones; without it, p could be 0.
-    return (as_extreme + 1) / (trials + 1)
-
-
-def _check_shapes(first: Array, second: Array) -> None:
-    if first.shape != second.shape:
-        raise DataError(
-            f"statistics of shapes {first.shape} and {second.shape} are not paired",
-            "compute both with `system_statistics`",
-        )
+    return PairedTest(difference, (as_large + 1) / (trials + 1))
 
 
 RESAMPLES = 1000

@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-from abc import abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
 from importlib import metadata
-from typing import Any
-
-from numpy.typing import ArrayLike
+from typing import Any, ClassVar
 
 from regard.evaluation.metrics.metric import Array, Metric
 from regard.system.errors import SettingError
@@ -22,18 +19,20 @@ class ErrorRate(Metric):
 
     greater_is_better = False
 
-    @abstractmethod
-    def align(self, reference: str, prediction: str) -> Any:
-        """The alignment by jiwer, with its counts of edits."""
+    units: ClassVar[str]  # of the texts: words or characters
 
-    def counts(self, predictions: Sequence[str], references: Sequence[str]) -> ArrayLike:
-        rows = []
-        for prediction, reference in zip(predictions, references, strict=True):
-            edits = self.align(reference, prediction)
-            matched = edits.hits + edits.substitutions
-            errors = edits.substitutions + edits.deletions + edits.insertions
-            rows.append((errors, matched + edits.deletions))
-        return rows
+    def __post_init__(self) -> None:
+        _import_jiwer(self.name)  # refuses a missing package before anything is decoded
+
+    def signature(self) -> str:
+        return f"jiwer {metadata.version('jiwer')}: edits / {self.definition}"
+
+    def count(self, prediction: str, reference: str) -> Sequence[float]:
+        align = getattr(_import_jiwer(self.name), f"process_{self.units}")
+        edits = align(reference, prediction)
+        matched = edits.hits + edits.substitutions
+        errors = edits.substitutions + edits.deletions + edits.insertions
+        return (errors, matched + edits.deletions)
 
     def score(self, totals: Array) -> float:
         errors, units = totals
@@ -46,16 +45,8 @@ class WordErrorRate(ErrorRate):
     """Word error rate."""
 
     name = "wer"
-
-    def __post_init__(self) -> None:
-        _import_jiwer(self.name)  # refuses a missing package before anything is decoded
-
-    def signature(self) -> str:
-        version = metadata.version("jiwer")
-        return f"jiwer {version}: edits / words of the references, without normalization"
-
-    def align(self, reference: str, prediction: str) -> Any:
-        return _import_jiwer(self.name).process_words(reference, prediction)
+    units = "words"
+    definition = "words of the references, without normalization"
 
 
 @dataclass(frozen=True)
@@ -63,16 +54,8 @@ class CharacterErrorRate(ErrorRate):
     """Character error rate; spaces count as characters."""
 
     name = "cer"
-
-    def __post_init__(self) -> None:
-        _import_jiwer(self.name)
-
-    def signature(self) -> str:
-        version = metadata.version("jiwer")
-        return f"jiwer {version}: edits / characters of the references, with spaces"
-
-    def align(self, reference: str, prediction: str) -> Any:
-        return _import_jiwer(self.name).process_characters(reference, prediction)
+    units = "characters"
+    definition = "characters of the references, with spaces"
 
 
 def _import_jiwer(name: str) -> Any:

@@ -20,8 +20,8 @@ from regard import spec
 from regard.core.frontends.embedding import Embedding
 from regard.core.heads.head import LMHead
 from regard.data.text_corruption import MaskingRates
+from regard.evaluation.corrupted_text import GENERATOR
 from regard.evaluation.metrics.perplexity import perplexity
-from regard.evaluation.replaced_tokens import GENERATOR
 from regard.families import folder as folders
 from regard.models import Model, TextEncoder
 from regard.models.loading import load
