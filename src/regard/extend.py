@@ -9,7 +9,7 @@ from __future__ import annotations
 from regard.core.attention import Mixer
 from regard.core.context import Context
 from regard.core.masks.attention_mask import AttentionMask, ScoreBias
-from regard.core.masks.mask import MaskPattern
+from regard.core.masks.mask import Call, MaskPattern
 from regard.core.mixers.explicit_attention import ExplicitAttention
 from regard.core.positions.position_terms import PositionTerms, StackPosition
 from regard.evaluation.metrics.metric import Metric
@@ -22,6 +22,7 @@ from regard.training.setup import DataSource
 
 __all__ = [
     "AttentionMask",
+    "Call",
     "CausalLM",
     "Context",
     "DataSource",

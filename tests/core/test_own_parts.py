@@ -17,9 +17,10 @@ from regard import LanguageModel, load, spec
 from regard.builder import build
 from regard.core.context import Context
 from regard.core.masks.attention_mask import AttentionMask, ScoreBias
+from regard.core.masks.mask import Call
 from regard.core.mixers.explicit_attention import ExplicitAttention
 from regard.core.mixers.scaled_dot_product_attention import attention_weights
-from regard.core.positions.position_terms import PositionTerms
+from regard.core.positions.position_terms import PositionTerms, StackPosition
 from regard.core.positions.relative_position import alibi_slopes
 from regard.core.probe import Probe
 from regard.decode.batch_decoding import DecodingSettings, SpecialTokens, decode
@@ -82,12 +83,12 @@ class OwnAlibi:
         return OwnAlibiBias(sizes.heads)
 
 
-class OwnAlibiBias(nn.Module):
+class OwnAlibiBias(StackPosition):
     def __init__(self, heads: int) -> None:
         super().__init__()
         self.slopes = alibi_slopes(heads)
 
-    def terms(self, mask: AttentionMask, ids: Tensor, length: int) -> PositionTerms:
+    def terms(self, mask: AttentionMask, ids: Tensor, call: Call) -> PositionTerms:
         distance = (mask.queries[:, None] - mask.keys).abs()  # [T, S]
         return PositionTerms(ids, bias=ScoreBias(-(self.slopes[:, None, None] * distance)[None]))
 
@@ -220,114 +221,12 @@ class Returns:
         return self.module
 
 
-class OwnKernel(OwnSoftmaxAttention):
-    """Softmax attention, whose mixed values are changed."""
-
-    def __init__(self, change: Callable[[Tensor], Any]) -> None:
-        super().__init__(1.0)
-        self.change = change
-
-    def forward(self, *arguments: Any) -> Any:
-        return self.change(super().forward(*arguments))
-
-
-class OwnTerms(nn.Module):
-    """A position whose terms are what a test gives it."""
-
-    def __init__(self, terms: Callable[[Tensor], Any]) -> None:
-        super().__init__()
-        self.make = terms
-
-    def terms(self, mask: AttentionMask, ids: Tensor, length: int) -> Any:
-        return self.make(ids)
-
-
-class NoCache(OwnSoftmaxAttention):
-    start = None  # type: ignore[assignment]
-
-
-class FewArguments(OwnSoftmaxAttention):
-    def forward(self, q: Tensor, k: Tensor, v: Tensor) -> Tensor:  # type: ignore[override]
-        return q
-
-
-@pytest.mark.parametrize(
-    ("module", "words"),
-    [
-        (None, r"Returns.build returned None, not an nn.Module\n.*an nn.Module"),
-        (nn.Linear, r"returned a type, not an nn.Module"),
-        (lambda *_: None, r"returned a function, not an nn.Module"),
-        (nn.Linear(2, 2), r"returned a Linear, which has no forward\(q, k, v, mask(.|\n)*Explicit"),
-        (FewArguments(1.0), r"a FewArguments, which has no forward\(q, k, v, mask"),
-        (NoCache(1.0), r"a NoCache, which has no start\(like, rows"),
-    ],
-)
-def test_a_mixer_that_builds_no_kernel(module: Any, words: str) -> None:
-    with pytest.raises(ModelError, match=words):
-        build(decoder(Returns(module)))
-
-
-@pytest.mark.parametrize(
-    ("module", "words"),
-    [
-        (None, r"Returns.build returned None, not an nn.Module"),
-        (
-            nn.Linear(2, 2),
-            r"a Linear, which has no terms\(mask, ids, length\)\n.*define this method",
-        ),
-    ],
-)
-def test_a_part_that_builds_no_position(module: Any, words: str) -> None:
-    with pytest.raises(ModelError, match=words):
-        build(decoder(Cosine(), position=Returns(module)))
-
-
-@pytest.mark.parametrize(
-    ("change", "words"),
-    [
-        (lambda out: None, r"OwnKernel returned None for queries"),
-        (lambda out: (out, out), r"OwnKernel returned a tuple"),
-        (lambda out: out[..., :3], r"returned a tensor of \(2, 4, 7, 3\)(.|\n)*of \(2, 4, 7, 5\)"),
-        (lambda out: out.transpose(1, 2), r"returned a tensor of \(2, 7, 4, 5\)"),
-        (lambda out: out.sum(), r"returned a tensor of \(\)"),
-    ],
-)
-def test_mixed_values_of_another_shape(change: Callable[[Tensor], Any], words: str) -> None:
-    model = build(decoder(Returns(OwnKernel(change))))
-    with pytest.raises(ModelError, match=words):
-        model(torch.randint(VOCABULARY, (2, 7)))
-
-
-@pytest.mark.parametrize(
-    ("terms", "words"),
-    [
-        (lambda ids: None, r"OwnTerms.terms returned a NoneType, not PositionTerms"),
-        (lambda ids: ids, r"returned a Tensor, not PositionTerms"),
-        (
-            lambda ids: PositionTerms(ids, bias=ScoreBias(torch.zeros(1, 4, 3, 3))),
-            r"a bias of \(1, 4, 3, 3\) for 7 queries and 7 keys",
-        ),
-        (
-            lambda ids: PositionTerms(ids, bias=ScoreBias(torch.zeros(7, 7))),
-            r"a bias of \(7, 7\) for 7 queries(.|\n)*\[1, heads, queries, keys\]",
-        ),
-    ],
-)
-def test_terms_of_another_kind(terms: Callable[[Tensor], Any], words: str) -> None:
-    model = build(decoder(Cosine(), position=Returns(OwnTerms(terms))))
-    with pytest.raises(ModelError, match=words):
-        model(torch.randint(VOCABULARY, (2, 7)))
-
-
-def test_build_takes_the_sizes() -> None:
-    own: Any = dataclass(frozen=True)(
-        type("OwnMixer", (), {"dropout": 0.0, "build": lambda self: None})
-    )
-    with pytest.raises(
-        ModelError,
-        match=r"OwnMixer.build does not accept the argument `sizes`(.|\n)*AttentionSizes",
-    ):
-        build(decoder(own()))
+@pytest.mark.parametrize("built", [None, nn.Linear(2, 2), OwnSoftmaxAttention], ids=str)
+def test_what_builds_no_mixer_and_no_position(built: Any) -> None:
+    with pytest.raises(ModelError, match=r"Returns.build returned .*, not a Mixer\n.*extend.Mixer"):
+        build(decoder(Returns(built)))
+    with pytest.raises(ModelError, match="not a StackPosition"):
+        build(decoder(Cosine(), position=Returns(built)))
 
 
 def test_a_class_is_no_part() -> None:
@@ -376,29 +275,3 @@ def test_a_name_of_the_package_is_refused() -> None:
 def test_what_json_has_not_is_refused() -> None:
     with pytest.raises(ModelError, match="cannot be written to JSON"):
         spec.to_dict(replace(Cosine(), start=torch.tensor(5.0)))  # type: ignore[arg-type]
-
-
-class MeanOfValues(nn.Module):
-    """A kernel without weights and without a cache."""
-
-    def forward(
-        self, q: Tensor, k: Tensor, v: Tensor, mask: Any, bias: Any = None, cache: Any = None
-    ) -> Tensor:
-        groups = q.shape[1] // v.shape[1]
-        return v.mean(2, keepdim=True).repeat_interleave(groups, 1).expand(*q.shape[:3], -1)
-
-
-@dataclass(frozen=True)
-class Mean:
-    dropout: float = 0.0
-
-    def build(self, sizes: spec.AttentionSizes) -> nn.Module:
-        return MeanOfValues()
-
-
-def test_what_a_kernel_lacks_is_named_when_it_is_needed() -> None:
-    model = build(decoder(Mean())).eval()
-    tokens = torch.randint(VOCABULARY, (1, 4))
-    assert model(tokens)[0].shape == (1, 4, 16)
-    with pytest.raises(ModelError, match=r"(?s)no method `start`.*ExplicitAttention"):
-        model.start(model.encode(tokens), capacity=2)

@@ -10,10 +10,11 @@ from typing import Any
 import pytest
 import torch
 from test_calls import CASES, Inputs, quiet, without_padding
-from torch import Tensor, nn
+from torch import Tensor
 
 import zoo
 from regard import build, spec
+from regard.core.attention import Mixer
 from regard.core.context import Context
 from regard.core.probe import Probe
 from regard.families.decoders import gpt2
@@ -136,7 +137,7 @@ def test_each_is_asked_for_by_itself_and_has_gradients(tmp_path: Path) -> None:
     torch.testing.assert_close(sums, torch.ones_like(sums))
 
 
-class Mean(nn.Module):
+class Mean(Mixer):
     """A kernel that gives no weights: the mean of the values so far."""
 
     def forward(self, q: Tensor, k: Tensor, v: Tensor, *more: Any) -> Tensor:

@@ -8,8 +8,7 @@ from typing import NamedTuple, assert_never
 from torch import nn
 
 from regard import spec
-from regard.builder.own_parts import build_own_kernel
-from regard.builder.positions import build_layer_position
+from regard.builder.positions import build_layer_position, built_as
 from regard.core import attention, linear, projection, stack
 from regard.core.caches import segment_memory
 from regard.core.mixers import (
@@ -127,7 +126,7 @@ def _output_projection(part: spec.Attention, d_model: int) -> linear.Linear:
     return linear.Linear(part.heads * part.d_v, d_model, bias="o" in part.bias)
 
 
-def _scale(part: spec.Attention, position: position_terms.AnyPosition | None) -> float:
+def _scale(part: spec.Attention, position: position_terms.StackPosition | None) -> float:
     """1/√d_k unless the spec says otherwise; positions that add terms to q·k count in it."""
     if part.scale is not None:
         return part.scale
@@ -176,7 +175,7 @@ def _mixer(
             return _lsh_attention(part, part.mixer, scale)
         case _:
             sizes = spec.AttentionSizes(part.heads, part.key_heads, part.d_k, part.d_v, scale)
-            return build_own_kernel(part.mixer, sizes)
+            return built_as(attention.Mixer, part.mixer, sizes)
 
 
 def _features(

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from typing import assert_never
+from typing import TypeVar, assert_never
 
 from torch import Tensor
 
 from regard import spec
 from regard.builder.norms import build_norm
-from regard.builder.own_parts import build_own_position
 from regard.core.positions import position_terms, relative_position, rotary
 from regard.system.errors import ModelError
+
+B = TypeVar("B")
 
 
 def position_sizes(block: spec.Block, d_model: int) -> spec.PositionSizes:
@@ -28,7 +29,7 @@ def position_sizes(block: spec.Block, d_model: int) -> spec.PositionSizes:
 
 def build_stack_position(
     part: spec.StackPosition | None, sizes: spec.PositionSizes
-) -> position_terms.AnyPosition | None:
+) -> position_terms.StackPosition | None:
     match part:
         case None | spec.RelativeKeys() | spec.RelativeSinusoids():
             return None  # the last two have weights in each layer: see build_layer_position
@@ -58,7 +59,22 @@ def build_stack_position(
             normed = build_norm(table_norm, d_model) if table_norm else None
             return relative_position.Disentangled(d_model, distance, buckets, both, normed, dropout)
         case _:
-            return build_own_position(part, sizes)
+            return built_as(position_terms.StackPosition, part, sizes)
+
+
+def built_as(
+    kind: type[B],
+    part: spec.BuildsAttention | spec.BuildsPosition,
+    sizes: spec.AttentionSizes | spec.PositionSizes,
+) -> B:
+    """What a part from outside the package builds, which must be a module of this kind."""
+    built = part.build(sizes)  # type: ignore[arg-type]
+    if not isinstance(built, kind):
+        raise ModelError(
+            f"{type(part).__name__}.build returned {type(built).__name__}, not a {kind.__name__}",
+            f"derive what it builds from regard.extend.{kind.__name__}",
+        )
+    return built
 
 
 def build_layer_position(

@@ -34,33 +34,24 @@ def build_stack(part: spec.Stack, d_model: int) -> stack.Stack:
     layer_types = [layer.type for layer in layers]
     blocks = [_block(part.blocks[i], layers[i]) for i in part.unique_layers]
     final = build_block_norm(part.final, part.width(d_model)) if part.final else None
-    dropout = part.dropout
+    parts = stack.StackParts(blocks, layer_types, final, part.dropout)
     match part.scheme:
         case spec.Plain(layer_drop):
-            return stack.Stack(blocks, layer_types, final, dropout=dropout, layer_drop=layer_drop)
+            return stack.Stack(parts, layer_drop=layer_drop)
         case spec.Shared():
-            return stack.Stack(blocks, layer_types, final, dropout=dropout)
+            return stack.Stack(parts)
         case spec.Segments() as segments:
-            return stack.Stack(
-                blocks, layer_types, final, dropout=dropout, segment_length=segments.length
-            )
+            return stack.Stack(parts, segment_length=segments.length)
         case spec.Reversible(gives):
-            return reversible.ReversibleStack(blocks, layer_types, final, gives, dropout=dropout)
-        case spec.Universal(timing, halts, least, cost):
-            universal = universal_transformer.Universal(
-                d_model, timing=timing, halts=halts, least=least, cost=cost
-            )
-            return universal_transformer.UniversalStack(
-                blocks, layer_types, final, universal, dropout=dropout
-            )
+            return reversible.ReversibleStack(parts, gives)
+        case spec.Universal() as universal:
+            signals = universal_transformer.Universal(universal, d_model)
+            return universal_transformer.UniversalStack(parts, signals)
         case spec.ConvLayer() as convolution:
-            layer = _conv_layer(convolution, d_model)
-            return conv_layer.ConvStack(blocks, layer_types, final, layer, dropout=dropout)
+            return conv_layer.ConvStack(parts, _conv_layer(convolution, d_model))
         case spec.Stages() as stages:
             merges = _patch_merging(stages, d_model)
-            return shifted_window_attention.StagedStack(
-                blocks, layer_types, final, stages.depths, merges, dropout=dropout
-            )
+            return shifted_window_attention.StagedStack(parts, stages.depths, merges)
         case _:
             assert_never(part.scheme)
 

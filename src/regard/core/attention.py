@@ -6,7 +6,7 @@ from typing import cast
 
 from torch import Tensor, nn
 
-from regard.core.caches.kv_cache import NO_CACHE, Cache, CrossKV
+from regard.core.caches.kv_cache import NO_CACHE, Cache, CrossKV, start_kv_cache
 from regard.core.context import LayerContext
 from regard.core.linear import Linear, dimensions
 from regard.core.masks.attention_mask import AttentionMask, ScoreBias
@@ -57,7 +57,7 @@ class Mixer(nn.Module):
     ) -> Cache:
         """An empty cache for `rows` sequences of at most `capacity` tokens; `shape` is
         (G, K, E)."""
-        raise AssertionError(f"{type(self).__name__} has no KV cache")
+        return start_kv_cache(like, rows, capacity, shape, max_lookback)
 
 
 class Attention(nn.Module):

@@ -24,7 +24,6 @@ Edit = Callable[[Tensor], Tensor]
 PARTS = ("weights", "q", "k", "v")  # what can be asked of a recorded attention
 
 
-@runtime_checkable
 class HasWeights(Protocol):
     """An attention kernel that can give its weights."""
 

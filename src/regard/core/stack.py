@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import cached_property
-from typing import Any, NamedTuple, cast
+from typing import NamedTuple, cast
 
 import torch
 from torch import Tensor, nn
@@ -17,7 +17,7 @@ from regard.core.encoder_output import EncoderOutput, cross_attention_mask
 from regard.core.masks.attention_mask import AttentionMask, first_token
 from regard.core.masks.mask import Call, MaskPattern
 from regard.core.norm import Norm, normalize
-from regard.core.positions.position_terms import AnyPosition, PositionTerms, position_terms
+from regard.core.positions.position_terms import PositionTerms, StackPosition
 from regard.core.probe import HasHeads
 from regard.core.side import Side
 from regard.system.errors import ModelError
@@ -28,7 +28,7 @@ class LayerType(NamedTuple):
     self-attention, and the position that acts inside it (RoPE, ALiBi, T5's bias)."""
 
     pattern: MaskPattern
-    position: AnyPosition | None = None
+    position: StackPosition | None = None
 
 
 class LayerInputs(NamedTuple):
@@ -41,36 +41,38 @@ class LayerInputs(NamedTuple):
     padding_mask: Tensor | None = None  # [B, T] of the new positions, True at tokens
 
 
+class StackParts(NamedTuple):
+    """What every stack is made of. `layer_types` has one type a layer, the same object where they
+    are alike. Fewer blocks than layers are shared by consecutive ones (ALBERT, Universal
+    Transformer)."""
+
+    blocks: Sequence[AnyBlock]
+    layer_types: Sequence[LayerType]
+    final_norm: Norm | None
+    dropout: float  # after it
+
+
 class Stack(Side):
     """A Transformer stack: blocks one after the other, and a final norm if there is one.
 
-    `layer_types` has one type a layer, the same object where they are alike. Fewer blocks than
-    layers are shared by consecutive ones (ALBERT, Universal Transformer). `segment_length` is how
-    many positions of the segments before are remembered (Transformer-XL). With
-    `activation_checkpointing`, activations are recomputed in the backward pass.
+    `segment_length` is how many positions of the segments before are remembered (Transformer-XL).
+    With `activation_checkpointing`, activations are recomputed in the backward pass.
     """
 
     def __init__(
-        self,
-        blocks: Sequence[AnyBlock],
-        layer_types: Sequence[LayerType],
-        final_norm: Norm | None,
-        *,
-        dropout: float = 0.0,
-        segment_length: int | None = None,
-        layer_drop: float = 0.0,
+        self, parts: StackParts, *, segment_length: int | None = None, layer_drop: float = 0.0
     ) -> None:
         super().__init__()
-        self.blocks = nn.ModuleList(blocks)
-        self.layers = len(layer_types)
-        self.layer_types = list(layer_types)
-        first = {id(kind): number for number, kind in reversed([*enumerate(layer_types)])}
+        self.blocks = nn.ModuleList(parts.blocks)
+        self.layers = len(parts.layer_types)
+        self.layer_types = list(parts.layer_types)
+        first = {id(kind): number for number, kind in reversed([*enumerate(self.layer_types)])}
         # Of each layer, the first one of its type.
-        self.first_alike = [first[id(kind)] for kind in layer_types]
-        positions: dict[int, Any] = {id(kind.position): kind.position for kind in layer_types}
-        self.final_norm = final_norm
+        self.first_alike = [first[id(kind)] for kind in self.layer_types]
+        positions = {id(kind.position): kind.position for kind in self.layer_types}
+        self.final_norm = parts.final_norm
         self.positions = nn.ModuleList(part for part in positions.values() if part is not None)
-        self.dropout = Dropout(dropout)
+        self.dropout = Dropout(parts.dropout)
         self.segment_length = segment_length
         self.layer_drop = LayerDrop(layer_drop) if layer_drop else None
         self.activation_checkpointing = False
@@ -95,12 +97,17 @@ class Stack(Side):
         to the `memory` of an encoder, or to its keys and values in the context's caches."""
         context = context or Context()
         inputs = self.layer_inputs(x, padding_mask, context, memory)
-        x = context.probe.through("embedded", in_autocast_dtype(x))
+        x = context.probe.through("embedded", self.residual_dtype(x))
+        x = self.apply_blocks(x, inputs, context)
+        return context.probe.through("output", self.finish(x, inputs[0].padding_mask))
+
+    def apply_blocks(self, x: Tensor, inputs: Sequence[LayerInputs], context: Context) -> Tensor:
+        """All layers, one after the other: x [B, T, D] → [B, T, D]."""
         for number in range(self.layers):
             layer = context.layer(number)
             x = self.apply_block(number, x, inputs[number], layer)
             x = context.layer_done(layer, x)
-        return context.probe.through("output", self.finish(x, inputs[0].padding_mask))
+        return x
 
     def apply_block(
         self, number: int, x: Tensor, inputs: LayerInputs, context: LayerContext
@@ -122,6 +129,14 @@ class Stack(Side):
         """The block that is applied as layer `number`."""
         # As many blocks as layers, or fewer, each for consecutive ones.
         return cast(AnyBlock, self.blocks[number * len(self.blocks) // self.layers])
+
+    def residual_dtype(self, x: Tensor) -> Tensor:
+        """In mixed precision the residual stream is bf16 like its summands: half as much goes to
+        and from memory. (In fp16 it could overflow.)"""
+        kind = x.device.type
+        if x.dtype != torch.float32 or not torch.is_autocast_enabled(kind):
+            return x
+        return x.to(torch.bfloat16) if torch.get_autocast_dtype(kind) == torch.bfloat16 else x
 
     def residual_stream(self, embedded: Tensor) -> Tensor:
         """The input of the first block, from the embeddings."""
@@ -156,7 +171,8 @@ class Stack(Side):
             if number > 0:  # other caches may hold other keys
                 axes = context.axes(x, number)
             mask = AttentionMask.lay(pattern, call, axes)
-            terms = position_terms(position, mask, _position_ids(mask, call, pattern), call)
+            ids = _position_ids(mask, call, pattern)
+            terms = PositionTerms(ids) if position is None else position.terms(mask, ids, call)
             self.block(number).prepare(mask, terms, memory_mask)
             inputs.append(LayerInputs(mask, terms, memory, memory_mask, token_mask))
         return inputs
@@ -204,7 +220,7 @@ class Stack(Side):
     # ------------------------------------------------------------------ what others ask
 
     @property
-    def position(self) -> AnyPosition | None:
+    def position(self) -> StackPosition | None:
         """What acts inside the attention of the first layer."""
         return self.layer_types[0].position
 
@@ -256,14 +272,3 @@ def _position_ids(mask: AttentionMask, call: Call, pattern: MaskPattern) -> Tens
     if call.padding_mask is None or not pattern.causal:
         return mask.queries
     return (mask.queries - first_token(call.padding_mask)).clamp_min(0)
-
-
-def in_autocast_dtype(x: Tensor) -> Tensor:
-    """In mixed precision the residual stream is bf16 like its summands: half as much goes to and
-    from memory. (In fp16 it could overflow.)"""
-    kind = x.device.type
-    if x.dtype != torch.float32 or not torch.is_autocast_enabled(kind):
-        return x
-    if torch.get_autocast_dtype(kind) != torch.bfloat16:
-        return x
-    return x.to(torch.bfloat16)

@@ -151,7 +151,7 @@ def _encodings(model: Inspectable, length: int, stack: str | None) -> PositionEn
     if concatenated is not None:
         what = f"sinusoidal vectors concatenated with the embeddings at the input of the {name}"
         return _of_vectors(what, concatenated.rows(length)[:length].float())
-    if isinstance(part, UniversalStack) and part.universal.timing:
+    if isinstance(part, UniversalStack) and part.universal.spec.timing:
         vectors = sinusoids(numbers, part.universal.d_model, "halves", 10_000.0).float()
         return _of_vectors(f"sinusoidal vectors added at each step of the {name}", vectors)
     of_layers = [attention.position for attention in self_attentions(part)]

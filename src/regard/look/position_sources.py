@@ -34,7 +34,7 @@ def has_positions(model: CoreModel, stack: str) -> bool:
         return True
     if isinstance(part.position, Rope | T5Bias | Alibi | Disentangled):
         return True
-    if isinstance(part, UniversalStack) and part.universal.timing:
+    if isinstance(part, UniversalStack) and part.universal.spec.timing:
         return True
     return any(
         isinstance(attention.position, RelativeScores) for attention in self_attentions(part)

@@ -15,10 +15,11 @@ from torch import Tensor
 from torch.nn import functional
 
 from regard import spec as kinds
+from regard.core.attention import Mixer
 from regard.core.context import Context
 from regard.core.frontends.series_patches import SeriesPatches
 from regard.core.output import OutputOptions
-from regard.core.probe import NO_PROBE, AttentionCall, HasWeights, NullProbe, Probe
+from regard.core.probe import NO_PROBE, AttentionCall, NullProbe, Probe
 from regard.core.stack import Stack
 from regard.core.stacks.reversible import ReversibleStack
 from regard.families import folder as folders
@@ -279,7 +280,7 @@ class RecordedOutputs:
 def _weights(calls: dict[str, AttentionCall], name: str) -> Tensor:
     """The attention weights [B, H, T, S] of one layer, computed from the recorded arguments."""
     call = calls[name]
-    if not isinstance(call.mixer, HasWeights):
+    if type(call.mixer).weights is Mixer.weights:
         raise SettingError(
             f"{type(call.mixer).__name__} ({name}) does not compute attention weights",
             "remove output_attentions, or add a method `weights` to the kernel",

@@ -175,8 +175,8 @@ class AttentionSizes(NamedTuple):
 class BuildsAttention(Protocol):
     """Protocol of custom mixers: a frozen dataclass whose `build` returns the attention module.
 
-    The module has the signature of `core.attention.Mixer`. `core.explicit_attention` has a base
-    class for such modules, `ExplicitAttention`.
+    The module is a `core.attention.Mixer`, of which `core.mixers.explicit_attention` has a simple
+    kind, `ExplicitAttention`.
     """
 
     @property

@@ -252,7 +252,7 @@ class PositionSizes(NamedTuple):
 class BuildsPosition(Protocol):
     """Protocol of custom positions inside attention: a frozen dataclass whose `build` returns one.
 
-    What it returns has the method of `core.position_terms.Position`.
+    What it returns is a `core.position_terms.StackPosition`.
     """
 
     def build(self, sizes: PositionSizes) -> Any: ...

@@ -42,19 +42,13 @@ class LayerMatchedEncoderDecoder(EncoderDecoder):
 class TokenHistory(Cache):
     """Cache of token ids, for a model that recomputes the text at every step."""
 
+    row_tensors = ("tokens",)
     tokens: Tensor  # [B, T]
-
-    @property
-    def rows(self) -> int:
-        return len(self.tokens)
 
     def append(self, tokens: Tensor) -> Tensor:
         """All tokens up to now."""
         self.tokens = torch.cat([self.tokens, tokens], dim=1)
         return self.tokens
-
-    def select(self, rows: Tensor) -> None:
-        self.tokens = self.tokens.index_select(0, rows)
 
 
 class RecomputingDecoder(Decoder):

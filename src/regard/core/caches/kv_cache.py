@@ -8,7 +8,7 @@ encoder memory that its cross-attention reads.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import ClassVar, NamedTuple
 
 import torch
 from torch import Tensor
@@ -36,14 +36,19 @@ class Positions(NamedTuple):
 class Cache:
     """The cache of one attention over the tokens so far. This one is empty, and stays so."""
 
+    row_tensors: ClassVar[tuple[str, ...]] = ()  # the fields that hold a row for each sequence
+
     @property
     def rows(self) -> int:
         """The number of sequences."""
-        raise NotImplementedError
+        return len(getattr(self, self.row_tensors[0]))
 
     def select(self, rows: Tensor) -> None:
         """Keeps `rows`, in that order, which may repeat."""
-        raise NotImplementedError
+        for name in self.row_tensors:
+            tensor = getattr(self, name)
+            if tensor is not None:
+                setattr(self, name, tensor.index_select(0, rows))
 
     # ------------------------------------------------------------------ inside an attention
 
@@ -80,16 +85,28 @@ NO_CACHE = Cache()
 
 
 @dataclass
-class KVCache(Cache):
-    """The KV cache: keys and values of the tokens so far, in buffers [B, G, L, W, K] and
-    [B, G, L, W, E] with room for more, which grow up to `capacity` positions.
+class _Columns(Cache):
+    """Keys and values in buffers of L positions. W is 1, or the beams of a sentence once they share
+    its row: each writes into its own column."""
 
-    W is 1, or the beams of a sentence once they share its row (`beams`): each writes into its own
-    column. `shareable`: whether the attention kernel can work that way.
-    """
-
+    row_tensors = ("k", "v")
     k: Tensor  # [B, G, L, W, K]
     v: Tensor  # [B, G, L, W, E]
+
+    @property
+    def rows(self) -> int:
+        return len(self.k) * self.k.shape[3]
+
+    def fold(self, x: Tensor) -> Tensor:
+        return _fold(x, self.k)
+
+
+@dataclass
+class KVCache(_Columns):
+    """The KV cache: keys and values of the tokens so far, with room for more, which grow up to
+    `capacity` positions. `shareable`: whether beams of a sentence may share its row, as far as the
+    attention kernel is concerned."""
+
     capacity: int
     filled: int = 0  # of the L positions
     shareable: bool = False
@@ -104,13 +121,6 @@ class KVCache(Cache):
         k = like.new_zeros(rows, groups, room, 1, d_k)
         v = like.new_zeros(rows, groups, room, 1, d_v)
         return cls(k, v, capacity, shareable=shareable)
-
-    @property
-    def rows(self) -> int:
-        return len(self.k) * self.k.shape[3]
-
-    def fold(self, x: Tensor) -> Tensor:
-        return _fold(x, self.k)
 
     def extend(self, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
         """Adds new positions, or one position of all beams, and returns all of them up to now."""
@@ -145,8 +155,7 @@ class KVCache(Cache):
             self.k[:, :, : self.filled] = self.k[:, :, : self.filled].index_select(0, rows)
             self.v[:, :, : self.filled] = self.v[:, :, : self.filled].index_select(0, rows)
         else:
-            self.k = self.k.index_select(0, rows)
-            self.v = self.v.index_select(0, rows)
+            super().select(rows)
 
     def share(self, width: int) -> None:
         """`width` rows, the beams of a sentence, become columns of one."""
@@ -155,20 +164,11 @@ class KVCache(Cache):
 
 
 @dataclass
-class StaticKVCache(Cache):
+class StaticKVCache(_Columns):
     """A KV cache of fixed shapes: the position of the next token is a tensor on the device, so that
     every step is the same CUDA graph. Slots after `position` must be masked."""
 
-    k: Tensor  # [B, G, L, W, K]
-    v: Tensor  # [B, G, L, W, E]
     position: Tensor  # [1]
-
-    @property
-    def rows(self) -> int:
-        return len(self.k) * self.k.shape[3]
-
-    def fold(self, x: Tensor) -> Tensor:
-        return _fold(x, self.k)
 
     def end(self, position: int, new: int) -> int:
         return self.k.shape[2]  # all slots; the mask hides those that are still empty
@@ -189,14 +189,12 @@ class StaticKVCache(Cache):
         return self.k.flatten(2, 3), self.v.flatten(2, 3)
 
     def select(self, rows: Tensor) -> None:
-        k = self.k.index_select(0, rows)
-        v = self.v.index_select(0, rows)
-        if len(rows) == len(self.k):
-            self.k.copy_(k)  # in place: the CUDA graph reads these buffers
-            self.v.copy_(v)
-        else:
-            self.k = k
-            self.v = v
+        k = self.k
+        v = self.v
+        super().select(rows)
+        if len(rows) == len(k):  # in place: the CUDA graph reads these buffers
+            self.k = k.copy_(self.k)
+            self.v = v.copy_(self.v)
 
 
 def _fold(x: Tensor, keys: Tensor) -> Tensor:
@@ -228,13 +226,10 @@ class SlidingWindowCache(Cache):
     """A sliding-window KV cache: the last `window` positions, so that a long text takes no more
     memory than a short one."""
 
+    row_tensors = ("k", "v")
     k: Tensor  # [B, G, up to window, K]
     v: Tensor  # [B, G, up to window, E]
     window: int
-
-    @property
-    def rows(self) -> int:
-        return len(self.k)
 
     def axes(self, position: int, x: Tensor) -> MaskAxes:
         return MaskAxes.counted(position, x, first_key=position - self.k.shape[2])
@@ -248,10 +243,6 @@ class SlidingWindowCache(Cache):
         self.k = k[:, :, first:].clone()
         self.v = v[:, :, first:].clone()
         return k, v
-
-    def select(self, rows: Tensor) -> None:
-        self.k = self.k.index_select(0, rows)
-        self.v = self.v.index_select(0, rows)
 
 
 def start_kv_cache(
@@ -277,6 +268,7 @@ class PrefixSumCache(Cache):
     """The prefix sums of linear attention: all tokens so far as one matrix a head, the same memory
     for any length. `total` is scaled by e^−`exponent`, so that nothing overflows."""
 
+    row_tensors = ("total", "exponent")
     # Σ φ(k)ᵀ [v, 1]: the last column sums the weights, by which outputs are divided.
     total: Tensor  # [B, G, F, E + 1]
     exponent: Tensor  # [B, G, 1, 1]
@@ -290,42 +282,25 @@ class PrefixSumCache(Cache):
         exponent = like.new_full((*shape, 1, 1), float("-inf"), dtype=dtype)
         return cls(like.new_zeros(*shape, features, d_v + 1, dtype=dtype), exponent)
 
-    @property
-    def rows(self) -> int:
-        return len(self.total)
-
-    def select(self, rows: Tensor) -> None:
-        self.total = self.total.index_select(0, rows)
-        self.exponent = self.exponent.index_select(0, rows)
-
 
 @dataclass
 class CrossKV(Cache):
     """Keys and values of the encoder memory, computed once for each sentence."""
 
+    row_tensors = ("k", "v")
     k: Tensor  # [B, G, S, K]
     v: Tensor  # [B, G, S, E]
 
     def fold(self, x: Tensor) -> Tensor:
         return _fold(x, self.k)
 
-    def select(self, rows: Tensor) -> None:
-        self.k = self.k.index_select(0, rows)
-        self.v = self.v.index_select(0, rows)
-
 
 @dataclass
 class ConvState(Cache):
     """The last inputs of a causal convolution, within its receptive field."""
 
+    row_tensors = ("x",)
     x: Tensor  # [B, reach, D]
-
-    @property
-    def rows(self) -> int:
-        return len(self.x)
-
-    def select(self, rows: Tensor) -> None:
-        self.x = self.x.index_select(0, rows)
 
 
 @dataclass

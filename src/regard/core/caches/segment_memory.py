@@ -28,14 +28,11 @@ class SegmentMemory(Cache):
     not change, keys and values may be kept too.
     """
 
+    row_tensors = ("x", "padding_mask", "k", "v")
     x: Tensor  # [B, M, D]
     padding_mask: Tensor  # [B, M] bool
     k: Tensor | None = None  # [B, G, M, K]
     v: Tensor | None = None  # [B, G, M, E]
-
-    @property
-    def rows(self) -> int:
-        return len(self.x)
 
     def positions(self, position: int, new: int) -> Positions:
         """From 0 in each segment: a segment memory has relative positions only."""
@@ -59,13 +56,6 @@ class SegmentMemory(Cache):
         # SG(·) of the paper: no gradient. A copy, because a view would hold on to `everything`.
         self.x = everything[:, -length:].detach().to(self.x.dtype, copy=True)
         self.padding_mask = self.padding_mask[:, -length:]
-
-    def select(self, rows: Tensor) -> None:
-        self.x = self.x.index_select(0, rows)
-        self.padding_mask = self.padding_mask.index_select(0, rows)
-        if self.k is not None and self.v is not None:
-            self.k = self.k.index_select(0, rows)
-            self.v = self.v.index_select(0, rows)
 
 
 Projection = Callable[[Tensor, None], tuple[Tensor, Tensor, Tensor]]

@@ -7,6 +7,7 @@ from torch import Tensor, nn
 
 from regard.core.linear import normal
 from regard.core.mixers.explicit_attention import ExplicitAttention
+from regard.core.mixers.scaled_dot_product_attention import masked_softmax
 
 
 def additive_scores(q: Tensor, k: Tensor, direction: Tensor) -> Tensor:
@@ -38,7 +39,4 @@ class AdditiveAttention(ExplicitAttention):
         scores = additive_scores(q, k, self.direction)  # [B, H, T, S]
         if bias is not None:
             scores = scores + bias
-        # The softmax of −∞ alone is NaN; such rows become zeros afterwards.
-        fully_masked = ~allowed.any(dim=-1, keepdim=True)
-        scores = scores.masked_fill(~allowed, float("-inf")).masked_fill(fully_masked, 0.0)
-        return torch.softmax(scores, dim=-1)
+        return masked_softmax(scores, allowed)

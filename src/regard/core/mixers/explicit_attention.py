@@ -13,7 +13,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from regard.core.attention import Mixer
-from regard.core.caches.kv_cache import Cache, KVCache, SlidingWindowCache, start_kv_cache
+from regard.core.caches.kv_cache import Cache
 from regard.core.masks.attention_mask import AttentionMask, ScoreBias
 from regard.core.projection import per_query_head
 
@@ -74,14 +74,3 @@ class ExplicitAttention(Mixer, ABC):
         if heads is None:
             return weights
         return weights[:, heads]  # all were computed: a kernel may have parameters for each head
-
-    def start(
-        self,
-        like: Tensor,
-        rows: int,
-        capacity: int,
-        shape: tuple[int, int, int],
-        max_lookback: int | None,
-    ) -> KVCache | SlidingWindowCache:
-        """An empty KV cache for `rows` sequences of at most `capacity` tokens."""
-        return start_kv_cache(like, rows, capacity, shape, max_lookback)

@@ -16,7 +16,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from regard.core.attention import Mixer
-from regard.core.caches.kv_cache import Cache, KVCache, SlidingWindowCache, start_kv_cache
+from regard.core.caches.kv_cache import Cache, KVCache
 from regard.core.masks.attention_mask import AttentionMask, ScoreBias, additive_mask
 from regard.core.mixers import block_sparse_attention, edge_attention
 from regard.core.projection import per_query_head
@@ -181,6 +181,11 @@ def attention_weights(
     scores = (q * scale) @ per_query_head(k, q.shape[1]).transpose(-1, -2)  # [B, H, T, S]
     if bias is not None:
         scores = scores + bias
+    return masked_softmax(scores, allowed, top)
+
+
+def masked_softmax(scores: Tensor, allowed: Tensor, top: int | None = None) -> Tensor:
+    """Softmax over the allowed keys, or the `top` of them; a fully masked row is all zeros."""
     scores = scores.masked_fill(~allowed, float("-inf"))
     fully_masked = ~allowed.any(dim=-1, keepdim=True)
     # A softmax over −∞ alone is NaN, and so is its gradient.
@@ -325,17 +330,6 @@ class SoftmaxAttention(Mixer):
 
     def _weights(self, q: Tensor, k: Tensor, allowed: Tensor, bias: Tensor | None) -> Tensor:
         return attention_weights(q, k, allowed, self.scale, bias, self.top)
-
-    def start(
-        self,
-        like: Tensor,
-        rows: int,
-        capacity: int,
-        shape: tuple[int, int, int],
-        max_lookback: int | None,
-    ) -> KVCache | SlidingWindowCache:
-        """An empty KV cache for `rows` sequences of at most `capacity` tokens."""
-        return start_kv_cache(like, rows, capacity, shape, max_lookback)
 
 
 def _bias_tensor(mask: AttentionMask, bias: ScoreBias | None) -> Tensor | None:

@@ -10,7 +10,6 @@ from torch import Tensor, nn
 
 from regard.core.masks.attention_mask import AttentionMask, ScoreBias, Term
 from regard.core.masks.mask import Call
-from regard.system.errors import ModelError
 
 Angles = tuple[Tensor, Tensor]  # cos and sin
 
@@ -41,31 +40,10 @@ class StackPosition(nn.Module):
     """Abstract: positions that act inside attention, alike in all layers of a stack."""
 
     def terms(self, mask: AttentionMask, ids: Tensor, call: Call) -> PositionTerms:
-        """Its terms for the query and key positions of `mask`."""
+        """Its terms for the query and key positions of `mask`: rotary angles or a score bias. `ids`
+        are the positions of the queries, counted in each document or from each row's first token;
+        `call.length` counts all positions of the sequence so far."""
         raise NotImplementedError
-
-
-class Position(Protocol):
-    """A position from outside the package, as a module that computes its own terms."""
-
-    def terms(self, mask: AttentionMask, ids: Tensor, length: int) -> PositionTerms:
-        """Rotary angles or a score bias for the query and key positions of `mask`; `length` counts
-        all positions of the sequence so far."""
-        ...
-
-
-AnyPosition = StackPosition | Position
-
-
-def position_terms(
-    position: AnyPosition | None, mask: AttentionMask, ids: Tensor, call: Call
-) -> PositionTerms:
-    """The terms of a stack's position for the positions of one mask."""
-    if position is None:
-        return PositionTerms(ids)
-    if isinstance(position, StackPosition):
-        return position.terms(mask, ids, call)
-    return _own_terms(position, mask, ids, call.length)
 
 
 def bias_terms(term: Term, mask: AttentionMask, ids: Tensor) -> PositionTerms:
@@ -75,28 +53,6 @@ def bias_terms(term: Term, mask: AttentionMask, ids: Tensor) -> PositionTerms:
         return PositionTerms(ids, bias=ScoreBias(term=term))
     # Made here and not in a layer, because a layer may run twice (activation checkpointing).
     return PositionTerms(ids, bias=ScoreBias(term(mask.queries, mask.keys), term))
-
-
-def _own_terms(position: Position, mask: AttentionMask, ids: Tensor, length: int) -> PositionTerms:
-    """The terms of a position from outside, which may return anything."""
-    terms = position.terms(mask, ids, length)
-    name = type(position).__name__
-    if not isinstance(terms, PositionTerms):
-        raise ModelError(
-            f"{name}.terms returned a {type(terms).__name__}, not PositionTerms",
-            "return core.position_terms.PositionTerms(ids, …) from `terms`",
-        )
-    if terms.bias is None or not terms.bias.is_dense:
-        return terms
-    shape = terms.bias.tensor(mask).shape
-    pairs = (len(mask.queries), len(mask.keys))
-    if len(shape) != 4 or shape[2:] != pairs:
-        raise ModelError(
-            f"{name}.terms returned a bias of {tuple(shape)} for {pairs[0]} queries and "
-            f"{pairs[1]} keys",
-            "return a bias of the shape [1, heads, queries, keys]",
-        )
-    return terms
 
 
 # ------------------------------------------------------------------ of a layer

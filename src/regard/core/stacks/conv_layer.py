@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 from torch import Tensor, nn
 
-from regard.core.block import AnyBlock
 from regard.core.context import LayerContext
 from regard.core.dropout import Dropout
 from regard.core.feedforward import ACTIVATIONS
 from regard.core.masks.attention_mask import AttentionMask
 from regard.core.norm import Norm
-from regard.core.stack import LayerInputs, LayerType, Stack
+from regard.core.stack import LayerInputs, Stack, StackParts
 
 
 class ConvLayer(nn.Module):
@@ -41,22 +38,12 @@ class ConvLayer(nn.Module):
 class ConvStack(Stack):
     """A stack with a convolution in parallel to its first block."""
 
-    def __init__(
-        self,
-        blocks: Sequence[AnyBlock],
-        layer_types: Sequence[LayerType],
-        final_norm: Norm | None,
-        conv_layer: ConvLayer,
-        *,
-        dropout: float = 0.0,
-    ) -> None:
-        super().__init__(blocks, layer_types, final_norm, dropout=dropout)
+    def __init__(self, parts: StackParts, conv_layer: ConvLayer) -> None:
+        super().__init__(parts)
         self.conv_layer = conv_layer
 
     def apply_block(
         self, number: int, x: Tensor, inputs: LayerInputs, context: LayerContext
     ) -> Tensor:
         out = super().apply_block(number, x, inputs, context)
-        if number > 0:
-            return out
-        return self.conv_layer(x, out, inputs.mask)
+        return out if number > 0 else self.conv_layer(x, out, inputs.mask)

@@ -20,13 +20,11 @@ from torch.autograd.function import once_differentiable
 from regard.core.attention import Attention
 from regard.core.block import AnyBlock
 from regard.core.context import Context, LayerContext
-from regard.core.encoder_output import EncoderOutput
 from regard.core.feedforward import PositionWise
 from regard.core.masks.attention_mask import AttentionMask
-from regard.core.norm import Norm
 from regard.core.positions.position_terms import PositionTerms
 from regard.core.residual import SequentialResidual
-from regard.core.stack import LayerInputs, LayerType, Stack
+from regard.core.stack import LayerInputs, Stack, StackParts
 
 Sublayer = Callable[[Tensor], Tensor]
 
@@ -94,40 +92,22 @@ class ReversibleStack(Stack):
     """A stack of reversible blocks, which `gives` the `mean` of both streams, or `both`. In
     training, activations are computed again from the outputs."""
 
-    def __init__(
-        self,
-        blocks: Sequence[AnyBlock],
-        layer_types: Sequence[LayerType],
-        final_norm: Norm | None,
-        gives: str,
-        *,
-        dropout: float = 0.0,
-    ) -> None:
-        super().__init__(blocks, layer_types, final_norm, dropout=dropout)
+    def __init__(self, parts: StackParts, gives: str) -> None:
+        super().__init__(parts)
         self.gives = gives
 
-    def forward(
-        self,
-        x: Tensor,
-        padding_mask: Tensor | None = None,
-        context: Context | None = None,
-        memory: EncoderOutput | None = None,
-    ) -> Tensor:
-        """As `Stack.forward`, on two streams [B, T, 2·D] that begin as the same."""
-        context = context or Context()
-        inputs = self.layer_inputs(x, padding_mask, context, memory)
-        x = context.probe.through("embedded", x)
+    def residual_dtype(self, x: Tensor) -> Tensor:
+        """As wide as it is: what is added must be taken away again."""
+        return x
+
+    def apply_blocks(self, x: Tensor, inputs: Sequence[LayerInputs], context: Context) -> Tensor:
+        """On two streams: x [B, T, D] → [B, T, 2·D]."""
         x = self.residual_stream(x)
         # Whoever watches needs the activations of each layer, which are not kept otherwise.
         watched = context.probe.active or context.layer_outputs is not None
         if self.training and context.state is None and not watched:
-            x = self._without_activations(x, inputs, context)
-            return self.finish(x, inputs[0].padding_mask)
-        for number in range(self.layers):
-            layer = context.layer(number)
-            x = self.apply_block(number, x, inputs[number], layer)
-            x = context.layer_done(layer, x)
-        return context.probe.through("output", self.finish(x, inputs[0].padding_mask))
+            return self._without_activations(x, inputs, context)
+        return super().apply_blocks(x, inputs, context)
 
     def residual_stream(self, embedded: Tensor) -> Tensor:
         """Both streams begin as the same: [B, T, 2·D]."""

@@ -10,7 +10,6 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from regard.core.attention import Attention
-from regard.core.block import AnyBlock
 from regard.core.caches.kv_cache import NO_CACHE, Cache, CrossKV
 from regard.core.context import LayerContext
 from regard.core.linear import Linear
@@ -19,7 +18,7 @@ from regard.core.masks.mask import DocumentMask, FullMask, MaskPattern
 from regard.core.norm import Norm
 from regard.core.positions.position_terms import PositionTerms
 from regard.core.projection import Projection
-from regard.core.stack import LayerInputs, LayerType, Stack
+from regard.core.stack import LayerInputs, Stack, StackParts
 
 
 class Windows(NamedTuple):
@@ -150,16 +149,9 @@ class StagedStack(Stack):
     """Blocks in stages of `depths`, with patch merging after each stage but the last."""
 
     def __init__(
-        self,
-        blocks: Sequence[AnyBlock],
-        layer_types: Sequence[LayerType],
-        final_norm: Norm | None,
-        depths: Sequence[int],
-        merges: Sequence[PatchMerging],
-        *,
-        dropout: float = 0.0,
+        self, parts: StackParts, depths: Sequence[int], merges: Sequence[PatchMerging]
     ) -> None:
-        super().__init__(blocks, layer_types, final_norm, dropout=dropout)
+        super().__init__(parts)
         self.merges = nn.ModuleList(merges)
         self.ends = [sum(depths[: i + 1]) - 1 for i in range(len(depths))]  # layers
 
@@ -173,5 +165,4 @@ class StagedStack(Stack):
         x = super().apply_block(number, x, inputs, context)
         if number not in self.ends[:-1]:
             return x
-        merged: Tensor = self.merges[self.ends.index(number)](x)
-        return merged
+        return self.merges[self.ends.index(number)](x)

@@ -8,34 +8,28 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor, nn
 
-from regard.core.block import AnyBlock
+from regard import spec
 from regard.core.context import Context, add_loss
-from regard.core.encoder_output import EncoderOutput
 from regard.core.linear import Linear
-from regard.core.norm import Norm
 from regard.core.positions.positional_encoding import sinusoids
-from regard.core.stack import LayerType, Stack, in_autocast_dtype
+from regard.core.stack import LayerInputs, Stack, StackParts
 
 
 class Universal(nn.Module):
     """Timing signals of the shared layer (sinusoids of position and step), and the halting unit."""
 
-    def __init__(
-        self, d_model: int, *, timing: bool, halts: bool, least: float, cost: float
-    ) -> None:
+    def __init__(self, part: spec.Universal, d_model: int) -> None:
         super().__init__()
+        self.spec = part
         self.d_model = d_model
-        self.timing = timing
-        self.least = least
-        self.cost = cost
-        self.halt = Linear(d_model, 1) if halts else None
+        self.halt = Linear(d_model, 1) if part.halts else None
 
     def extra_repr(self) -> str:
-        return f"timing={self.timing}, halting_threshold={1 - self.least}"
+        return f"timing={self.spec.timing}, halting_threshold={1 - self.spec.least}"
 
     def add_timing(self, x: Tensor, positions: Tensor, step: int) -> Tensor:
         """x [B, T, D] with sinusoids of the `positions` [T] or [B, T] and of the step."""
-        if not self.timing:
+        if not self.spec.timing:
             return x
         flat = positions.reshape(-1)
         signal = sinusoids(flat, self.d_model, "halves", 10_000.0).view(*positions.shape, -1)
@@ -45,9 +39,7 @@ class Universal(nn.Module):
         return x + signal.to(x.dtype)
 
     def begin(self) -> Halting | None:
-        if self.halt is None:
-            return None
-        return Halting(self.halt, self.least, self.cost)
+        return None if self.halt is None else Halting(self.halt, self.spec)
 
 
 class Halting:
@@ -55,10 +47,9 @@ class Halting:
     nearly one, and the output is the mean of its steps by these. All steps are made, and those
     after the stop weigh nothing."""
 
-    def __init__(self, halt: Linear, least: float, cost: float) -> None:
+    def __init__(self, halt: Linear, part: spec.Universal) -> None:
         self.halt = halt
-        self.least = least
-        self.cost = cost
+        self.spec = part
         self.mean: Tensor | None = None
         self.remainder: Tensor | None = None  # [B, T, 1]: what is not given away yet
         self.steps: Tensor | None = None  # [B, T, 1]: steps made, and the remainder at the last
@@ -76,7 +67,7 @@ class Halting:
         running = (remainder > 0).to(probability.dtype)
         ends = running
         if not last:
-            ends = running * (remainder - probability <= self.least).to(probability.dtype)
+            ends = running * (remainder - probability <= self.spec.least).to(probability.dtype)
         # A position's last step counts by the remainder, earlier ones by their probability.
         share = (ends * remainder + (running - ends) * probability).to(after.dtype)
         # N + R of Graves 2016: each step counts 1, and the remainder comes on top.
@@ -92,51 +83,34 @@ class Halting:
     def ponder_cost(self) -> Tensor:
         """The ponder cost: the mean number of steps of a position, times `cost`."""
         assert self.steps is not None
-        return self.cost * self.steps.mean()
+        return self.spec.cost * self.steps.mean()
 
 
 class UniversalStack(Stack):
     """A stack of one shared block with timing signals and halting."""
 
-    def __init__(
-        self,
-        blocks: Sequence[AnyBlock],
-        layer_types: Sequence[LayerType],
-        final_norm: Norm | None,
-        universal: Universal,
-        *,
-        dropout: float = 0.0,
-    ) -> None:
-        super().__init__(blocks, layer_types, final_norm, dropout=dropout)
+    def __init__(self, parts: StackParts, universal: Universal) -> None:
+        super().__init__(parts)
         self.universal = universal
 
-    def forward(
-        self,
-        x: Tensor,
-        padding_mask: Tensor | None = None,
-        context: Context | None = None,
-        memory: EncoderOutput | None = None,
-    ) -> Tensor:
-        """As `Stack.forward`; embeddings of the step and of the positions are added at each step,
-        and the outputs of the steps are weighted by the halting probabilities."""
-        context = context or Context()
-        inputs = self.layer_inputs(x, padding_mask, context, memory)[0]
-        ids = _row_positions(inputs.positions.ids, x)
+    def apply_blocks(self, x: Tensor, inputs: Sequence[LayerInputs], context: Context) -> Tensor:
+        """Embeddings of the step and of the positions are added at each step, and the outputs of
+        the steps are weighted by the halting probabilities."""
+        ids = _row_positions(inputs[0].positions.ids, x)
         halting = self.universal.begin()
-        x = context.probe.through("embedded", in_autocast_dtype(x))
         for step in range(self.layers):
             layer = context.layer(step)
             before = self.universal.add_timing(x, ids, step)
-            x = self.apply_block(step, before, inputs, layer)
+            x = self.apply_block(step, before, inputs[step], layer)
             if halting is not None:
                 halting.add(before, x, last=step == self.layers - 1)
             x = context.layer_done(layer, x)
-        if halting is not None:
-            assert halting.mean is not None
-            x = halting.mean
-            if context.losses is not None:
-                add_loss(context.losses, "ponder", halting.ponder_cost())
-        return context.probe.through("output", self.finish(x, inputs.padding_mask))
+        if halting is None:
+            return x
+        if context.losses is not None:
+            add_loss(context.losses, "ponder", halting.ponder_cost())
+        assert halting.mean is not None
+        return halting.mean
 
 
 def _row_positions(ids: Tensor, x: Tensor) -> Tensor:

@@ -17,7 +17,7 @@ from regard.core.caches.kv_cache import CrossKV
 from regard.core.linear import Linear, normal
 from regard.core.masks.attention_mask import AttentionMask, ScoreBias
 from regard.core.mixers.additive_attention import additive_scores
-from regard.core.mixers.scaled_dot_product_attention import SoftmaxAttention
+from regard.core.mixers.scaled_dot_product_attention import SoftmaxAttention, masked_softmax
 from regard.core.probe import NullProbe
 
 
@@ -49,10 +49,7 @@ class AdditiveAttention(nn.Module):
 
     def _weights(self, q: Tensor, k: Tensor, allowed: Tensor) -> Tensor:
         scores = additive_scores(q, k, self.direction) / self.temperature  # [B, 1, T, S]
-        # The softmax of −∞ alone is NaN: such rows get weights of zero instead.
-        fully_masked = ~allowed.any(dim=-1, keepdim=True)
-        scores = scores.masked_fill(~allowed, float("-inf")).masked_fill(fully_masked, 0.0)
-        return torch.softmax(scores, dim=-1).masked_fill(fully_masked, 0.0)
+        return masked_softmax(scores, allowed)
 
 
 class AlignmentAttention(nn.Module):

@@ -13,20 +13,10 @@ from regard.core.caches.kv_cache import Cache
 class RecurrentState(Cache):
     """Hidden state of recurrent layers: the decoding cache, of a size that does not grow."""
 
+    row_tensors = ("hidden", "cell", "fed")
     hidden: Tensor  # [B, L, D]
     cell: Tensor | None = None  # [B, L, D]: an LSTM's cell state
     fed: Tensor | None = None  # [B, D]: output of the last step, for input feeding
-
-    @property
-    def rows(self) -> int:
-        return len(self.hidden)
-
-    def select(self, rows: Tensor) -> None:
-        self.hidden = self.hidden.index_select(0, rows)
-        if self.cell is not None:
-            self.cell = self.cell.index_select(0, rows)
-        if self.fed is not None:
-            self.fed = self.fed.index_select(0, rows)
 
     def detach(self) -> RecurrentState:
         """The state without gradient history (truncated backpropagation through time)."""
