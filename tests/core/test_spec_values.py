@@ -158,6 +158,10 @@ CASES: list[tuple[Any, Callable[[Any], Any]]] = [
         spec.BandedScaling(8.0, 1.0, 4.0, 32),
         lambda part: of_block(position=spec.Rope(scaling=part)),
     ),
+    (
+        spec.YarnScaling(8.0, 32),
+        lambda part: of_block(position=spec.Rope(scaling=part)),
+    ),
     (spec.T5Bias(8, 16), lambda part: of_block(position=part)),
     (spec.Alibi(), lambda part: of_block(position=part)),
     (spec.Disentangled(8, 4), lambda part: of_block(position=part)),
@@ -170,6 +174,7 @@ CASES: list[tuple[Any, Callable[[Any], Any]]] = [
     (spec.BatchNorm(), lambda part: of_block(norm=part)),
     (spec.PostNorm(), lambda part: of_block(residual=part)),
     (spec.PreNorm(), lambda part: of_block(residual=part)),
+    (spec.SandwichNorm(), lambda part: of_block(residual=part)),
     (spec.Parallel(), lambda part: of_block(residual=part)),
     (spec.NoResidual(), lambda part: of_block(residual=part)),
     (FEEDFORWARD, lambda part: of_block(feedforward=part)),

@@ -49,6 +49,7 @@ FROM_THE_END: dict[str, spec.MaskPattern] = {
 MIXERS: dict[str, spec.Mixer] = {
     "softmax": spec.SoftmaxAttention(),
     "top": spec.SoftmaxAttention(top=3),
+    "capped, with sinks": spec.SoftmaxAttention(cap=2.0, sinks=True),
     "elu": spec.LinearAttention(),
     "favor": FAVOR,
     "linformer": spec.Linformer(30, 5),
@@ -105,6 +106,9 @@ DECODERS: dict[str, spec.Decoder] = {
         causal(spec.Or(spec.BlockLocalMask(3), spec.RandomBlockMask(3, 1, of="before"))),
     ),
     "top": decoder(spec.SoftmaxAttention(top=3), spec.CausalMask()),
+    "capped window, with sinks": decoder(
+        spec.SoftmaxAttention(cap=2.0, sinks=True), spec.CausalMask(4)
+    ),
     "top window": decoder(spec.SoftmaxAttention(top=2), spec.CausalMask(4)),
     "elu": decoder(spec.LinearAttention(), spec.CausalMask()),
     "favor": decoder(FAVOR, spec.CausalMask()),

@@ -31,6 +31,7 @@ POSITIONS: list[spec.StackPosition | None] = [
     spec.Rope(),
     spec.Rope(base=500.0, share=0.5, pairs="neighbours", scaling=spec.LinearScaling(2.0)),
     spec.Rope(scaling=spec.BandedScaling(8.0, 1.0, 4.0, 16)),
+    spec.Rope(scaling=spec.YarnScaling(8.0, 16, truncate=False)),
     spec.T5Bias(8, 20),
     spec.Alibi(),
     spec.Disentangled(7, buckets=4, norm=spec.LayerNorm()),
@@ -49,6 +50,14 @@ BLOCKS = [
     spec.Block(
         spec.Attention(4, 6, 6, groups=1, bias=""), spec.GatedFeedForward(20, "gelu", bias=True),
         residual=spec.Parallel(1), norm=spec.RMSNorm(offset=1.0), dropout=0.0,
+    ),
+    spec.Block(
+        spec.Attention(
+            4, 6, 6, groups=2, scale=0.3, mixer=spec.SoftmaxAttention(cap=2.0, sinks=True),
+            qk_norm=spec.RMSNorm(),
+        ),
+        spec.GatedFeedForward(20, "quick_gelu", bias=True, limit=0.5), residual=spec.SandwichNorm(),
+        norm=spec.RMSNorm(), dropout=0.0,
     ),
 ]  # fmt: skip
 TOKENS = [
@@ -73,7 +82,7 @@ def decoder(case: tuple[Any, ...], window: int | None = None) -> spec.Decoder:
     head = (
         spec.LMHead(bias=True, transform=spec.HeadTransform(10))
         if tokens.width
-        else spec.LMHead(scale=0.5)
+        else spec.LMHead(scale=0.5, cap=3.0)
     )
     return spec.Decoder(24, tokens, stack, (head,), tied=tokens.width is not None)
 

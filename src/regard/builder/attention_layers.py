@@ -8,6 +8,7 @@ from typing import NamedTuple, assert_never
 from torch import nn
 
 from regard import spec
+from regard.builder.norms import build_norm
 from regard.builder.positions import build_layer_position, built_as
 from regard.core import attention, linear, projection, stack
 from regard.core.caches import segment_memory
@@ -67,6 +68,10 @@ def build_self_attention(block: spec.Block, layer: LayerParts) -> attention.Atte
         case "tied_qkv" | "tied_qk" | "tied_kv":
             tied = part.projection.removeprefix("tied_")
             project = projection.TiedProjection(*sizes, tied=tied)
+        case _ if part.qk_norm is not None:
+            q_norm = build_norm(part.qk_norm, part.d_k)
+            k_norm = build_norm(part.qk_norm, part.d_k)
+            project = projection.NormedProjection(*sizes, q_norm=q_norm, k_norm=k_norm)
         case _:
             project = projection.SelfProjection(*sizes)
     output = _output_projection(part, d_model)
@@ -157,8 +162,11 @@ def _mixer(
     part: spec.Attention, scale: float, lengths: linformer.LengthProjection | None
 ) -> nn.Module:
     match part.mixer:
-        case spec.SoftmaxAttention(dropout, top):
-            return scaled_dot_product_attention.SoftmaxAttention(scale, dropout, top=top)
+        case spec.SoftmaxAttention(dropout, top, cap, sinks):
+            heads = part.heads if sinks else None
+            return scaled_dot_product_attention.SoftmaxAttention(
+                scale, dropout, top=top, cap=cap, sinks=heads
+            )
         case spec.AdditiveAttention(dropout):
             return additive_attention.AdditiveAttention(part.heads, part.d_k, dropout)
         case spec.LinearAttention(features):

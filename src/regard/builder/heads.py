@@ -65,7 +65,7 @@ def build_lm_head(part: spec.LMHead, table: embedding.Table, d_model: int) -> he
         width = part.transform.width
         transform_norm = build_norm(part.transform.norm, width)
         transform = head.HeadTransform(d_model, width, part.transform.activation, transform_norm)
-    return head.LMHead(table, part.bias, part.scale, transform)
+    return head.LMHead(table, part.bias, part.scale, transform, part.cap)
 
 
 def build_pool(part: spec.Pool, input_width: int, d_model: int) -> head.Pool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import TypeVar, assert_never
 
 from torch import Tensor
@@ -43,7 +44,12 @@ def build_stack_position(
                     "set an even d_k, or another `share` of Rope",
                 )
             settings = f", base={base:g}" + (f", {scaling}" if scaling else "")
-            return rotary.Rope(_scaled_frequencies(frequencies, scaling), pairs, settings)
+            length = 1.0
+            if isinstance(scaling, spec.YarnScaling):
+                length = scaling.attention or max(1.0, 0.1 * math.log(scaling.factor) + 1)
+            return rotary.Rope(
+                _scaled_frequencies(frequencies, base, scaling), pairs, settings, length
+            )
         case spec.T5Bias(count, distance):
             # Decoders need no buckets for later keys.
             return relative_position.T5Bias(sizes.heads, count, distance, not sizes.causal)
@@ -90,7 +96,9 @@ def build_layer_position(
             return None
 
 
-def _scaled_frequencies(frequencies: Tensor, scaling: spec.RopeScaling | None) -> Tensor:
+def _scaled_frequencies(
+    frequencies: Tensor, base: float, scaling: spec.RopeScaling | None
+) -> Tensor:
     match scaling:
         case None:
             return frequencies
@@ -98,5 +106,9 @@ def _scaled_frequencies(frequencies: Tensor, scaling: spec.RopeScaling | None) -
             return frequencies / factor
         case spec.BandedScaling(factor, low, high, length):
             return rotary.banded_frequencies(frequencies, factor, low, high, length)
+        case spec.YarnScaling(factor, length, fast, slow, truncate):
+            # A pair of frequency 1 / x turns length / (2 π x) times.
+            limits = (length / (2 * math.pi * fast), length / (2 * math.pi * slow))
+            return rotary.yarn_frequencies(frequencies, base, factor, limits, truncate)
         case _:
             assert_never(scaling)

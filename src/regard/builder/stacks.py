@@ -138,6 +138,10 @@ def _block(part: spec.Block, layer: LayerParts) -> block.AnyBlock:
             connections = [residual.PostNorm(norm, part.dropout) for norm in norms]
         case spec.PreNorm():
             connections = [residual.PreNorm(norm, part.dropout) for norm in norms]
+        case spec.SandwichNorm():
+            after = [build_block_norm(part.norm, d_model) for _ in norms]
+            pairs = zip(norms, after, strict=True)
+            connections = [residual.SandwichNorm(*pair, part.dropout) for pair in pairs]
         case spec.NoResidual(place):
             pre = place == "pre"
             connections = [residual.NoResidual(norm, part.dropout, pre=pre) for norm in norms]
@@ -167,10 +171,10 @@ def _feedforward(
             return feedforward.ConvFeedForward(
                 d_model, d_ff, kernels, activation, dropout, bias=bias, causal=causal
             )
-        case spec.MixtureOfExperts(count, inner, top, capacity, balance):
+        case spec.MixtureOfExperts(count, inner, top, capacity, balance, bias):
             experts = [_dense_feedforward(inner, d_model) for _ in range(count)]
             return mixture_of_experts.MixtureOfExperts(
-                d_model, experts, top=top, capacity=capacity, balance=balance
+                d_model, experts, top=top, capacity=capacity, balance=balance, router_bias=bias
             )
         case _:
             assert_never(part)
@@ -179,7 +183,7 @@ def _feedforward(
 def _dense_feedforward(
     part: spec.FeedForward | spec.GatedFeedForward, d_model: int
 ) -> feedforward.FeedForward | feedforward.GatedFeedForward:
-    kind: type[feedforward.FeedForward | feedforward.GatedFeedForward] = feedforward.FeedForward
+    options = (d_model, part.d_ff, part.activation, part.dropout, part.bias)
     if isinstance(part, spec.GatedFeedForward):
-        kind = feedforward.GatedFeedForward
-    return kind(d_model, part.d_ff, part.activation, part.dropout, part.bias)
+        return feedforward.GatedFeedForward(*options, part.limit)
+    return feedforward.FeedForward(*options)

@@ -47,6 +47,9 @@ class Mixer(nn.Module):
     def prepare(self, mask: AttentionMask, bias: ScoreBias | None) -> None:
         """Makes what all layers will ask of a mask before the first of them does."""
 
+    def keep(self, heads: Tensor) -> None:
+        """Prunes what it has of all but these heads."""
+
     def start(
         self,
         like: Tensor,
@@ -148,3 +151,4 @@ class Attention(nn.Module):
         # W^O reads E numbers of each head.
         self.output.keep_inputs(dimensions(heads, self.project.d_v))
         self.position.keep(heads)
+        self.mixer.keep(heads)

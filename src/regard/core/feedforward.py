@@ -73,22 +73,32 @@ class FeedForward(PositionWise):
 
 class GatedFeedForward(PositionWise):
     """Gated linear unit (SwiGLU, GEGLU): (activation(x W) ⊙ (x V)) W₂, with W and V in one matrix
-    (Shazeer 2020)."""
+    (Shazeer 2020). With a `limit` both are clamped, and the value is around 1 (gpt-oss)."""
 
     def __init__(
-        self, d_model: int, d_ff: int, activation: str, dropout: float, bias: bool
+        self,
+        d_model: int,
+        d_ff: int,
+        activation: str,
+        dropout: float,
+        bias: bool,
+        limit: float | None = None,
     ) -> None:
         super().__init__()
         self.inner = Linear(d_model, 2 * d_ff, bias=bias, parts=(d_ff, d_ff))
         self.outer = Linear(d_ff, d_model, bias=bias)
         self.activation = ACTIVATIONS[activation]
         self.dropout = Dropout(dropout)
+        self.limit = limit
 
     def extra_repr(self) -> str:
         return f"activation={ACTIVATION_NAMES[self.activation]}"
 
     def forward(self, x: Tensor, context: LayerContext = NO_CONTEXT) -> Tensor:
         gate, value = self.inner(x).chunk(2, dim=-1)  # [B, T, F] each
+        if self.limit is not None:
+            gate = gate.clamp(max=self.limit)
+            value = value.clamp(-self.limit, self.limit) + 1
         hidden = context.probe.through("hidden", self.activation(gate) * value)  # [B, T, F]
         return self.outer(self.dropout(hidden))  # [B, T, D]
 

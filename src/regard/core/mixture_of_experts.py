@@ -35,9 +35,10 @@ class MixtureOfExperts(PositionWise):
         top: int,
         capacity: float,
         balance: float,
+        router_bias: bool = False,
     ) -> None:
         super().__init__()
-        self.router = Linear(d_model, len(experts), bias=False)
+        self.router = Linear(d_model, len(experts), bias=router_bias)
         self.experts = nn.ModuleList(experts)
         self.top = top
         self.capacity = capacity

@@ -3,11 +3,14 @@ with one matrix for several of them."""
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 from torch import Tensor, nn
 
 from regard.core.caches.kv_cache import CrossKV
 from regard.core.linear import Linear, dimensions
+from regard.core.norm import LayerNorm, RMSNorm
 
 Qkv = tuple[Tensor, Tensor, Tensor]
 
@@ -68,6 +71,21 @@ class SelfProjection(_Projection):
         self.qkv.keep_outputs([q_rows, k_rows, v_rows])
         self.heads = len(heads)
         self.groups = len(key_heads)
+
+
+class NormedProjection(SelfProjection):
+    """Queries and keys of one sequence, each head's normalised (QK-norm), and its values."""
+
+    def __init__(
+        self, *sizes: Any, q_norm: LayerNorm | RMSNorm, k_norm: LayerNorm | RMSNorm
+    ) -> None:
+        super().__init__(*sizes)  # those of `SelfProjection`
+        self.q_norm = q_norm
+        self.k_norm = k_norm
+
+    def forward(self, x: Tensor, memory: Tensor | CrossKV | None) -> Qkv:
+        q, k, v = super().forward(x, memory)
+        return self.q_norm(q), self.k_norm(k), v
 
 
 class JointProjection(SelfProjection):

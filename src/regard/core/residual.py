@@ -55,6 +55,20 @@ class PreNorm(nn.Module):
         return x + self.dropout(sublayer(normalize(self.norm, x, padding_mask)))
 
 
+class SandwichNorm(nn.Module):
+    """Norms on both sides of a sublayer: x + Dropout(Norm(Sublayer(Norm(x)))) (Gemma 2)."""
+
+    def __init__(self, norm: Norm, after: Norm, dropout: float) -> None:
+        super().__init__()
+        self.norm = norm
+        self.after = after
+        self.dropout = Dropout(dropout)
+
+    def forward(self, x: Tensor, sublayer: Sublayer, padding_mask: Tensor | None = None) -> Tensor:
+        y = sublayer(normalize(self.norm, x, padding_mask))
+        return x + self.dropout(normalize(self.after, y, padding_mask))
+
+
 class NoResidual(nn.Module):
     """No residual connection: LayerNorm(Dropout(Sublayer(x))), or with `pre`
     Dropout(Sublayer(LayerNorm(x)))."""
@@ -75,7 +89,7 @@ class NoResidual(nn.Module):
         return normalize(self.norm, self.dropout(y), padding_mask).to(y.dtype)
 
 
-Residual = PostNorm | PreNorm | NoResidual
+Residual = PostNorm | PreNorm | SandwichNorm | NoResidual
 
 
 class SequentialResidual(nn.Module):

@@ -109,6 +109,8 @@ def _is_usual_block(block: nn.Module) -> bool:
         return False
     if not isinstance(block.feedforward, FeedForward | GatedFeedForward):
         return False
+    if isinstance(block.feedforward, GatedFeedForward) and block.feedforward.limit is not None:
+        return False
     if block.feedforward.activation not in _ACTIVATION_NAMES:
         return False
     if not all(isinstance(part, PostNorm | PreNorm) for part in block.residual.each):
@@ -126,14 +128,14 @@ def _is_usual_attention(attention: Attention) -> bool:
     if type(attention) is not Attention:
         return False
     project = attention.project
-    if not isinstance(project, SelfProjection | CrossProjection):
+    if type(project) not in (SelfProjection, CrossProjection):
         return False
     if project.d_k != project.d_v or not scaled_dot_product_attention.is_kernel_width(project.d_k):
         return False
     mixer = attention.mixer
     if not isinstance(mixer, SoftmaxAttention):
         return False
-    if mixer.kernel is not scaled_dot_product_attention.dispatch or mixer.top is not None:
+    if mixer.kernel is not scaled_dot_product_attention.dispatch or not mixer.is_plain:
         return False
     position = attention.position
     if isinstance(position, Rope):
@@ -312,9 +314,9 @@ def logits(head: LMHead, x: Tensor) -> Tensor:
     """x [rows, 1, D] → logits [rows, 1, V], by the kernel that takes any number of tokens."""
     x = head.transformed(x)
     if head.packed is not None:
-        return head.packed(x)
+        return head.capped(head.packed(x))
     if not x.is_cuda or not _compiles_fast(x):
-        return nn.functional.linear(x, head.table.weight, head.bias)
+        return head.capped(nn.functional.linear(x, head.table.weight, head.bias))
     from regard.core.kernels.decode_step import linear
 
-    return linear(x[:, 0], head.table.weight, head.bias)[:, None]
+    return head.capped(linear(x[:, 0], head.table.weight, head.bias)[:, None])

@@ -44,6 +44,7 @@ POSITIONS = (
 RESIDUALS: dict[str, spec.Residual] = {
     "post": spec.PostNorm(),
     "pre": spec.PreNorm(),
+    "sandwich": spec.SandwichNorm(),  # Gemma 2
     "parallel": spec.Parallel(),  # GPT-J, PaLM, GPT-NeoX
     "reversible": spec.PreNorm(),  # in two streams: Reformer
     "none": spec.NoResidual(),

@@ -151,6 +151,7 @@ from regard.spec.position import (
     Sinusoidal,
     StackPosition,
     LinearScaling,
+    YarnScaling,
 )
 from regard.spec.baselines import (
     AdditiveScore,
@@ -175,6 +176,7 @@ from regard.spec.residual import (
     PreNorm,
     Residual,
     RMSNorm,
+    SandwichNorm,
 )
 from regard.spec.stack import (
     Block,
@@ -310,6 +312,7 @@ __all__ = [
     "Reversible",
     "Rope",
     "RopeScaling",
+    "SandwichNorm",
     "ScaledDotScore",
     "Scheme",
     "Segments",
@@ -334,6 +337,7 @@ __all__ = [
     "Universal",
     "Waveform",
     "WindowMask",
+    "YarnScaling",
     "counts_from_the_end",
     "from_dict",
     "heads",

@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from typing import Any, Literal, NamedTuple, Protocol, runtime_checkable
 
 from regard.spec.global_tokens import GlobalTokens
+from regard.spec.residual import Norm
 from regard.spec.validation import Count, Depth, HeadSize, Part, Positive, Rate, Size
 from regard.system.errors import ModelError
 
@@ -18,6 +19,9 @@ class SoftmaxAttention(Part):
 
     dropout: Rate = 0.0  # on the attention weights
     top: Size | None = None  # top-k attention: only the k best scores of each query count
+    cap: Positive | None = None  # soft-capping (Gemma 2): scores become cap · tanh(score / cap)
+    # Attention sinks (gpt-oss): a learned score of each head that takes a share of the softmax.
+    sinks: bool = False
 
 
 @dataclass(frozen=True)
@@ -217,6 +221,7 @@ class Attention(Part):
     projection: Literal["apart", "shared", "global", "tied_qkv", "tied_qk", "tied_kv"] = "apart"
     # With `global`: which tokens they are where a call chooses none; None: there are none then.
     global_tokens: GlobalTokens | None = None
+    qk_norm: Norm | None = None  # of each head's queries and keys, before positions turn them
 
     def validate(self) -> None:
         if not set(self.bias) <= set("qkvo"):
@@ -242,6 +247,11 @@ class Attention(Part):
             raise ModelError("additive attention has no scale", "remove `scale`")
         _check_tied(self)
         _check_groups(self)
+        if self.qk_norm is not None and self.projection != "apart":
+            raise ModelError(
+                "`qk_norm` needs queries and keys with projections of their own",
+                "set projection='apart'",
+            )
         if self.global_tokens is not None and self.projection != "global":
             raise ModelError(
                 "`global_tokens` needs the projections of global attention",

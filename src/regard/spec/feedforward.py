@@ -34,6 +34,8 @@ class GatedFeedForward(Part):
     activation: Activation = "silu"
     dropout: Rate = 0.0
     bias: bool = False
+    # Clamped gate (gpt-oss): activation(min(x W, limit)) ⊙ (x V within ±limit, plus 1).
+    limit: Positive | None = None
 
 
 @dataclass(frozen=True)
@@ -76,6 +78,7 @@ class MixtureOfExperts(Part):
     top: Size = 2  # k of top-k routing: experts per token
     capacity: Positive = 1.25  # capacity factor: multiple of an even share of the batch's tokens
     balance: NonNegative = 0.01  # weight of the load-balancing loss
+    router_bias: bool = False
 
     def validate(self) -> None:
         if self.top > self.count:

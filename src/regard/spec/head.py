@@ -31,6 +31,7 @@ class LMHead(Part):
     bias: bool | Literal["kept"] = False  # `kept`: saved, but neither added nor trained
     scale: float = 1.0  # of the hidden states: d_model^-½ in T5 with tied embeddings
     transform: HeadTransform | None = None
+    cap: Positive | None = None  # soft-capping (Gemma 2): logits become cap · tanh(logit / cap)
 
 
 @dataclass(frozen=True)

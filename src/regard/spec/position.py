@@ -146,7 +146,23 @@ class BandedScaling(Part):
     length: Size  # context length of pretraining
 
 
-RopeScaling = LinearScaling | BandedScaling
+@dataclass(frozen=True)
+class YarnScaling(Part):
+    """RoPE scaling of YaRN (Peng et al. 2023): by how often a pair turns in the pretrained context.
+
+    Pairs that turn at least `fast` times are kept, those that turn at most `slow` times are
+    stretched by `factor`, and those between are blended.
+    """
+
+    factor: Positive
+    length: Size  # context length of pretraining
+    fast: Positive = 32.0
+    slow: Positive = 1.0
+    truncate: bool = True  # both limits are moved to whole pairs
+    attention: Positive | None = None  # of queries and keys; None: 0.1 ln(factor) + 1
+
+
+RopeScaling = LinearScaling | BandedScaling | YarnScaling
 
 
 @dataclass(frozen=True)

@@ -55,6 +55,11 @@ class PreNorm(Part):
 
 
 @dataclass(frozen=True)
+class SandwichNorm(Part):
+    """Norms on both sides of a sublayer (CogView, Gemma 2): x + norm(sublayer(norm(x)))."""
+
+
+@dataclass(frozen=True)
 class Parallel(Part):
     """Parallel residual: x + attention(norm(x)) + feedforward(norm(x)) (GPT-J, PaLM, GPT-NeoX)."""
 
@@ -68,4 +73,4 @@ class NoResidual(Part):
     norm: Literal["post", "pre"] = "post"  # where the norm stands, as in PostNorm and PreNorm
 
 
-Residual = PostNorm | PreNorm | Parallel | NoResidual
+Residual = PostNorm | PreNorm | SandwichNorm | Parallel | NoResidual

@@ -74,11 +74,13 @@ class Block(Part):
                 "LayerScale and stochastic depth need PreNorm or PostNorm blocks",
                 "use PreNorm or PostNorm, or remove `layer_scale` and `drop_path`",
             )
-        if self.cross is not None and self.cross.projection != "apart":
+        if self.cross is not None and (
+            self.cross.projection != "apart" or self.cross.qk_norm is not None
+        ):
             raise ModelError(
-                "cross-attention cannot share or tie its projections: queries and keys come "
+                "cross-attention cannot share, tie or norm its projections: queries and keys come "
                 "from different sequences",
-                "set projection='apart' for `cross`",
+                "set projection='apart' and qk_norm=None for `cross`",
             )
         if self.cross is not None and isinstance(self.residual, Parallel):
             raise ModelError(

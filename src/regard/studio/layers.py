@@ -26,7 +26,7 @@ from regard.core.heads.head import ClassifierHead
 from regard.core.mixture_of_experts import MixtureOfExperts
 from regard.core.norm import BatchNorm, LayerNorm, Norm, RMSNorm
 from regard.core.positions.rotary import Rope
-from regard.core.residual import NoResidual, PostNorm, PreNorm
+from regard.core.residual import NoResidual, PostNorm, PreNorm, SandwichNorm
 from regard.core.stack import Stack
 from regard.look import Look, fitting_views, lens
 from regard.look.forward import evaluation_mode
@@ -183,6 +183,8 @@ def _residual_formula(block: nn.Module, norm: Norm | None) -> str:
             return f"{name}(x + sublayer(x))"
         case PreNorm() | None:
             return f"x + sublayer({name}(x))"
+        case SandwichNorm():
+            return f"x + {name}(sublayer({name}(x)))"
         case NoResidual(pre=True):
             return f"sublayer({name}(x))"
         case _:

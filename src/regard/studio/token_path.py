@@ -19,7 +19,7 @@ from regard.core.mixers.additive_attention import AdditiveAttention
 from regard.core.mixers.linear_attention import LinearAttention
 from regard.core.mixers.scaled_dot_product_attention import SoftmaxAttention
 from regard.core.probe import AttentionCall
-from regard.core.residual import PostNorm, PreNorm
+from regard.core.residual import PostNorm, PreNorm, SandwichNorm
 from regard.core.stack import Stack
 from regard.look import Look
 from regard.look.recording import array
@@ -45,7 +45,7 @@ def norm_placement(stack: nn.Module) -> NormPlacement:
     if not isinstance(block, Block):  # reversible blocks have their norms inside
         return "pre"
     match next(iter(block.residual.each)):
-        case PreNorm():
+        case PreNorm() | SandwichNorm():
             return "pre"
         case PostNorm():
             return "post"
@@ -199,12 +199,14 @@ def weights_formula(call: AttentionCall) -> str:
             scores = "wᵀ tanh(Q + K)"
         case LinearAttention():
             return "A = φ(Q) φ(K)ᵀ, each row divided by its sum"
-        case SoftmaxAttention(scale=scale):
+        case SoftmaxAttention(scale=scale, cap=cap):
             width = call.q.shape[-1]
             if scale == 1.0:
                 scores = "Q Kᵀ"
             elif not math.isclose(scale, width**-0.5, rel_tol=1e-4):
                 scores = f"{scale:.3g} · Q Kᵀ"
+            if cap is not None:
+                scores = f"{cap:g} · tanh({scores} / {cap:g})"
     bias = " + B" if call.bias is not None else ""
     return f"A = softmax({scores}{bias} + mask)"
 
@@ -216,7 +218,7 @@ def attention_scores(run: Look, name: str, head: int, row: int) -> dict[str, Any
     """
     call = run.call(name)
     mixer = call.mixer
-    if not isinstance(mixer, SoftmaxAttention) or mixer.top is not None:
+    if not isinstance(mixer, SoftmaxAttention) or not mixer.is_plain:
         return None
     # Global queries of Longformer have projections of their own.
     if call.global_call is not None:

@@ -71,6 +71,7 @@ class LMHead(Head):
         bias: bool | str,
         scale: float = 1.0,
         transform: HeadTransform | None = None,
+        cap: float | None = None,
     ) -> None:
         super().__init__()
         self.table = table
@@ -79,6 +80,7 @@ class LMHead(Head):
         self.kept = nn.Parameter(zeros, requires_grad=False) if bias == "kept" else None
         self.scale = scale
         self.transform = transform
+        self.cap = cap
         self.packed: PackedWeight | None = None
 
     def transformed(self, x: Tensor) -> Tensor:
@@ -93,8 +95,12 @@ class LMHead(Head):
         """[..., D] → logits [..., V]"""
         x = self.transformed(x)
         if self.packed is not None:
-            return self.packed(x)
-        return functional.linear(x, self.table.weight, self.bias)
+            return self.capped(self.packed(x))
+        return self.capped(functional.linear(x, self.table.weight, self.bias))
+
+    def capped(self, logits: Tensor) -> Tensor:
+        """Logits [..., V], soft-capped where there is a cap."""
+        return logits if self.cap is None else self.cap * torch.tanh(logits / self.cap)
 
     def prediction(self, hidden: Tensor, reading: Reading) -> Tensor:
         logits: Tensor = self(hidden)

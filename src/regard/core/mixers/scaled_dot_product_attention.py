@@ -12,11 +12,12 @@ from importlib.util import find_spec
 from typing import Protocol
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.nn import functional
 
 from regard.core.attention import Mixer
 from regard.core.caches.kv_cache import Cache, KVCache
+from regard.core.linear import keep_rows
 from regard.core.masks.attention_mask import AttentionMask, ScoreBias, additive_mask
 from regard.core.mixers import block_sparse_attention, edge_attention
 from regard.core.projection import per_query_head
@@ -176,25 +177,41 @@ def attention_weights(
     scale: float,
     bias: Tensor | None = None,
     top: int | None = None,
+    cap: float | None = None,
+    sinks: Tensor | None = None,
 ) -> Tensor:
-    """Softmax over the allowed keys, or the `top` of them; a fully masked row is all zeros."""
+    """Softmax over the allowed keys, or the `top` of them; a fully masked row is all zeros. The
+    scores are soft-capped by `cap`; `sinks` [H] are scores that take their share and give
+    nothing."""
     scores = (q * scale) @ per_query_head(k, q.shape[1]).transpose(-1, -2)  # [B, H, T, S]
+    if cap is not None:
+        scores = cap * torch.tanh(scores / cap)
     if bias is not None:
         scores = scores + bias
-    return masked_softmax(scores, allowed, top)
+    return masked_softmax(scores, allowed, top, sinks)
 
 
-def masked_softmax(scores: Tensor, allowed: Tensor, top: int | None = None) -> Tensor:
+def masked_softmax(
+    scores: Tensor, allowed: Tensor, top: int | None = None, sinks: Tensor | None = None
+) -> Tensor:
     """Softmax over the allowed keys, or the `top` of them; a fully masked row is all zeros."""
     scores = scores.masked_fill(~allowed, float("-inf"))
     fully_masked = ~allowed.any(dim=-1, keepdim=True)
     # A softmax over −∞ alone is NaN, and so is its gradient.
     scores = scores.masked_fill(fully_masked, 0.0)
     if top is None or top >= scores.shape[-1]:
-        return torch.softmax(scores, dim=-1).masked_fill(fully_masked, 0.0)
+        return _softmax(scores, sinks).masked_fill(fully_masked, 0.0)
     best, index = scores.topk(top, dim=-1)
-    weights = torch.softmax(best, dim=-1).masked_fill(fully_masked, 0.0)
+    weights = _softmax(best, sinks).masked_fill(fully_masked, 0.0)
     return torch.zeros_like(scores).scatter(-1, index, weights)
+
+
+def _softmax(scores: Tensor, sinks: Tensor | None) -> Tensor:
+    """The softmax of scores [B, H, T, S] beside the sink of each head, which is left out of it."""
+    if sinks is None:
+        return torch.softmax(scores, dim=-1)
+    sink = sinks.to(scores.dtype)[:, None, None].expand(*scores.shape[:-1], 1)
+    return torch.softmax(torch.cat([scores, sink], dim=-1), dim=-1)[..., :-1]
 
 
 # ------------------------------------------------------------------ which kernel fits
@@ -252,17 +269,31 @@ def _worth_compiling(q: Tensor) -> bool:
 
 class SoftmaxAttention(Mixer):
     """Scaled dot-product attention: softmax(scale · q kᵀ + bias) v. `kernel` is `dispatch`, `fused`
-    or `explicit`; with `top`, only that many keys of each query count, which only the definition
-    can do."""
+    or `explicit`. What only the definition can do: of each query, the `top` keys alone count;
+    scores are soft-capped by `cap`; each of so many heads (`sinks`) has an attention sink."""
 
     def __init__(
-        self, scale: float, dropout: float, kernel: Kernel = dispatch, *, top: int | None = None
+        self,
+        scale: float,
+        dropout: float,
+        kernel: Kernel = dispatch,
+        *,
+        top: int | None = None,
+        cap: float | None = None,
+        sinks: int | None = None,
     ) -> None:
         super().__init__()
         self.scale = scale
         self.dropout = dropout
         self.kernel = kernel
         self.top = top
+        self.cap = cap
+        self.sinks = nn.Parameter(torch.zeros(sinks)) if sinks else None
+
+    @property
+    def is_plain(self) -> bool:
+        """Whether kernels can compute it, and not the definition alone."""
+        return self.top is None and self.cap is None and self.sinks is None
 
     def extra_repr(self) -> str:
         return f"scale={self.scale:.4g}, dropout={self.dropout}"
@@ -278,8 +309,8 @@ class SoftmaxAttention(Mixer):
     ) -> Tensor:
         """[B, H, T, E]"""
         dropout = self.dropout if self.training else 0.0
-        if self.top is not None:
-            weights = self._weights(q, k, mask.allowed, _bias_tensor(mask, bias))
+        if not self.is_plain:
+            weights = self._weights(q, k, mask.allowed, _bias_tensor(mask, bias), self.sinks)
             if dropout > 0:
                 weights = functional.dropout(weights, dropout)
             return weights @ per_query_head(v, q.shape[1])
@@ -295,7 +326,7 @@ class SoftmaxAttention(Mixer):
         if bias is None and mask.is_bounded and mask.queries.is_cuda:
             return  # made by those kernels only that need it
         known_by_name = mask.is_full or mask.is_causal
-        if self.kernel is explicit or self.top is not None:
+        if self.kernel is explicit or not self.is_plain:
             _ = mask.allowed
             return
         if edge_attention.edges_of(mask) is not None:
@@ -321,15 +352,24 @@ class SoftmaxAttention(Mixer):
         tensor = _bias_tensor(mask, bias)
         if tensor is not None:
             tensor = tensor[:, :, rows]  # [B or 1, H, rows, S]
+        sinks: Tensor | None = self.sinks
         if heads is not None:
             k = k[:, heads // (q.shape[1] // k.shape[1])]  # the key head of each query head's group
             q = q[:, heads]
             if tensor is not None:
                 tensor = tensor[:, heads]
-        return self._weights(q[:, :, rows], k, mask.for_rows(rows), tensor)
+            if sinks is not None:
+                sinks = sinks[heads]
+        return self._weights(q[:, :, rows], k, mask.for_rows(rows), tensor, sinks)
 
-    def _weights(self, q: Tensor, k: Tensor, allowed: Tensor, bias: Tensor | None) -> Tensor:
-        return attention_weights(q, k, allowed, self.scale, bias, self.top)
+    def _weights(
+        self, q: Tensor, k: Tensor, allowed: Tensor, bias: Tensor | None, sinks: Tensor | None
+    ) -> Tensor:
+        return attention_weights(q, k, allowed, self.scale, bias, self.top, self.cap, sinks)
+
+    def keep(self, heads: Tensor) -> None:
+        if self.sinks is not None:
+            keep_rows(self, "sinks", heads)
 
 
 def _bias_tensor(mask: AttentionMask, bias: ScoreBias | None) -> Tensor | None:

@@ -19,11 +19,14 @@ class Rope(LayerPosition, StackPosition):
 
     frequencies: Tensor
 
-    def __init__(self, frequencies: Tensor, pairs: str, settings: str = "") -> None:
+    def __init__(
+        self, frequencies: Tensor, pairs: str, settings: str = "", length: float = 1.0
+    ) -> None:
         super().__init__()
         self.register_buffer("frequencies", frequencies, persistent=False)  # [R/2]
         self.pairs = pairs
         self.settings = settings  # in words: how the frequencies were made
+        self.length = length  # of what was 1 before it was turned (YaRN)
 
     def extra_repr(self) -> str:
         return f"dimensions={2 * len(self.frequencies)}, pairs={self.pairs!r}{self.settings}"
@@ -43,7 +46,9 @@ class Rope(LayerPosition, StackPosition):
         angles = positions.float()[..., None] * self.frequencies
         if positions.ndim > 1:
             angles = angles[:, None]  # one dimension for the heads
-        return angles.cos(), angles.sin()
+        if self.length == 1.0:
+            return angles.cos(), angles.sin()
+        return self.length * angles.cos(), self.length * angles.sin()
 
     def rotate(self, x: Tensor, angles: Angles) -> Tensor:
         """x [B, H, T, K]; dimensions beyond the rotated ones stay."""
@@ -80,3 +85,21 @@ def banded_frequencies(
     wavelengths = 2 * math.pi / frequencies
     blend = ((length / wavelengths - low) / (high - low)).clamp(0.0, 1.0)
     return frequencies * (blend + (1 - blend) / factor)
+
+
+def yarn_frequencies(
+    frequencies: Tensor, base: float, factor: float, limits: tuple[float, float], truncate: bool
+) -> Tensor:
+    """Scaling by turns (YaRN, Peng et al. 2023, Section 3.2): pairs up to the first of the `limits`
+    are kept, from the second one on stretched, blended between. They are context lengths, of which
+    the pair is asked that turns once in so many radians."""
+    pairs = len(frequencies)
+    low, high = (pairs * math.log(limit) / math.log(base) for limit in limits)
+    if truncate:
+        low = math.floor(low)
+        high = math.ceil(high)
+    low = max(low, 0)
+    high = min(high, 2 * pairs - 1)
+    ramp = torch.arange(pairs, dtype=torch.float32, device="cpu") - low
+    blend = (ramp / max(high - low, 0.001)).clamp(0.0, 1.0)
+    return frequencies * (blend / factor + 1 - blend)

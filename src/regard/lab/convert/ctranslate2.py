@@ -210,14 +210,17 @@ def _stack_options(ct2: Any, part: specs.Stack, tokens: specs.Tokens) -> dict[st
 def _refuse_layers(part: specs.Stack) -> None:
     """Refuses layers of a kind that the library lacks."""
     block = part.block
-    plain = isinstance(block.attention.mixer, specs.SoftmaxAttention)
-    apart = block.attention.projection == "apart"
-    one_stream = not isinstance(block.residual, specs.NoResidual)
+    attention = block.attention
+    plain = attention.mixer == specs.SoftmaxAttention(attention.mixer.dropout)
+    apart = attention.projection == "apart" and attention.qk_norm is None
+    one_stream = not isinstance(block.residual, specs.NoResidual | specs.SandwichNorm)
     one_kind = set(part.blocks) == {block} and isinstance(part.scheme, specs.Plain | specs.Shared)
     if not one_kind or not plain or not apart or not one_stream:
         _refuse("stacks with other layers than one kind of softmax attention with residuals")
     if isinstance(block.feedforward, specs.ConvFeedForward | specs.MixtureOfExperts):
         _refuse(f"feed-forward layers of the kind {type(block.feedforward).__name__}")
+    if isinstance(block.feedforward, specs.GatedFeedForward) and block.feedforward.limit:
+        _refuse("clamped gates")
     if isinstance(block.norm, specs.BatchNorm):
         _refuse("BatchNorm")
     if block.layer_scale is not None:
@@ -259,6 +262,8 @@ def _rope_options(ct2: Any, part: specs.Rope, attention: specs.Attention) -> dic
         case specs.BandedScaling(_, _, _, length):  # LLaMA 3; factors are set with the weights
             options["rotary_scaling_type"] = scaling_types.Llama3
             options["original_max_position_embeddings"] = length
+        case specs.YarnScaling():
+            _refuse("YaRN")
     return options
 
 
@@ -287,8 +292,8 @@ def _embedding(target: Any, table: Any, embedding: Any, positions: int) -> None:
 
 
 def _lm_head(target: Any, head: Any) -> None:
-    if head.transform is not None:
-        _refuse("a dense layer before the LM head")
+    if head.transform is not None or head.cap is not None:
+        _refuse("a dense layer before the LM head, or soft-capping after it")
     target.projection.weight = _array(head.table.weight)
     if head.bias is not None:
         target.projection.bias = _array(head.bias)

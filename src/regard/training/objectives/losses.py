@@ -121,7 +121,7 @@ def linear_cross_entropy(
     """
     hidden = hidden.reshape(-1, hidden.shape[-1])  # [N, D]
     labels = labels.reshape(-1)
-    if hidden.is_cuda and HAS_TRITON:
+    if hidden.is_cuda and HAS_TRITON and head.cap is None:
         from regard.core.kernels.cross_entropy import FusedLinearCrossEntropy
 
         return FusedLinearCrossEntropy.apply(  # type: ignore[no-any-return]

@@ -28,7 +28,7 @@ from regard.core.positions.relative_position import (
     ShortestPathBias,
     T5Bias,
 )
-from regard.core.projection import CrossProjection, SelfProjection
+from regard.core.projection import CrossProjection, NormedProjection, SelfProjection
 from regard.system.checkpoint_shards import Layout, Ranges
 from regard.system.errors import SettingError
 from regard.training.objectives.objective import Objective
@@ -91,10 +91,13 @@ class _Cut:
     def attention(self, name: str, part: Attention) -> None:
         """The query heads of a rank, and the key heads that they attend with."""
         project = part.project
-        if type(part) is not Attention or not isinstance(part.mixer, SoftmaxAttention):
+        softmax = isinstance(part.mixer, SoftmaxAttention) and part.mixer.sinks is None
+        if type(part) is not Attention or not softmax:
             raise _refused(f"{name} is not a plain softmax attention")
         if not isinstance(project, SelfProjection | CrossProjection):
             raise _refused(f"{name} has a matrix for several of q, k and v")
+        if isinstance(project, NormedProjection):
+            raise _refused(f"{name} has norms of its queries and keys")
         if isinstance(part.position, RelativeScores | DisentangledScores):
             raise _refused(f"{name} has positions of its own")
         heads = self._share(f"{name}: attention heads", project.heads)
