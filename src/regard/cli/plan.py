@@ -69,9 +69,9 @@ Examples:
 def command(model: str | None, as_json: bool, **options: Any) -> None:
     """Estimate the cost of a training run: parameters, FLOPs, memory, time, money; what would fit.
 
-    MODEL is a recipe, a preset NAME[:SIZE], a config.json, a spec file or a model folder, for text,
-    images or audio; time series and graphs are not supported. Nothing is trained and no weights are
-    read: one training step is traced with fake tensors, which have shapes but no memory.
+    MODEL is a recipe, a preset NAME[:SIZE], a config.json, a spec file or a model folder. Nothing
+    is trained and no weights are read: one training step is traced with fake tensors, which have
+    shapes but no memory.
     """
     # Two questions that need no MODEL, each answered by itself.
     if options["flops"] is not None:

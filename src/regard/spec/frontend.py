@@ -181,6 +181,12 @@ class Waveform(Part):
         """Whether padding changes what is computed of a recording."""
         return any(isinstance(convolution.norm, TimeNorm) for convolution in self.convolutions)
 
+    def positions(self, samples: int) -> int:
+        """The positions after the convolutions of so many samples."""
+        for convolution in self.convolutions:
+            samples = (samples - convolution.kernel) // convolution.stride + 1
+        return samples
+
     @property
     def main_input_name(self) -> str:
         """The argument for samples [B, N]."""

@@ -18,6 +18,8 @@ class Wiring:
     why: str
     sizes: tuple[tuple[float, str], ...]  # (examples up to which it is the one, NAME:SIZE)
     few: str  # what to do with few examples
+    least: int  # examples below which no Transformer is the tool
+    instead: str  # what is, there
     enough: int  # examples from which training from scratch pays
     evidence: str
 
@@ -29,6 +31,8 @@ _TABLE = (
         "every position sees the whole input, and the output is a label, not a text",
         ((20_000, "bert:tiny"), (500_000, "bert:small"), (float("inf"), "bert:base")),
         "fine-tune a pretrained encoder: regard train --base FOLDER --objective {task} --text FILE",
+        500,
+        "logistic regression on word counts (TF-IDF) needs no GPU, and is hard to beat",
         100_000,
         "SST-2, 6,920 examples: a fine-tuned MiniLM reaches 86.9 % (docs/log); BERT, Table 1 and "
         "5: pretraining adds most where a task has few examples",
@@ -45,6 +49,8 @@ _TABLE = (
         ),
         "fine-tune a pretrained encoder–decoder (Marian, T5, BART), or train a tiny one with "
         "dropout 0.3 and R-Drop",
+        5_000,
+        "use a pretrained translator as it is, and keep the pairs to evaluate it",
         20_000,
         "Multi30k, 29,000 pairs: a tiny one reaches 41.4 BLEU (docs/log); WMT14, 4.5 M pairs: "
         "base 27.3, big 28.4 BLEU (Vaswani et al., Table 2)",
@@ -54,12 +60,15 @@ _TABLE = (
         "decoder (GPT's wiring)",
         "text is continued from left to right, and every position is a training signal",
         (
-            (2_000_000, "gpt2:tiny"),
-            (500_000_000, "gpt2:small"),
-            (7_000_000_000, "gpt2:medium"),
+            # About 20 tokens for each parameter.
+            (300_000_000, "gpt2:tiny"),
+            (4_000_000_000, "gpt2:small"),
+            (30_000_000_000, "gpt2:medium"),
             (float("inf"), "llama:7b"),
         ),
         "fine-tune a pretrained language model, with LoRA if memory is short",
+        100_000,
+        "an n-gram model with smoothing learns more from so little text",
         1_000_000,
         "20 tokens per parameter are compute-optimal (Hoffmann et al. 2022); below that, more data "
         "helps more than more parameters. Examples are tokens here",
@@ -70,6 +79,8 @@ _TABLE = (
         "an image is a sequence of patches, and its class is read from one token",
         ((50_000, "vit:tiny"), (1_500_000, "vit:small/16"), (float("inf"), "vit:base/16")),
         "fine-tune a pretrained ViT or CLIP; a ViT has no built-in notion of neighbouring patches",
+        1_000,
+        "a classifier on the vectors of a pretrained model, or a small convolutional network",
         100_000,
         "ViT, Figures 3 and 4: below about ten million images it is worse than convolutional "
         "networks; augmentation closes much of that (DeiT)",
@@ -81,6 +92,8 @@ _TABLE = (
         ((50_000, "vit-mae:tiny"), (float("inf"), "vit-mae:base/16")),
         "fine-tune a pretrained encoder for classes; pre-training pays where images are many and "
         "labels few",
+        10_000,
+        "a pretrained encoder: so few images teach no representation",
         100_000,
         "MAE, Figure 7: representations still improve after 800 epochs",
     ),
@@ -90,6 +103,8 @@ _TABLE = (
         "texts and images are compared as vectors, so that each is encoded once",
         ((1_000_000, "clip:tiny"), (float("inf"), "clip:vit-b/32")),
         "fine-tune a pretrained CLIP",
+        10_000,
+        "a pretrained CLIP as it is",
         1_000_000,
         "CLIP learnt from 400 M pairs (Radford et al. 2021)",
     ),
@@ -99,6 +114,8 @@ _TABLE = (
         "the transcript is text with a language model's order, and its length is not fixed",
         ((100_000, "whisper:tiny"), (float("inf"), "whisper:base")),
         "fine-tune a pretrained Whisper",
+        1_000,
+        "a pretrained Whisper as it is",
         100_000,
         "Whisper learnt from 680,000 hours (Radford et al. 2022)",
     ),
@@ -108,6 +125,8 @@ _TABLE = (
         "letters are in the same order as the audio frames (monotonic alignment)",
         ((100_000, "wav2vec2:tiny"), (float("inf"), "wav2vec2:base")),
         "fine-tune a pretrained wav2vec 2.0: ten minutes of labels give a usable recognizer",
+        200,
+        "a pretrained recognizer as it is",
         100_000,
         "wav2vec 2.0, Table 1: 4.8 % WER from ten minutes of labels after pretraining",
     ),
@@ -117,6 +136,8 @@ _TABLE = (
         "a question is answered from a few sentences in hops",
         ((float("inf"), "memory:small"),),
         "generate more stories: the task is synthetic",
+        100,
+        "rules: there is too little to learn them from",
         1_000,
         "Sukhbaatar et al. 2015, Table 1",
     ),
@@ -127,6 +148,8 @@ _TABLE = (
         ((20_000, "patchtst:tiny"), (float("inf"), "patchtst:base")),
         "compare with `--model dlinear`, which is hard to beat on short series",
         2_000,
+        "a linear forecaster (--model dlinear), or the value of a season ago",
+        2_000,
         "PatchTST, Table 3: 0.370 mean squared error on ETTh1 at 96 steps, 8,640 hours to train "
         "on; a linear model 0.375. Examples are time steps here",
     ),
@@ -136,6 +159,8 @@ _TABLE = (
         "a node is classified from itself and its neighbours",
         ((float("inf"), "graph:small"),),
         "a small one with much dropout and R-Drop, from scratch: the unlabelled nodes help too",
+        20,
+        "labels that spread along the edges (label propagation)",
         1,
         "Cora, 140 labelled papers: GAT 83.0 % (Veličković et al. 2018)",
     ),
@@ -145,6 +170,8 @@ _TABLE = (
         "every node sees every other, and knows how far away it is",
         ((10_000, "graphormer:tiny"), (float("inf"), "graphormer:small")),
         "a tiny one, with dropout",
+        500,
+        "fingerprints of the graphs with a random forest",
         1,
         "Graphormer, Table 1: first on 3.8 M molecules (Ying et al. 2021)",
     ),
@@ -210,7 +237,12 @@ def recommend(task: str, examples: int | None) -> Recommendation:
     start = f"fewer than {wiring.enough:,} examples: {wiring.few.format(task=name)}"
     if not pretrained:
         start = f"{wiring.enough:,} examples or more are enough to train from scratch"
-    why = (wiring.why, start, wiring.evidence)
+    why: tuple[str, ...] = (wiring.why, start, wiring.evidence)
+    if examples < wiring.least:
+        why = (
+            f"a Transformer is seldom the right tool below {wiring.least:,}: {wiring.instead}",
+            *why,
+        )
     # The flag of `regard train` that takes this kind of data.
     kind = OBJECTIVES[name].data
     key = "text" if kind == "examples" else kind

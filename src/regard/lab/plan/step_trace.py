@@ -53,7 +53,25 @@ def _ctc_loss_backward(gradient: Tensor, log_probs: Tensor, *_: Any) -> Tensor:
     return torch.empty_like(log_probs)
 
 
+def _index(x: Tensor, indices: list[Tensor | None]) -> Any:
+    """What a real mask selects of a fake tensor: how much it is can be counted."""
+    numbers: list[Tensor | None] = []
+    for one in indices:
+        if one is not None and one.dtype == torch.bool:
+            numbers += one.nonzero().unbind(1)
+        else:
+            numbers.append(one)
+    return torch.ops.aten.index.Tensor(x, numbers)
+
+
+def _assumed_true(checked: Tensor) -> Tensor:
+    """Of the checks of distributions, whose parameters have no values here."""
+    return torch.tensor(True)
+
+
 _WITHOUT_SHAPES: dict[Any, Callable[..., Any]] = {
+    torch.ops.aten.index: _index,
+    torch.ops.aten._is_all_true: _assumed_true,
     torch.ops.aten._ctc_loss: _ctc_loss,
     torch.ops.aten._ctc_loss_backward: _ctc_loss_backward,
 }
@@ -117,7 +135,11 @@ def trace_step(subject: Subject) -> StepTrace:
     set_activation_checkpointing(core, settings.recompute)
     if settings.accelerator:
         use_accelerator_dropout(core)
-    tensors = _batch(workload, fake)
+    generator = torch.Generator().manual_seed(0)
+    tensors = {}
+    for name, one in workload.inputs.items():
+        with nullcontext() if one.is_real else fake:
+            tensors[name] = one.create(_CPU, generator)
     tracer = Tracer(_WITHOUT_SHAPES)
     for tensor in (*core.parameters(), *core.buffers()):
         tracer.watch(tensor, "weights")
@@ -134,18 +156,6 @@ def trace_step(subject: Subject) -> StepTrace:
         if parameter.grad is not None:
             tracer.allocations[tracer.watch(parameter.grad)].is_gradient = True
     return _finish(core, tracer, saved, settings)
-
-
-def _batch(workload: Workload, fake: FakeTensorMode) -> dict[str, Tensor]:
-    """Real token ids, labels and masks; fake pixels and sound, which are larger."""
-    tensors = {}
-    for name, one in workload.inputs.items():
-        if one.limit is None and not one.is_mask:
-            with fake:
-                tensors[name] = torch.empty(one.shape)
-        else:
-            tensors[name] = one.create(_CPU, torch.Generator().manual_seed(0))
-    return tensors
 
 
 def _forward_and_backward(

@@ -13,6 +13,8 @@ from regard.families.encoders import electra
 from regard.lab.plan.workload import Sizes, StepSettings, Workload, workload
 from regard.system.errors import ModelError, SettingError, did_you_mean
 from regard.training import model_spec
+from regard.training.objectives.heads import sound_classifier
+from regard.training.objectives.speech_contrastive import contrastive_encoder
 from regard.training.recipe import loading
 from regard.training.recipe.objectives import objective_of
 from regard.training.recipe.schema import Recipe
@@ -25,7 +27,8 @@ SPEECH_FRAMES = 1500  # positions of 30 seconds, for encoders without a limit
 SPEECH_SAMPLES = 10 * 16_000  # ten seconds, for models that read samples
 # Of a micro-batch: its token ids are real tensors, and no device holds the activations of more.
 MOST_POSITIONS = 2**25
-IMAGE_OBJECTIVES = ("images", "masked_images")
+# Nodes of a graph: papers of Cora, and the atoms of a molecule.
+NODES = {"nodes": 2708, "graphs": 25}
 SPEC_FILES = (".json", ".toml")
 LABELS = 2  # classes, where the data would say how many
 _HEAD_TASKS: dict[str, specs.HeadTask] = {
@@ -100,7 +103,7 @@ def _of_preset(name: str, request: Request) -> Subject:
     about = presets.about(name)
     family = about.name.partition(":")[0]
     description = presets.preset(name, request.vocabulary, _context(about, request))
-    objective = objective_of(family, about.kind, has_text=False)
+    objective = _by_level(objective_of(family, about.kind, has_text=False), description)
     # A recurrent language model; the cell's bare name is a translator.
     if family.endswith("-lm"):
         objective = "causal"
@@ -111,7 +114,7 @@ def _of_preset(name: str, request: Request) -> Subject:
             size, request.vocabulary or about.vocabulary, about.context
         )
     objective = _with_heads(objective, description)
-    _require_effect(request, about.name, objective, has_vocabulary=False)
+    _require_effect(request, about.name, objective, description, has_vocabulary=False)
     return _subject(about.name, description, objective, request, about.context, generator)
 
 
@@ -127,11 +130,16 @@ def _with_heads(objective: str, description: Any) -> str:
     """An encoder without a head over the vocabulary learns vectors, or its labels."""
     if objective != "masked" or description.head is not None:
         return objective
-    return "contrastive" if description.labels is None else _objective_of_labels(description)
-
-
-def _objective_of_labels(description: Any) -> str:
+    if description.labels is None:
+        return "contrastive"
     return "tag" if description.labels.each else "classify"
+
+
+def _by_level(objective: str, description: Any) -> str:
+    """Graphs have classes themselves, or their nodes have."""
+    if objective == "nodes" and description.task == "classify":
+        return "graphs"
+    return objective
 
 
 def _of_file(path: Path, request: Request) -> Subject:
@@ -147,7 +155,7 @@ def _of_file(path: Path, request: Request) -> Subject:
             "pass a .json or .toml file, or a model folder",
         )
     objective = _objective(description)
-    _require_effect(request, str(path), objective, has_vocabulary=True)
+    _require_effect(request, str(path), objective, description, has_vocabulary=True)
     return _subject(name, description, objective, request, description.max_length or SENTENCE)
 
 
@@ -158,7 +166,9 @@ def _objective(description: Any) -> str:
         return {"input_features": "transcribe", "past_values": "forecast"}.get(reads, "translate")
     if reads == "pixel_values" and description.pixels is not None:
         return "masked_images"
-    if reads == "input_values" and description.labels is not None:
+    if reads == "input_values" and description.contrastive is not None:
+        return "speech_contrastive"
+    if reads == "input_values" and description.labels is not None and description.labels.each:
         return "ctc"
     by_input = {
         "pixel_values": "images",
@@ -169,7 +179,7 @@ def _objective(description: Any) -> str:
         "node_features": "nodes",
     }
     if reads in by_input:
-        return by_input[reads]
+        return _by_level(by_input[reads], description)
     if len(description.widths) > 1:  # two towers
         return "image_text"
     if description.kv_cache_size is not None:
@@ -190,7 +200,8 @@ def _subject(
     rows = request.batch
     if rows is None:
         # One row of a large model says enough, and is traced in seconds.
-        rows = 1 if parameter_count(description) >= LARGE else DEFAULT_ROWS
+        is_large = objective == "nodes" or parameter_count(description) >= LARGE
+        rows = 1 if is_large else DEFAULT_ROWS
     length = request.length or _default_length(objective, description, context)
     settings = StepSettings(
         precision=request.precision or "float32",
@@ -202,8 +213,10 @@ def _subject(
 
 
 def _default_length(objective: str, description: Any, context: int) -> int:
-    if objective == "ctc":
+    if description.main_input_name == "input_values":
         return SPEECH_SAMPLES
+    if objective in NODES:
+        return NODES[objective]
     if objective == "translate":
         return min(context, SENTENCE)
     return min(context, MAX_DEFAULT_LENGTH)
@@ -220,10 +233,11 @@ def _sizes(objective: str, description: Any, rows: int, length: int) -> Sizes:
             f"{rows:,} rows of {length:,} positions do not fit on any device",
             "reduce --batch or --length, and use --accumulate N for larger updates",
         )
-    if objective in IMAGE_OBJECTIVES:  # an image has one size
-        length = description.patches.positions
+    fixed = _fixed_length(objective, description)
+    if fixed is not None:
+        return Sizes(rows, fixed, fixed)
     limit = description.max_length
-    if objective not in ("images", "ctc", "stories") and limit is not None and length > limit:
+    if objective not in ("ctc", "stories") and limit is not None and length > limit:
         raise SettingError(
             f"--length {length} exceeds the {limit} positions of this model",
             f"use --length {limit} or less",
@@ -232,21 +246,40 @@ def _sizes(objective: str, description: Any, rows: int, length: int) -> Sizes:
     return Sizes(rows, length, source)
 
 
+def _fixed_length(objective: str, description: Any) -> int | None:
+    """The positions of a row whose size the model decides: an image, a window of a series, or a
+    spectrogram."""
+    if description.main_input_name == "pixel_values":
+        return int(description.patches.positions)
+    if objective == "sounds" and description.main_input_name == "input_features":
+        return _speech_positions(description)
+    if objective != "forecast":
+        return None
+    window = description.series_window
+    if description.is_encoder_decoder:
+        return int(description.input.length + window.horizon)
+    if not description.stacks:
+        return int(window.channels)
+    return int(window.channels * description.windows.positions)
+
+
 def _speech_positions(description: Any) -> int:
     """Positions of a recording in the encoder, which is padded to all that the model has."""
     positions: int | None = getattr(description.spectrogram.position, "length", None)
     return positions or SPEECH_FRAMES
 
 
-def _require_effect(request: Request, name: str, objective: str, has_vocabulary: bool) -> None:
+def _require_effect(
+    request: Request, name: str, objective: str, description: Any, has_vocabulary: bool
+) -> None:
     """Refuses options that have no effect on this model."""
     if request.vocabulary is not None and has_vocabulary:
         raise SettingError(
             f"--vocabulary has no effect: {name} has a fixed vocabulary", "remove --vocabulary"
         )
-    if request.length is not None and objective in IMAGE_OBJECTIVES:
+    if request.length is not None and _fixed_length(objective, description) is not None:
         raise SettingError(
-            f"--length has no effect: {name} reads images of a fixed size", "remove --length"
+            f"--length has no effect: the size of what {name} reads is fixed", "remove --length"
         )
 
 
@@ -272,10 +305,13 @@ def _of_recipe(target: str, request: Request) -> Subject:
 def of_recipe(recipe: Recipe, name: str, request: Request) -> Subject:
     """The training of a recipe, as far as it is known without the data."""
     description, generator, notes = _describe(recipe)
-    _require_effect(request, name, recipe.objective, has_vocabulary=recipe.is_finetuning)
+    _require_effect(request, name, recipe.objective, description, recipe.is_finetuning)
     length = request.length or _recipe_length(recipe, description)
-    rows = request.batch or max(1, recipe.train.batch_tokens // _positions(description, length))
     train = recipe.train
+    rows = request.batch
+    if rows is None:
+        row = _sizes(recipe.objective, description, 1, length).positions
+        rows = 1 if recipe.objective == "nodes" else max(1, train.batch_tokens // row)
     sizes = _sizes(recipe.objective, description, rows, length)
     settings = StepSettings(train.precision, train.accumulate, train.gradient_checkpointing)
     tokens = request.tokens or float(train.steps * train.accumulate * sizes.positions)
@@ -316,8 +352,21 @@ def _describe(recipe: Recipe) -> tuple[Any, specs.Model | None, tuple[str, ...]]
         case "images" if recipe.objective == "images":
             classes = about.vocabulary
             return model_spec.describe(recipe, classes), None, (f"{classes:,} classes",)
+        case "sounds" if recipe.objective == "sounds":
+            described = model_spec.describe(recipe, about.vocabulary)
+            return sound_classifier(described, LABELS), None, (f"{LABELS} labels",)
+        case "sounds" if recipe.objective == "speech_contrastive":
+            return contrastive_encoder(model_spec.describe(recipe, 1)), None, ()
         case "sounds" if recipe.objective == "ctc":
             return model_spec.describe(recipe, about.vocabulary), None, ()
+        case "series":
+            channels = about.vocabulary
+            return model_spec.describe(recipe, channels), None, (f"{channels} channels",)
+        case "graph":
+            classes = about.vocabulary
+            task = "tag" if recipe.objective == "nodes" else "classify"
+            notes = (f"{classes} classes", f"graphs of {NODES[recipe.objective]:,} nodes")
+            return model_spec.describe(recipe, classes, task=task), None, notes
         case _:
             return model_spec.describe(recipe, vocabulary), None, (assumed,)
 
@@ -325,17 +374,12 @@ def _describe(recipe: Recipe) -> tuple[Any, specs.Model | None, tuple[str, ...]]
 def _recipe_length(recipe: Recipe, description: Any) -> int:
     if recipe.objective_settings.data == "pairs":
         return min(recipe.data.max_length, SENTENCE)
-    if recipe.objective == "ctc":
+    if description.main_input_name == "input_values":
         return SPEECH_SAMPLES
+    if recipe.objective in NODES:
+        return NODES[recipe.objective]
     limit: int | None = description.max_length
     return min(recipe.data.context, limit or recipe.data.context)
-
-
-def _positions(description: Any, length: int) -> int:
-    """What one row counts of `batch_tokens`."""
-    if description.main_input_name == "pixel_values":
-        return int(description.patches.positions)
-    return length
 
 
 def with_batch(subject: Subject, rows: int, accumulate: int) -> Subject:

@@ -19,15 +19,20 @@ from torch import Tensor, nn
 
 from regard import spec as specs
 from regard.builder import build, outline
+from regard.builder.heads import build_forecast_loss
 from regard.core.caches.kv_cache import DecoderState
 from regard.core.context import Context
+from regard.core.frontends.lagged_values import Covariates
+from regard.core.heads.contrastive_head import GUMBEL_TEMPERATURE
+from regard.core.heads.forecast_loss import ForecastLoss
 from regard.core.stack import Stack
 from regard.data.padding import IGNORED
 from regard.models.sentence_transformers import SentencePooling
-from regard.system.errors import ModelError, SettingError
+from regard.system.errors import ModelError
 from regard.training.objectives.causal_lm import next_token_loss
 from regard.training.objectives.contrastive import image_text_loss, pair_loss, pair_vectors
 from regard.training.objectives.corrupted_text import CorruptedText
+from regard.training.objectives.forecasting import forecast_errors
 from regard.training.objectives.head_objective import answer_loss, label_logits, squared_error
 from regard.training.objectives.losses import (
     LossTerms,
@@ -40,6 +45,7 @@ from regard.training.objectives.masked_lm import masked_loss
 from regard.training.objectives.memory_network import answer_logits
 from regard.training.objectives.replaced_token_detection import replaced_loss, share_embeddings
 from regard.training.objectives.sequence_to_sequence import teacher_forced_loss
+from regard.training.objectives.speech_contrastive import NEGATIVES, contrastive_loss
 from regard.training.objectives.transcription import alignment_loss
 
 Tensors = Mapping[str, Tensor]
@@ -49,6 +55,9 @@ HeadLoss = Callable[[Tensor, Tensors], tuple[Tensor, Tensor]]
 
 STORY_SENTENCES = 20  # of a bAbI story, and the words of each
 STORY_WORDS = 8
+NEIGHBOURS = 4  # of a node: Cora's papers have 3.9
+GRAPH_STRUCTURE = ("edges", "eigenvectors", "distances")
+MASKED_SPEECH = 0.49  # of the positions: spans overlap (Baevski et al. 2020, Section 4.2)
 CTC_LABELS_PER_SECOND = 14  # characters of English speech
 SAMPLES_PER_SECOND = 16_000
 
@@ -83,22 +92,30 @@ class Input:
     shape: tuple[int, ...]
     limit: int | None = None  # None: floating-point numbers
     is_mask: bool = False
-    share: float = 1.0  # of the positions, that have a label; the others are ignored
+    share: float = 1.0  # of the positions that have a label, or that a mask selects
+    content: Tensor | None = None  # where values decide what is computed: the edges of a graph
 
     @property
     def count(self) -> int:
         """How many labels it has."""
         return max(1, round(self.share * math.prod(self.shape)))
 
+    @property
+    def is_real(self) -> bool:
+        """Whether a trace needs its values; pixels and sound are larger, and have shapes only."""
+        return self.limit is not None or self.is_mask or self.content is not None
+
     def create(self, device: torch.device, generator: torch.Generator) -> Tensor:
-        if self.is_mask:
-            return torch.ones(self.shape, dtype=torch.bool, device=device)
-        if self.limit is None:
+        if self.content is not None:
+            return self.content.to(device)
+        if not self.is_real:
             return torch.randn(self.shape, generator=generator).to(device)
-        values = torch.randint(0, self.limit, self.shape, generator=generator)
+        values = torch.ones(self.shape, dtype=torch.bool)
+        if self.limit is not None:
+            values = torch.randint(0, self.limit, self.shape, generator=generator)
         if self.share < 1:
-            ignored = torch.randperm(values.numel(), generator=generator)[self.count :]
-            values.view(-1)[ignored] = IGNORED
+            left_out = torch.randperm(values.numel(), generator=generator)[self.count :]
+            values.view(-1)[left_out] = False if self.is_mask else IGNORED
         return values.to(device)
 
 
@@ -167,13 +184,18 @@ def _replaced(core: Any, tensors: Tensors, _unused: TokenLoss) -> LossTerms:
     return replaced_loss(core, tensors)
 
 
-def _labelled(core: Any, tensors: Tensors, _unused: TokenLoss, loss: HeadLoss) -> LossTerms:
-    logits, auxiliary = label_logits(core, tensors["inputs"], tensors.get("padding_mask"))
-    return LossTerms(*loss(logits, tensors), auxiliary, tensors["labels"].numel())
-
-
 def _classes(logits: Tensor, tensors: Tensors) -> tuple[Tensor, Tensor]:
     return cross_entropy(logits, tensors["labels"])
+
+
+def _labelled(
+    core: Any, tensors: Tensors, _unused: TokenLoss, loss: HeadLoss = _classes
+) -> LossTerms:
+    inputs = tensors["inputs"]
+    more = {name: tensors[name] for name in GRAPH_STRUCTURE if name in tensors}
+    more |= _side_tokens(core, inputs)
+    logits, auxiliary = label_logits(core, inputs, tensors.get("padding_mask"), more)
+    return LossTerms(*loss(logits, tensors), auxiliary, tensors["labels"].numel())
 
 
 def _side_tokens(core: Any, tokens: Tensor) -> dict[str, Tensor]:
@@ -211,6 +233,15 @@ def _ctc(core: Any, tensors: Tensors, _unused: TokenLoss) -> LossTerms:
     return alignment_loss(core, {**tensors, "labels": labels, "label_lengths": lengths}, blank=0)
 
 
+def _masked_speech(core: Any, tensors: Tensors, _unused: TokenLoss) -> LossTerms:
+    return LossTerms(*contrastive_loss(core, tensors), {}, 1)
+
+
+def _forecast(core: Any, tensors: Tensors, _unused: TokenLoss, loss: ForecastLoss) -> LossTerms:
+    covariates = Covariates(past=tensors.get("past_time"), future=tensors.get("future_time"))
+    return forecast_errors(core, loss, tensors, covariates)
+
+
 def _stories(core: Any, tensors: Tensors, _unused: TokenLoss) -> LossTerms:
     logits, auxiliary = answer_logits(core, tensors["text"])
     return LossTerms(*_classes(logits, tensors), auxiliary, len(tensors["labels"]))
@@ -221,13 +252,7 @@ def _stories(core: Any, tensors: Tensors, _unused: TokenLoss) -> LossTerms:
 
 def workload(objective: str, model: Any, sizes: Sizes) -> Workload:
     """A batch of these sizes for this model and objective."""
-    make = _BATCHES.get(objective)
-    if make is None:
-        raise SettingError(
-            f"the planner does not support the objective {objective!r}",
-            f"choose another objective: {', '.join(_BATCHES)}",
-        )
-    inputs, labels, loss = make(model, sizes)
+    inputs, labels, loss = _BATCHES[objective](model, sizes)
     return Workload(objective, sizes, inputs, labels, loss)
 
 
@@ -311,7 +336,7 @@ def _images(model: Any, sizes: Sizes) -> Made:
     if model.labels is None:
         return inputs, sizes.rows, _image_vectors
     labels = Input((sizes.rows,), model.labels.count)
-    return {**inputs, "labels": labels}, sizes.rows, partial(_labelled, loss=_classes)
+    return {**inputs, "labels": labels}, sizes.rows, _labelled
 
 
 def _masked_images(model: Any, sizes: Sizes) -> Made:
@@ -342,14 +367,74 @@ def _recordings(model: Any, sizes: Sizes) -> Made:
             "a CTC head with one class has only the blank",
             "set a larger `count` in its ClassifierHead",
         )
-    samples = (sizes.rows, sizes.length)
+    inputs = _waves(sizes)
     characters = max(1, CTC_LABELS_PER_SECOND * sizes.length // SAMPLES_PER_SECOND)
-    inputs = {
-        "waves": Input(samples),
-        "padding_mask": Input(samples, is_mask=True),
-        "labels": Input((sizes.rows, characters), model.labels.count - 1),
+    labels = Input((sizes.rows, characters), model.labels.count - 1)
+    return inputs | {"labels": labels}, sizes.rows * characters, _ctc
+
+
+def _waves(sizes: Sizes) -> dict[str, Input]:
+    samples = (sizes.rows, sizes.length)
+    return {"waves": Input(samples), "padding_mask": Input(samples, is_mask=True)}
+
+
+def _labelled_sounds(model: Any, sizes: Sizes) -> Made:
+    labels = Input((sizes.rows,), model.labels.count)
+    if model.main_input_name == "input_features":
+        inputs = {"inputs": Input((sizes.rows, model.spectrogram.mels, 2 * sizes.length))}
+    else:
+        waves = _waves(sizes)
+        inputs = {"inputs": waves["waves"], "padding_mask": waves["padding_mask"]}
+    return inputs | {"labels": labels}, sizes.rows, _labelled
+
+
+def _masked_recordings(model: Any, sizes: Sizes) -> Made:
+    positions = (sizes.rows, model.waves.positions(sizes.length))
+    masked = Input(positions, is_mask=True, share=MASKED_SPEECH)
+    inputs = _waves(sizes) | {
+        "masked": masked,
+        # For each position as many others, of the flattened batch.
+        "negatives": Input((*positions, NEGATIVES), math.prod(positions)),
+        "temperature": Input((), content=torch.tensor(GUMBEL_TEMPERATURE)),
     }
-    return inputs, sizes.rows * characters, _ctc
+    return inputs, masked.count, _masked_speech
+
+
+def _windows(model: Any, sizes: Sizes) -> Made:
+    window = model.series_window
+    past = (sizes.rows, window.length, window.channels)
+    future = (sizes.rows, window.horizon, window.channels)
+    inputs = {"past": Input(past), "future": Input(future)}
+    features = model.input.covariates if model.is_encoder_decoder else 0
+    if features:
+        inputs["past_time"] = Input((*past[:2], features))
+        inputs["future_time"] = Input((*future[:2], features))
+    loss = build_forecast_loss(window.output)
+    return inputs, math.prod(future), partial(_forecast, loss=loss)
+
+
+def _graph_rows(model: Any, sizes: Sizes) -> Made:
+    """Graphs of so many nodes, each node with as many neighbours as a paper of Cora has."""
+    nodes = (sizes.rows, sizes.length)
+    labels = Input(nodes if model.labels.each else nodes[:1], model.labels.count)
+    inputs = {
+        "inputs": Input((*nodes, model.nodes.features)),
+        "edges": Input((), content=_edges(*nodes)),
+        "labels": labels,
+    }
+    if model.nodes.laplacian:
+        inputs["eigenvectors"] = Input((*nodes, model.nodes.laplacian))
+    if isinstance(model.stack.block.position, specs.ShortestPathBias):
+        inputs["distances"] = Input((*nodes, sizes.length), 4)
+    return inputs, labels.count, _labelled
+
+
+def _edges(rows: int, nodes: int) -> Tensor:
+    """Each node of a row with itself and those after it, as [E, 3]: row, from, to."""
+    row, node, step = torch.meshgrid(
+        torch.arange(rows), torch.arange(nodes), torch.arange(NEIGHBOURS + 1), indexing="ij"
+    )
+    return torch.stack([row, node, (node + step) % nodes], dim=-1).flatten(0, 2)
 
 
 def _story_rows(model: Any, sizes: Sizes) -> Made:
@@ -378,5 +463,10 @@ _BATCHES: dict[str, Callable[[Any, Sizes], Made]] = {
     "masked_images": _masked_images,
     "image_text": _captioned_images,
     "ctc": _recordings,
+    "sounds": _labelled_sounds,
+    "speech_contrastive": _masked_recordings,
+    "forecast": _windows,
+    "nodes": _graph_rows,
+    "graphs": _graph_rows,
     "stories": _story_rows,
 }

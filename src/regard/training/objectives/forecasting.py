@@ -19,6 +19,7 @@ from regard import spec
 from regard.builder.heads import build_forecast_loss
 from regard.core.frontends.lagged_values import Covariates, LaggedValues
 from regard.core.frontends.series_patches import Scaling, SeriesPatches
+from regard.core.heads.forecast_loss import ForecastLoss
 from regard.evaluation.scores import Score, scored
 from regard.models import Model, SeriesModel
 from regard.models.saving import config_json
@@ -26,8 +27,37 @@ from regard.system.errors import ModelError
 from regard.training import model_spec
 from regard.training.data.series_source import SeriesWindows, StoredSeries
 from regard.training.objectives.heads import rebuilt
+from regard.training.objectives.losses import LossTerms
 from regard.training.objectives.objective import ScoredObjective
 from regard.training.setup import Setup
+
+
+def forecast_errors(
+    model: Any, loss: ForecastLoss, tensors: Mapping[str, Tensor], covariates: Covariates
+) -> LossTerms:
+    """The error of each step; there is no −log p of points and quantiles, so it stands for both.
+
+    Encoder–decoders forecast each step from the true ones before it (teacher forcing).
+    """
+    past = tensors["past"]
+    observed = tensors.get("observed")
+    more: dict[str, Any] = {}
+    if len(model.stacks()) == 2:
+        more = {"future": tensors["future"], "covariates": covariates}
+    hidden, auxiliary = model(past, observed, **more)
+    forecast = model.predict(hidden, past, observed)
+    # Location and scale of each window; linear models have none.
+    scaling = partial(_scaling, model, past, observed)
+    errors = loss(forecast, tensors["future"], scaling)
+    if "known" in tensors:
+        errors = torch.where(tensors["known"], errors, 0.0)
+    total = errors.sum()
+    return LossTerms(total, total.detach(), auxiliary, errors.numel())
+
+
+def _scaling(model: Any, past: Tensor, observed: Tensor | None) -> Scaling:
+    front_end: SeriesPatches | LaggedValues = model.input
+    return front_end.scaling(past, observed)
 
 
 class Forecasting(ScoredObjective):
@@ -91,40 +121,13 @@ class Forecasting(ScoredObjective):
 
     # --- training ---------------------------------------------------------------------------------
 
-    def forecast(
-        self, tensors: Mapping[str, Tensor]
-    ) -> tuple[Tensor | tuple[Tensor, ...], dict[str, Tensor]]:
-        """Forecasts as the head has them, and auxiliary losses."""
-        past = tensors["past"]
-        observed = tensors.get("observed")
-        more: dict[str, Any] = {}
-        if self.trained_model.spec.is_encoder_decoder:
-            # Teacher forcing: each step is forecast from the true ones before it.
-            more = {"future": tensors["future"], "covariates": self._covariates(tensors)}
-        hidden, auxiliary = self.model(past, observed, **more)
-        return self.model.predict(hidden, past, observed), auxiliary
-
     def loss(self, tensors: Mapping[str, Tensor]) -> tuple[Tensor, Tensor]:
-        """There is no −log p of points and quantiles: the loss stands for both."""
-        forecast, auxiliary = self.forecast(tensors)
-        errors = self.forecast_loss(forecast, tensors["future"], lambda: self._scaling(tensors))
-        if "known" in tensors:
-            errors = torch.where(tensors["known"], errors, 0.0)
-        loss = errors.sum()
-        return self.with_auxiliary(loss, auxiliary, errors.numel()), loss.detach()
-
-    def _scaling(self, tensors: Mapping[str, Tensor]) -> Scaling:
-        """Location and scale of each window; linear models have none."""
-        front_end: SeriesPatches | LaggedValues = self.model.input
-        return front_end.scaling(tensors["past"], tensors.get("observed"))
-
-    def _covariates(self, tensors: Mapping[str, Tensor]) -> Covariates:
-        """The time features of the window and of what follows it."""
-        if "time" not in tensors:
-            return Covariates()
-        time = tensors["time"]
-        length = self.trained_model.length
-        return Covariates(past=time[:, :length], future=time[:, length:])
+        time = tensors.get("time")
+        covariates = Covariates()
+        if time is not None:
+            length = self.trained_model.length
+            covariates = Covariates(past=time[:, :length], future=time[:, length:])
+        return self.total(forecast_errors(self.model, self.forecast_loss, tensors, covariates))
 
     # --- evaluation -------------------------------------------------------------------------------
 

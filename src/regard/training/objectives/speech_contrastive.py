@@ -48,6 +48,37 @@ class MaskableRecordings(Recordings):
     fewest_frames = _FEWEST_MASKED
 
 
+def contrastive_encoder(description: Any) -> spec.Encoder:
+    """An encoder over waveforms with masks and the head that tells what they hide."""
+    waves = replace(description.waves, masked=True)
+    head = description.contrastive or spec.ContrastiveHead()
+    encoder: spec.Encoder = replace(description, input=waves, heads=(head,))
+    return encoder
+
+
+def contrast(model: Any, tensors: Mapping[str, Tensor]) -> ContrastiveOutput:
+    """Both sides of a batch of waveforms."""
+    both: ContrastiveOutput = model.contrast(
+        tensors["waves"],
+        tensors["padding_mask"],
+        masked=tensors["masked"],
+        temperature=tensors["temperature"],
+    )
+    return both
+
+
+def contrastive_loss(
+    model: Any, tensors: Mapping[str, Tensor], first_row: int = 0
+) -> tuple[Tensor, Tensor]:
+    """Equation 2 and its contrastive part, summed over the masked positions."""
+    head = model.require(ContrastiveHead)
+    masked = tensors["masked"]
+    # They count positions from the first row of the batch on: of those, a rank has some.
+    negatives = tensors["negatives"] - first_row * masked.shape[1]
+    contrastive, diversity = head.losses(contrast(model, tensors), masked, negatives)
+    return contrastive + head.diversity * diversity, contrastive.detach()
+
+
 class SpeechContrastive(ScoredObjective):
     """Contrastive pre-training of an encoder over waveforms, with its quantizer.
 
@@ -80,11 +111,7 @@ class SpeechContrastive(ScoredObjective):
 
     @classmethod
     def describe(cls, setup: Setup, data: SoundData) -> spec.Encoder:
-        description: Any = model_spec.describe(setup.recipe, 1)  # nothing is spelled
-        waves = replace(description.waves, masked=True)
-        head = description.contrastive or spec.ContrastiveHead()
-        encoder: spec.Encoder = replace(description, input=waves, heads=(head,))
-        return encoder
+        return contrastive_encoder(model_spec.describe(setup.recipe, 1))  # nothing is spelled
 
     # --- batches ----------------------------------------------------------------------------------
 
@@ -114,23 +141,9 @@ class SpeechContrastive(ScoredObjective):
 
     # --- loss -------------------------------------------------------------------------------------
 
-    def contrast(self, tensors: Mapping[str, Tensor]) -> ContrastiveOutput:
-        return self.trained_model.model.contrast(
-            tensors["waves"],
-            tensors["padding_mask"],
-            masked=tensors["masked"],
-            temperature=tensors["temperature"],
-        )
-
     def loss(self, tensors: Mapping[str, Tensor]) -> tuple[Tensor, Tensor]:
-        head = self.trained_model.model.require(ContrastiveHead)
-        output = self.contrast(tensors)
-        masked = tensors["masked"]
-        # They count positions from the first row of the batch on: of those, a rank has some.
-        negatives = tensors["negatives"] - self.setup.ranks.first_row * masked.shape[1]
-        contrastive, diversity = head.losses(output, masked, negatives)
-        # Equation 2, summed over the masked positions.
-        return contrastive + head.diversity * diversity, contrastive.detach()
+        first_row = self.setup.ranks.first_row
+        return contrastive_loss(self.trained_model.model, tensors, first_row)
 
     # --- evaluation -------------------------------------------------------------------------------
 
@@ -149,7 +162,7 @@ class SpeechContrastive(ScoredObjective):
         for batch in self.evaluation_batches(split):
             masked = batch.tensors["masked"]
             with torch.inference_mode(), autocast:
-                output = self.contrast(batch.tensors)
+                output = contrast(self.trained_model.model, batch.tensors)
                 logits = head.logits(output, masked, batch.tensors["negatives"])
                 contrastive, _ = head.losses(output, masked, batch.tensors["negatives"])
             loss += float(contrastive)
