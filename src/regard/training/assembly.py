@@ -70,7 +70,10 @@ def assemble_on_ranks(setup: Setup, objective: type[Objective] | None = None) ->
     ranks = setup.ranks
     assembled = ranks.on_main(lambda: assemble(setup, objective))
     recipe = ranks.broadcast(setup.recipe if assembled is None else assembled.setup.recipe)
-    return assembled or reassemble(replace(setup, recipe=recipe), objective)
+    objective_of_run = assembled or reassemble(replace(setup, recipe=recipe), objective)
+    # The main rank may fail next, and remove the folder that the others still read.
+    ranks.barrier()
+    return objective_of_run
 
 
 def reassemble(
