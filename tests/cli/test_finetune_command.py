@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
+import click
 import pytest
 import torch
 
@@ -59,5 +60,5 @@ def test_a_run_as_json_and_its_resumption(
 def test_what_is_missing_is_said(model: Path) -> None:
     with pytest.raises(SettingError, match="nothing to train"):
         command.main([str(model), "--task", "tag"], standalone_mode=False)
-    with pytest.raises(SettingError, match="--lroa"):
+    with pytest.raises(click.NoSuchOption, match="--lroa"):
         command.main([str(model), "--lroa", "3"], standalone_mode=False)

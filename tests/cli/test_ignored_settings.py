@@ -191,7 +191,7 @@ def test_options_that_another_option_or_the_model_leaves_without_effect(
     other = ("look", questions, text, "--what", "ablation", "--target", "Der Hund.")
     command(*other).refused("leave --target out")
     command("look", demo, text, "--target", "Der Hund.").refused("--target", "--part decoder")
-    command("look", demo, text, "--what", "roles").refused("takes no text", "--what roles")
+    command("look", demo, text, "--what", "roles").refused("takes no text", "leave TEXT out")
     command("look", demo, text, "--what", "beam", "--beam", "1").refused("--beam 2 or more")
     command("look", demo, text, "--what", "steps", "--beam", "3").refused(
         "greedy decoding: --beam 1"

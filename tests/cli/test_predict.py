@@ -116,7 +116,7 @@ def test_a_translator_and_its_options(trained: Path) -> None:
 
 
 def test_what_is_refused(command: Command, places: Path, trained: Path) -> None:
-    command("predict", places / "vit", "no.png").refused("'no.png' is not a file", "image")
+    command("predict", places / "vit", "no.png").refused("no.png")
     command("predict", places / "answer", "Who?").refused("--context")
     command("predict", places / "masked", "a", "--task", "fil").refused("did you mean 'fill'")
     command("predict", places / "classify", "a", "--task", "tag").refused("it can: embed, classify")

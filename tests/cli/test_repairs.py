@@ -97,8 +97,8 @@ def language_model(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def test_an_attention_that_there_is(command: Command, language_model: Path) -> None:
     done = command("look", language_model, "a good film", "--part", "cross")
-    done.refused("no attention 'cross'")
-    word = re.search(r"use --part (\w+)", done.err)
+    done.refused("no part 'cross'")
+    word = re.search(r"known: (\w+)", done.err)
     assert word is not None
     assert command("look", language_model, "a good film", "--part", word[1]).code == 0
 

@@ -203,7 +203,7 @@ def test_even_rows_of_a_table_are_pale() -> None:
     series = backdrop.SeriesBackdrop(np.arange(24.0), spans, "load", np.zeros(3))
     sound = backdrop.SoundBackdrop(np.zeros((20, 40), np.uint8), 1.0)
     for drawn in (series, sound):
-        scene = drawn.table(even, ["+1", "+2", "+3"], title="", scale="attention", even=even)
+        scene = drawn.table(even, ["+1", "+2", "+3"], title="", even=even)
         cells = [m for m in scene.marks if isinstance(m, drawing.Pixels) and len(m.colours) == 3]
         assert len(cells) == 1
         assert (cells[0].colours == pale).all()

@@ -218,7 +218,8 @@ def main() -> None:
     # Anything else is a defect of this program, but for a lack of memory.
     except Exception as error:
         if _is_out_of_memory(error):
-            _fail(f"error: there is not enough memory: {_first_line(error)}\n  → {LESS}", 2, debug)
+            first_line = str(error).partition("\n")[0]
+            _fail(f"error: there is not enough memory: {first_line}\n  → {LESS}", 2, debug)
         message = f"error: unexpected {type(error).__name__}: {error}"
         _fail(f"{message}\n  → run again with --debug and report it", 1, debug)
 
@@ -259,7 +260,7 @@ def _usage_error(error: click.ClickException) -> str:
     repair = f"see `{path} --help`"
     if isinstance(error, click.NoSuchOption) and context is not None:
         problem = f"there is no flag {error.option_name}"
-        repair = nearest_flag(error.option_name, context)
+        repair = _nearest_flag(error.option_name, context)
     # click names the value and the choices in its text only.
     choice = re.search(r"'([^']*)' is not one of (.*)$", problem)
     if choice is not None:
@@ -268,7 +269,7 @@ def _usage_error(error: click.ClickException) -> str:
     return f"{problem}\n  → {repair}"
 
 
-def nearest_flag(name: str, context: click.Context) -> str:
+def _nearest_flag(name: str, context: click.Context) -> str:
     """The flag that a wrong one is nearest to, or where all of them are listed."""
     import difflib
 
@@ -295,10 +296,6 @@ def _is_out_of_memory(error: Exception) -> bool:
     if isinstance(error, MemoryError) or type(error).__name__ == "OutOfMemoryError":
         return True
     return isinstance(error, RuntimeError) and "can't allocate memory" in str(error)
-
-
-def _first_line(error: Exception) -> str:
-    return (str(error).splitlines() or [type(error).__name__])[0]
 
 
 def _fail(message: str, code: int, debug: bool) -> None:

@@ -12,7 +12,7 @@ import stat
 import sys
 import time
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import ExitStack, suppress
+from contextlib import suppress
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -20,20 +20,17 @@ from typing import Any
 import click
 
 from regard.cli.completion import FILE
-from regard.cli.texts_and_files import check_folder_exists, check_not_input
+from regard.cli.shared_options import option
+from regard.cli.texts_and_files import check_output
 from regard.system.errors import SettingError
 
 PATIENCE = 0.05  # seconds after which what came through a pipe is answered without the rest
 SECONDS_BETWEEN_LINES = 15.0  # of progress, where standard error is no terminal
 
-output_option = click.option(
-    "--output",
-    type=FILE,
-    help="write to this file; after a crash, the same command resumes where it stopped",
+output_option = option(
+    "--output", "write to this file; after a crash, the same command resumes where it stopped", FILE
 )
-column_option = click.option(
-    "--text-column", help="text column of tables, or key in .jsonl  [text]"
-)
+column_option = option("--text-column", "text column of tables, or key in .jsonl  [text]")
 INPUT_HELP = (
     "text files (.gz, .zst), .parquet, .arrow, a folder, a glob or a remote path (s3://…); "
     "separate several with commas"
@@ -66,8 +63,9 @@ class BatchWork:
         from regard.data.file_access import expand
         from regard.data.text_files import check_has_columns, count_lines, texts
 
-        check_resumable(location, output)
         files = expand(location)
+        if output is not None:
+            _check_resumable(files, output)
         check_has_columns(files, settings.get("text_column"))
         inputs = texts(location, settings.get("text_column"))
         if output is None:
@@ -90,12 +88,12 @@ class BatchWork:
             return
         from regard.data.resumable_output import ResumableOutput
 
-        with ResumableOutput(output, settings) as file, Progress(total) as progress:
-            if file.inputs_done:
-                progress.say(f"{file.inputs_done:,} inputs already done: resuming after them")
+        with (
+            ResumableOutput(output, settings) as file,
+            Progress(total, file.inputs_done) as progress,
+        ):
             # What is done is read once more, and not computed.
             rest = islice(inputs, file.inputs_done, None)
-            progress.done = file.inputs_done
             while window := list(islice(rest, self.window)):
                 file.commit(self.answer(window, file.inputs_done), len(window))
                 progress.update(file.inputs_done)
@@ -156,13 +154,13 @@ class _Pipe(io.RawIOBase):
 class Progress:
     """The progress of a job on standard error: a bar at a terminal, otherwise a line at times."""
 
-    def __init__(self, total: int | None) -> None:
-        self.done = 0
+    def __init__(self, total: int | None, done: int = 0) -> None:
+        if done:
+            print(f"{done:,} inputs already done: resuming after them", file=sys.stderr)
         self._total = total
+        self._first = done  # before this process
         self._started = time.monotonic()
-        self._first: int | None = None  # what was done before the first window of this process
         self._next_line = self._started + SECONDS_BETWEEN_LINES
-        self._stack = ExitStack()
         self._bar: Any = None
 
     def __enter__(self) -> Progress:
@@ -178,21 +176,12 @@ class Progress:
                 progress.TimeRemainingColumn(),
                 console=Console(file=sys.stderr),
             )
-            self._stack.enter_context(self._bar)
             self._task = self._bar.add_task("inputs", total=self._total, rate="")
+            self._bar.start()
         return self
-
-    def say(self, text: str) -> None:
-        if self._bar is not None:
-            self._bar.console.print(text)
-        else:
-            print(text, file=sys.stderr)
 
     def update(self, done: int) -> None:
         """`done` inputs have been answered, by this process and those before it."""
-        if self._first is None:
-            self._first = self.done
-        self.done = done
         now = time.monotonic()
         rate = (done - self._first) / max(1e-9, now - self._started)
         if self._bar is not None:
@@ -204,19 +193,15 @@ class Progress:
                 minutes = max(0.0, (self._total - done) / max(rate, 1e-9) / 60)
                 text = f"{done:,} of {self._total:,} inputs, {rate:,.1f} per second"
                 text += f", {minutes:,.1f} min left"
-            self.say(text)
+            print(text, file=sys.stderr)
 
     def __exit__(self, *_: object) -> None:
-        self._stack.close()
+        if self._bar is not None:
+            self._bar.stop()
 
 
-def check_resumable(location: str, output: str | None) -> None:
+def _check_resumable(files: list[str], output: str) -> None:
     """Refuses an output of what cannot be read again, and one that is its own input."""
-    if output is None:
-        return
-    from regard.data.file_access import expand
-
-    files = expand(location)
     for file in files:
         path = Path(file)
         if file == "-" or (path.exists() and not path.is_file() and not path.is_dir()):
@@ -225,12 +210,10 @@ def check_resumable(location: str, output: str | None) -> None:
                 f"{name} cannot be read again, so its output cannot be resumed",
                 "give the text as --input FILE, or leave out --output",
             )
-    check_not_input("--output", output, files)
-    check_folder_exists("--output", output)
+    check_output("--output", output, files)
 
 
 def _versions(files: list[str]) -> dict[str, list[int]]:
-    """What says that files are still the same: their sizes and times."""
-    paths = [Path(file) for file in files]  # of what is remote there is none
-    stats = {str(path): path.stat() for path in paths if path.is_file()}
+    """What says that files are still the same: their sizes and times; nothing of remote ones."""
+    stats = {name: os.stat(name) for name in files if os.path.isfile(name)}
     return {name: [of_file.st_size, of_file.st_mtime_ns] for name, of_file in stats.items()}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import sys
 from collections.abc import Callable
 from dataclasses import fields, replace
@@ -16,8 +17,11 @@ from regard.cli.shared_options import (
     WholeNumber,
     WholeNumbers,
     device_option,
+    flag,
     json_option,
     json_text,
+    option,
+    options,
 )
 
 Case = TypeVar("Case")
@@ -47,6 +51,16 @@ def command() -> None:
 # ------------------------------------------------------------------ options
 
 
+# Those that all benchmarks share.
+_common_options = options(
+    device_option,
+    option("--threads", "CPU threads  [all cores]", WholeNumber(1, 4096)),
+    option("--rounds", "rounds per contender after the first", SIZE),
+    option("--results", "Markdown file to record the result in (bench/RESULTS.md)", FILE),
+    json_option("one JSON object per case or measurement"),
+)
+
+
 def _options(
     default_model: str, models: str, against: tuple[str, ...], published: tuple[str, ...] = ()
 ) -> Callable[..., Any]:
@@ -58,49 +72,28 @@ def _options(
     text = "library to compare with (must be installed); repeatable"
     if published:
         text += f"; published figures only, for one case and machine: {', '.join(published)}"
-    peers = click.Choice([*against, *published])
-
-    def decorate(function: Callable[..., Any]) -> Callable[..., Any]:
-        function = click.option("--against", multiple=True, type=peers, help=text)(
-            _common_options(function)
-        )
-        return click.option("--model", default=default_model, help=models)(function)
-
-    return decorate
-
-
-def _common_options(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Decorator: the options that all benchmarks share."""
-    for option in (
-        json_option("one JSON object per case or measurement"),
-        click.option(
-            "--results",
-            type=FILE,
-            help="Markdown file to record the result in (bench/RESULTS.md)",
-        ),
-        click.option("--rounds", type=SIZE, help="rounds per contender after the first"),
-        click.option("--threads", type=WholeNumber(1, 4096), help="CPU threads  [all cores]"),
-        device_option,
-    ):
-        function = option(function)
-    return function
+    return options(
+        option("--model", models, default=default_model),
+        option("--against", text, click.Choice([*against, *published]), multiple=True),
+        _common_options,
+    )
 
 
 # ------------------------------------------------------------------ training and inference
 
 
 @command.command()
-@click.option(
+@option(
     "--lengths",
-    type=click.Choice(["natural", "equal"]),
+    "natural: 8 to 64 tokens as in real text; equal: --length tokens each",
+    click.Choice(["natural", "equal"]),
     default="natural",
-    help="natural: 8 to 64 tokens as in real text; equal: --length tokens each",
 )
-@click.option("--length", type=SIZE, default=32, help="sequence length for --lengths equal")
-@click.option("--batch-tokens", type=SIZE, default=2048, help="target tokens per batch")
-@click.option("--batches", type=SIZE, default=4, help="batches per round")
-@click.option("--precision", type=click.Choice(["float32", "bf16"]), default="float32")
-@click.option("--compile", is_flag=True, help="torch.compile our blocks (GPU)")
+@option("--length", "sequence length for --lengths equal", SIZE, default=32)
+@option("--batch-tokens", "target tokens per batch", SIZE, default=2048)
+@option("--batches", "batches per round", SIZE, default=4)
+@option("--precision", "of the computation", click.Choice(["float32", "bf16"]), default="float32")
+@flag("--compile", "torch.compile our blocks (GPU)")
 @_options(
     "small",
     "tiny, small, base or gpt2",
@@ -120,17 +113,11 @@ def train(**flags: Any) -> None:
 
 
 @command.command()
-@click.option("--batch", type=SIZES, default="1,32", help="batch size; several cases: 1,32")
-@click.option("--beam", type=BEAMS, default="1", help="beam size; 1 is greedy; several cases: 1,5")
-@click.option(
-    "--given", "prompt_length", type=SIZE, default=32, help="source or prompt length in tokens"
-)
-@click.option("--new", type=SIZE, default=64, help="new tokens to decode")
-@click.option(
-    "--memory",
-    is_flag=True,
-    help="also measure each contender's peak memory, in a separate process",
-)
+@option("--batch", "batch size; several cases: 1,32", SIZES, default="1,32")
+@option("--beam", "beam size; 1 is greedy; several cases: 1,5", BEAMS, default="1")
+@option("--given prompt_length", "source or prompt length in tokens", SIZE, default=32)
+@option("--new", "new tokens to decode", SIZE, default=64)
+@flag("--memory", "also measure each contender's peak memory, in a separate process")
 @_options(
     "base",
     "tiny, small, base, gpt2 or llama-7b",
@@ -151,8 +138,8 @@ def decode(batch: list[int], beam: list[int], memory: bool, **flags: Any) -> Non
 
 
 @command.command()
-@click.option("--batch", type=SIZE, default=8)
-@click.option("--length", type=SIZE, default=128)
+@option("--batch", "sequences", SIZE, default=8)
+@option("--length", "tokens of each", SIZE, default=128)
 @_options("bert-base", "bert-base", ("transformers",))
 def forward(**flags: Any) -> None:
     """One encoder forward pass over a batch: tokens per second."""
@@ -178,15 +165,15 @@ def load(**flags: Any) -> None:
 
 
 @command.command()
-@click.option(
+@option(
     "--kinds",
-    help="full, window, longformer, bigbird, linear, performer, linformer, reformer, sized by the "
+    "full, window, longformer, bigbird, linear, performer, linformer, reformer, sized by the "
     "other flags; or with explicit sizes, as in regard train: window:128, dilated:64:2, "
     "topk:32  [all]",
 )
-@click.option("--lengths", type=SIZES, default="2048,4096,8192,16384,32768")
-@click.option("--heads", type=SIZE, default=8, help="heads of 64 dimensions each")
-@click.option("--window", type=SIZE, default=256, help="positions attended to on each side")
+@option("--lengths", "sequence lengths", SIZES, default="2048,4096,8192,16384,32768")
+@option("--heads", "heads of 64 dimensions each", SIZE, default=8)
+@option("--window", "positions attended to on each side", SIZE, default=256)
 @_common_options
 def attention(kinds: str | None, lengths: list[int], **flags: Any) -> None:
     """Time and memory of each attention vs. sequence length: forward, backward, exponents."""
@@ -243,14 +230,7 @@ def _case(kind: Callable[..., Case], flags: dict[str, Any]) -> Case:
 
 def _command_line() -> str:
     """The command as it was typed, without the options that say where the result goes."""
-    arguments = iter(sys.argv[1:])
-    words = ["regard"]
-    for argument in arguments:
-        if argument == "--results":
-            next(arguments, None)  # its value
-        elif argument != "--json" and not argument.startswith("--results="):
-            words.append(argument)
-    return " ".join(words)
+    return re.sub(r" --(json|results[ =]\S*)", "", " ".join(["regard", *sys.argv[1:]]))
 
 
 def _print_report(report: Any, flags: dict[str, Any]) -> None:

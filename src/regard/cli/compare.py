@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +15,7 @@ from regard.cli.recipe_options import (
     recipe_changes,
     recipe_option,
 )
-from regard.cli.shared_options import PARAMETERS, SEEDS, json_option, json_text
+from regard.cli.shared_options import PARAMETERS, SEEDS, json_option, option, print_result
 from regard.training.recipe import loading, schema
 from regard.training.recipe.objectives import DATA_KEYS
 
@@ -32,41 +33,35 @@ Examples:
 """
 # Recipe keys that the comparison itself sets for each model, and which are no flags here.
 SET_BY_COMPARISON = (
-    "model",
-    "attention",
-    "decoder_attention",
-    "d_model",
-    "d_ff",
-    "seed",
-    "steps",
-    "epochs",
-    "samples",
-    "tensorboard",
-)
+    "model", "attention", "decoder_attention", "d_model", "d_ff", "seed", "steps", "epochs",
+    "samples", "tensorboard",
+)  # fmt: skip
 
 
 @click.command(cls=RecipeCommand, epilog=EXAMPLES)
 @click.argument("recipe", type=RECIPE, required=False)
-@click.option(
+@option(
     "--models",
+    "models, separated by commas; repeatable",
     multiple=True,
     default=("transformer,bahdanau,rnn",),
-    help="models, separated by commas; repeatable",
 )
-@click.option("--budget", default="steps:1000", help="steps:N, flops:N or seconds:N of training")
-@click.option("--seeds", type=SEEDS, default=1, help="number of runs per model")
-@click.option(
+@option("--budget", "steps:N, flops:N or seconds:N of training", default="steps:1000")
+@option("--seeds", "number of runs per model", SEEDS, default=1)
+@option(
     "--parameters",
-    type=PARAMETERS,
-    help="approximate parameter count of every model  [that of the recipe's model]",
+    "approximate parameter count of every model  [that of the recipe's model]",
+    PARAMETERS,
 )
-@click.option("--out", type=MODEL_FOLDER, help="folder for the runs  [runs/compare-NAME]")
+@option("--out", "folder for the runs  [runs/compare-NAME]", MODEL_FOLDER)
 @data_options
 @json_option()
 def command(
     recipe: str | None,
     models: tuple[str, ...],
     budget: str,
+    seeds: int,
+    parameters: int | None,
     out: str | None,
     data_dir: str | None,
     as_json: bool,
@@ -87,9 +82,6 @@ def command(
         parse_contenders,
     )
 
-    # What is left in `flags` are recipe keys.
-    seeds = flags.pop("seeds")
-    parameters = flags.pop("parameters")
     contenders = parse_contenders(",".join(models))
     training_budget = parse_budget(budget)
     changes = recipe_changes(flags)
@@ -108,9 +100,7 @@ def command(
     from regard.system import disk
 
     # Progress goes to standard error, so that the table or JSON can be piped.
-    def say(text: str) -> None:
-        click.echo(text, err=True)
-
+    say = partial(click.echo, err=True)
     result = run(
         base_recipe,
         name,
@@ -124,11 +114,7 @@ def command(
     )
     disk.write_file(folder / "compare.svg", drawing.svg(scene(result), f"comparison on {name}"))
     say(f"figure: {folder / 'compare.svg'}; numbers: {folder / 'compare.json'}")
-    if as_json:
-        click.echo(json_text(result.data()))
-        return
-    for line in lines(result):
-        click.echo(line)
+    print_result(as_json, result.data(), lines(result))
 
 
 # every other recipe key, as for `regard train`

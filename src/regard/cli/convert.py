@@ -10,8 +10,9 @@ from regard.cli.completion import MODEL_FOLDER
 from regard.cli.shared_options import (
     download_option,
     json_option,
-    json_text,
     local_folder,
+    option,
+    print_result,
     refuse_flags,
 )
 from regard.cli.verify import format_finding
@@ -32,12 +33,8 @@ _UNITS = {"KB": 10**3, "MB": 10**6, "GB": 10**9}
 @click.command(epilog=EXAMPLES)
 @click.argument("source", type=MODEL_FOLDER, metavar="IN")
 @click.argument("out", type=MODEL_FOLDER, metavar="OUT")
-@click.option("--to", type=click.Choice(FORMATS), default="huggingface")
-@click.option(
-    "--shard-size",
-    default="5GB",
-    help="maximum size of a weight file, e.g. 500MB or 2GB",
-)
+@option("--to", "format of OUT", click.Choice(FORMATS), default="huggingface")
+@option("--shard-size", "maximum size of a weight file, e.g. 500MB or 2GB", default="5GB")
 @download_option
 @json_option()
 def command(source: str, out: str, to: str, shard_size: str, download: bool, as_json: bool) -> None:
@@ -61,13 +58,8 @@ def command(source: str, out: str, to: str, shard_size: str, download: bool, as_
 
     result = convert(local_folder(source, download), out, to, shard=shard_bytes)
     # What was written, and how far it is from the original.
-    if as_json:
-        click.echo(json_text(result.data()))
-    else:
-        for name, size in result.files.items():
-            click.echo(f"{result.folder / name}  {amount(size)}")
-        for finding in result.findings:
-            click.echo(format_finding(finding))
+    lines = [f"{result.folder / name}  {amount(size)}" for name, size in result.files.items()]
+    print_result(as_json, result.data(), [*lines, *map(format_finding, result.findings)])
     # The files stay where they are, to be looked at; the exit code tells.
     failed = any(finding.verdict == "fails" for finding in result.findings)
     sys.exit(1 if failed else 0)

@@ -10,7 +10,7 @@ from typing import Any
 
 import click
 
-from regard.cli.shared_options import COUNT, SEED, WholeNumber
+from regard.cli.shared_options import COUNT, SEED, WholeNumber, flag, option, options
 from regard.data.generated.algorithmic_tasks import TASKS
 from regard.data.generated.generated_task import (
     SEPARATOR,
@@ -30,20 +30,13 @@ Examples:
 LINES = WholeNumber(1, 10**12)
 
 
-def _common_options(*splits: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+def _common_options(*splits: str) -> Callable[..., Any]:
     """Decorator: the options that all generators share."""
-
-    def decorate(function: Callable[..., Any]) -> Callable[..., Any]:
-        # In reverse: decorators apply from the innermost outwards.
-        for option in (
-            click.option("--seed", type=SEED, default=0),
-            click.option("--lines", type=LINES, default=1000),
-            click.option("--split", type=click.Choice(splits), default="train"),
-        ):
-            function = option(function)
-        return function
-
-    return decorate
+    return options(
+        option("--split", "which part of the data", click.Choice(splits), default="train"),
+        option("--lines", "number of examples", LINES, default=1000),
+        option("--seed", "random seed", SEED, default=0),
+    )
 
 
 # ------------------------------------------------------------------ one command for each generator
@@ -66,7 +59,7 @@ def stories(split: str, lines: int, seed: int) -> None:
 
 @command.command(epilog=EXAMPLES)
 @_common_options("train", "valid", "test")
-@click.option("--pronouns", is_flag=True, help="only sentences with a pronoun to resolve")
+@flag("--pronouns", "only sentences with a pronoun to resolve")
 def builtin(split: str, lines: int, seed: int, pronouns: bool) -> None:
     """Write the built-in English–German language as TSV: source, tab, target."""
     from regard.data.generated.builtin import write_tsv
@@ -81,16 +74,14 @@ def _task_command(name: str, task: type[GeneratedTask]) -> click.Command:
     """The command that writes a task, with an option for each of its fields (lengths, depth)."""
 
     @_common_options(*SPLITS)
-    @click.option(
-        "--text", is_flag=True, help="write `input = target`, one text per line, instead of TSV"
-    )
+    @flag("--text", "write `input = target`, one text per line, instead of TSV")
     def write(split: str, lines: int, seed: int, text: bool, **fields: int) -> None:
         separator = f" {SEPARATOR} " if text else "\t"
         write_examples(sys.stdout, task(**fields).examples(split, seed), lines, separator)
 
     for field in reversed(dataclasses.fields(task)):
-        flag = "--" + field.name.replace("_", "-")
-        write = click.option(flag, type=COUNT, default=field.default)(write)
+        name_of_option = "--" + field.name.replace("_", "-")
+        write = click.option(name_of_option, type=COUNT, default=field.default)(write)
     kind = {"pairs": "input, tab, target", "classify": "text, tab, label"}[task.kind]
     beyond = "The split `longer` has lengths beyond the maximum, up to twice as long."
     help_text = f"{inspect.getdoc(task)}\n\nWritten as TSV: {kind}. {beyond}"

@@ -12,6 +12,7 @@ from regard.cli.shared_options import (
     Number,
     json_option,
     json_text,
+    option,
     refuse_flags,
     refuse_other_flags,
 )
@@ -30,20 +31,15 @@ Examples:
 @click.command(epilog=EXAMPLES)
 @click.argument("run", type=RECIPE, required=False)
 @json_option("print JSON (an array for the installation)")
-@click.option(
-    "--data-dir",
-    type=MODEL_FOLDER,
-    metavar="DIR",
-    help="folder with the recipe's data files  [$REGARD_DATA]",
+@option(
+    "--data-dir", "folder with the recipe's data files  [$REGARD_DATA]", MODEL_FOLDER, metavar="DIR"
 )
-@click.option(
-    "--html", type=FILE, metavar="FILE", help="write the report as an HTML page, with loss curves"
-)
-@click.option(
+@option("--html", "write the report as an HTML page, with loss curves", FILE, metavar="FILE")
+@option(
     "--trial-seconds",
-    type=Number(),
+    "time for short trials of other settings if a run has learned little; 0 disables them",
+    Number(),
     default=60.0,
-    help="time for short trials of other settings if a run has learned little; 0 disables them",
 )
 def command(
     run: str | None, as_json: bool, data_dir: str | None, html: str | None, trial_seconds: float
@@ -71,8 +67,7 @@ def command(
     if as_json:
         click.echo(report.to_json())
     else:
-        for line in text_lines(report):
-            click.echo(line)
+        click.echo("\n".join(text_lines(report)))
     sys.exit(0 if report.is_healthy else 1)
 
 

@@ -15,8 +15,16 @@ from regard.cli.decoding_options import (
     decoding_strategy,
     length_limit,
 )
-from regard.cli.shared_options import check_flags_are_read, download_option, json_option, json_text
-from regard.cli.texts_and_files import check_new_file
+from regard.cli.shared_options import (
+    check_flags_are_read,
+    download_option,
+    json_option,
+    json_text,
+    option,
+    refuse_flags,
+)
+from regard.cli.texts_and_files import check_output
+from regard.system import disk
 from regard.system.errors import SettingError
 
 if TYPE_CHECKING:
@@ -40,25 +48,18 @@ Examples:
 
 @click.command(epilog=EXAMPLES)
 @click.argument("models", type=MODEL_FOLDER, metavar="MODEL...", nargs=-1, required=True)
-@click.option(
+@option(
     "--data",
-    type=FILE,
-    help="evaluation data: a file, a folder of images, or - for pairs from standard input",
+    "evaluation data: a file, a folder of images, or - for pairs from standard input",
+    FILE,
 )
-@click.option("--source", type=FILE, help="source text, one sentence per line (may be .gz)")
-@click.option("--target", type=FILE, help="reference translations, line by line")
-@click.option(
-    "--pairs",
-    type=FILE,
-    help="one .tsv or .jsonl of pairs instead of two files; - for standard input",
-)
-@click.option("--task", help="task to evaluate, if the model supports several")
-@click.option("--metrics", help="metrics with options, e.g. bleu:none,chrf  [by task]")
-@click.option(
-    "--tokenize",
-    help="sacreBLEU tokenizer; none for tokenized text  [as in the run, or 13a]",
-)
-@click.option("--output", type=FILE, help="write the predictions to this file")
+@option("--source", "source text, one sentence per line (may be .gz)", FILE)
+@option("--target", "reference translations, line by line", FILE)
+@option("--pairs", "one .tsv or .jsonl of pairs instead of two files; - for standard input", FILE)
+@option("--task", "task to evaluate, if the model supports several")
+@option("--metrics", "metrics with options, e.g. bleu:none,chrf  [by task]")
+@option("--tokenize", "sacreBLEU tokenizer; none for tokenized text  [as in the run, or 13a]")
+@option("--output", "write the predictions to this file", FILE)
 @download_option
 @json_option("print one JSON object per model")
 @decoding_options
@@ -77,17 +78,19 @@ def command(
     """
     # Contradictory flags are errors before anything is loaded.
     data = _data(flags)
-    # --n-best is one of the shared decoding options, and has no meaning here.
-    if flags["n_best"]:
-        raise SettingError("evaluation scores one translation per line", "leave out --n-best")
+    refuse_flags(("n_best",), "evaluation scores one translation per line")
     if len(set(models)) < len(models):
         raise SettingError("a model is given twice", "give each MODEL once")
     if output and len(models) > 1:
         raise SettingError(
             "--output holds the predictions of one model", "leave out --output, or give one MODEL"
         )
-    check_new_file("--output", output, [data] if isinstance(data, str) else data)
+    if output is not None:
+        check_output("--output", output, [data] if isinstance(data, str) else data)
+        disk.require_absent(Path(output), "remove it, or choose another --output")
     evaluator = Evaluator(data, flags, decoding_strategy(flags))
+    from regard.evaluation.evaluation import paired_tests
+
     reports: dict[str, dict[str, Any]] = {}
     first: Evaluation | None = None
     for name in models:
@@ -96,7 +99,8 @@ def command(
             first = evaluation
         else:
             # Paired: both models have answered the same examples.
-            report["p_values"] = _p_values(first, evaluation)
+            tests = paired_tests(first, evaluation)
+            report["p_values"] = {metric: test.p_value for metric, test in tests.items()}
         reports[name] = report
         if output:  # of the one model there is
             _write_lines(output, evaluation.predictions)
@@ -128,7 +132,7 @@ class Evaluator:
     data: DataPath
     flags: dict[str, Any]
     strategy: Strategy | None
-    task: str | None = None
+    task: str | None = None  # of the first model
     examples: list[Any] | None = None
 
     def evaluate(self, name: str) -> tuple[Evaluation, dict[str, Any]]:
@@ -172,7 +176,7 @@ class Evaluator:
         tokenize = self.flags["tokenize"] or run.settings.tokenize
         decoding = self._decoding(run, precision)
         settings = replace(run.settings, decoding=decoding, tokenize=tokenize)
-        self._tell_settings(name, task, run)
+        self._say_settings(name, run.describe(task))
         if self.examples is None:
             # Before the first model runs: errors in the data come before minutes of decoding.
             self.task = task
@@ -197,16 +201,13 @@ class Evaluator:
             strategy, length_limit(self.flags["limit"]), self.flags["batch_tokens"], precision
         )
 
-    def _tell_settings(self, name: str, task: str, run: RunSettings) -> None:
+    def _say_settings(self, name: str, description: str) -> None:
         """Says which settings come from the run that made the model."""
-        description = run.describe(task)
-        if not description:
-            return
         changes = [key for key in ("beam", "penalty", "tokenize", "sample") if self.flags[key]]
-        text = f"{name}: settings from its run: {description}"
-        if changes:
-            text += f"; changed by flags: {', '.join(changes)}"
-        click.echo(text, err=True)
+        if description and changes:
+            description += f"; changed by flags: {', '.join(changes)}"
+        if description:
+            click.echo(f"{name}: settings from its run: {description}", err=True)
 
     def _report(self, evaluation: Evaluation) -> dict[str, Any]:
         from regard.evaluation.tasks import TASKS
@@ -222,19 +223,11 @@ class Evaluator:
         return report
 
 
-def _p_values(first: Evaluation, other: Evaluation) -> dict[str, float]:
-    from regard.evaluation.evaluation import paired_tests
-
-    return {name: test.p_value for name, test in paired_tests(first, other).items()}
-
-
 # ------------------------------------------------------------------ output
 
 
 def _write_lines(path: str, predictions: list[Any]) -> None:
     """One prediction a line: texts and labels as they are, the tags of words between spaces."""
-    from regard.system import disk
-
     lines = []
     for prediction in predictions:
         if isinstance(prediction, list | tuple):

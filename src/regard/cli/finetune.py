@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import typing
 from typing import Any
 
 import click
@@ -15,10 +14,9 @@ from regard.cli.recipe_options import (
     recipe_option,
     resume_option,
 )
-from regard.cli.shared_options import download_option, json_option, local_folder
-from regard.cli.train import exit_on_interruption, print_result, resume_run
+from regard.cli.shared_options import download_option, json_option, local_folder, option
+from regard.cli.train import exit_on_interruption, print_scores, resume_run
 from regard.system.errors import SettingError
-from regard.training.recipe import schema
 from regard.training.recipe.objectives import OBJECTIVES, TASKS
 from regard.training.recipe.sections import TuneSettings
 
@@ -67,55 +65,25 @@ _HELP = {
 _SET_BY_COMMAND = ("task", "base", "files", "prefixes")
 
 
-# ------------------------------------------------------------------ options
-
-
-def _tune_option(key: str) -> click.Option:
-    """The option of a key that only fine-tuning has."""
-    field = TuneSettings.model_fields[key]
-    # An optional number is annotated `int | None`: the number among the union's members counts.
-    candidates = (*typing.get_args(field.annotation), field.annotation)
-    numbers = [candidate for candidate in candidates if candidate in (int, float)]
-    text = field.description or ""
-    if field.default is not None and "[" not in text:
-        text += f"  [{field.default}]"
-    return click.Option(
-        [f"--{key.replace('_', '-')}", key],
-        type=numbers[0] if numbers else str,
-        help=text.strip(),
-    )
-
-
-def _shared_option(key: str) -> click.Option:
-    """The option of a key shared with training, with fine-tuning's own help and default."""
-    option = recipe_option(key)
-    if key in _DEFAULTS or key in _HELP:
-        field = schema.SECTIONS[schema.KEYS[key]].model_fields[key]
-        text = _HELP.get(key, field.description or "")
-        option.help = f"{text}  [{_DEFAULTS.get(key, field.default)}]".strip()
-    return option
-
-
 # ------------------------------------------------------------------ the command
 
 
 @click.command(cls=RecipeCommand, epilog=EXAMPLES)
 # optional, because --resume needs no model
 @click.argument("model", type=MODEL_FOLDER, required=False)
-@click.option(
+@option(
     "--task",
-    type=click.Choice([*OBJECTIVES, *TASKS]),
+    "the task: classify, tag, answer, translate, summarize, lm, images, …",
+    click.Choice([*OBJECTIVES, *TASKS]),
     metavar="TASK",
-    help="the task: classify, tag, answer, translate, summarize, lm, images, …",
 )
-@click.option("--data", type=FILE, metavar="FILE", multiple=True, help="training data (may be .gz)")
-@click.option(
-    "--prefix",
-    "prefixes",
+@option("--data", "training data (may be .gz)", FILE, metavar="FILE", multiple=True)
+@option(
+    "--prefix prefixes",
+    "prefix for the source texts of a --data file; give one per --data",
     multiple=True,
-    help="prefix for the source texts of a --data file; give one per --data",
 )
-@click.option("--out", type=MODEL_FOLDER, help="run folder  [runs/TASK]")
+@option("--out", "run folder  [runs/TASK]", MODEL_FOLDER)
 @overwrite_option
 @resume_option
 @json_option("print the result as one JSON object")
@@ -157,10 +125,11 @@ def command(
     with exit_on_interruption():
         folder = local_folder(model, download)
         result = run(folder, task, data, out=out, overwrite=overwrite, **changes)
-    print_result(result, as_json)
+    print_scores(result, as_json)
 
 
 command.params += [
-    *(_tune_option(key) for key in TuneSettings.model_fields if key not in _SET_BY_COMMAND),
-    *(_shared_option(key) for key in _SHARED_KEYS),
+    recipe_option(key, _HELP.get(key), _DEFAULTS.get(key))
+    for key in (*TuneSettings.model_fields, *_SHARED_KEYS)
+    if key not in _SET_BY_COMMAND
 ]

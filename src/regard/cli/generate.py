@@ -17,9 +17,18 @@ from regard.cli.batch_work import (
 )
 from regard.cli.completion import FILE, MODEL_FOLDER
 from regard.cli.decoding_options import generation_strategy, sampling_options
-from regard.cli.shared_options import COUNT, device_option, download_option, json_option, json_text
+from regard.cli.shared_options import (
+    COUNT,
+    device_option,
+    download_option,
+    flag,
+    json_option,
+    json_text,
+    option,
+    refuse_flags,
+)
 from regard.cli.texts_and_files import check_is_text, piped
-from regard.system.errors import DataError, SettingError
+from regard.system.errors import DataError
 
 DEFAULT_NEW_TOKENS = 200
 PROMPTS_AT_ONCE = 256  # of files: enough to batch, few enough to lose little by a crash
@@ -36,34 +45,19 @@ Examples:
 @click.command(epilog=EXAMPLES)
 @click.argument("model", type=MODEL_FOLDER)
 @click.argument("prompt", required=False)
-@click.option(
-    "--input",
-    "path",
-    type=FILE,
-    help=f"read one prompt per line instead of PROMPT: {INPUT_HELP}",
-)
+@option("--input path", f"read one prompt per line instead of PROMPT: {INPUT_HELP}", FILE)
 @output_option
 @column_option
-@click.option(
-    "--max-new-tokens",
-    type=COUNT,
-    help="maximum number of new tokens  [the model's setting, or 200]",
-)
+@option("--max-new-tokens", "maximum number of new tokens  [the model's setting, or 200]", COUNT)
 # Sampling is the default here, as a language model's continuation is not one right answer.
 @sampling_options
-@click.option("--greedy", is_flag=True, help="greedy decoding: always take the most likely token")
-@click.option(
-    "--beam",
-    type=COUNT,
-    help="beam search with this many hypotheses instead of sampling",
-)
-@click.option(
-    "--truncation", is_flag=True, help="truncate prompts that are too long for MODEL, from the left"
-)
-@click.option(
+@flag("--greedy", "greedy decoding: always take the most likely token")
+@option("--beam", "beam search with this many hypotheses instead of sampling", COUNT)
+@flag("--truncation", "truncate prompts that are too long for MODEL, from the left")
+@option(
     "--draft",
-    type=MODEL_FOLDER,
-    help="smaller model with the same tokenizer for speculative decoding: faster, same text",
+    "smaller model with the same tokenizer for speculative decoding: faster, same text",
+    MODEL_FOLDER,
 )
 @device_option
 @download_option
@@ -89,7 +83,10 @@ def command(
     """
     # Wrong flags are reported before torch is loaded.
     strategy = generation_strategy(greedy, beam, flags)
-    _check_files(prompt, path, flags["output"])
+    if path is not None:
+        refuse_flags(("prompt",), "cannot be combined with --input", "give one of them")
+    else:
+        refuse_flags(("output",), "needs --input", "give the prompts as --input FILE")
     check_column(flags["text_column"], path is not None)
     if path is None and (prompt is None or prompt == "-"):
         prompt = _read_prompt()
@@ -128,7 +125,13 @@ def command(
         # Not streamed: the object is complete or not printed.
         click.echo(_json_line(prompt, language_model.generate(prompt, strategy, **options)))
         return
-    _check_encoding(prompt)
+    try:
+        # Fails before the model runs, not at the first character that cannot be printed.
+        prompt.encode(sys.stdout.encoding or "utf-8")
+    except UnicodeEncodeError as error:
+        raise DataError(
+            f"this terminal cannot show the prompt ({error.encoding})", "set PYTHONUTF8=1"
+        ) from None
     stream = _Stream(prompt)
     try:
         language_model.generate(prompt, strategy, stream=stream, **options)
@@ -138,13 +141,6 @@ def command(
 
 
 # ------------------------------------------------------------------ text in and out
-
-
-def _check_files(prompt: str | None, path: str | None, output: str | None) -> None:
-    if path is not None and prompt is not None:
-        raise SettingError("PROMPT and --input cannot be combined", "give one of them")
-    if path is None and output is not None:
-        raise SettingError("--output needs --input", "give the prompts as --input FILE")
 
 
 def _json_line(prompt: str, text: str) -> str:
@@ -158,23 +154,6 @@ def _read_prompt() -> str:
     if sys.stdin.isatty():
         return ""  # the model begins with its start token
     return "".join(text("-"))
-
-
-def _check_encoding(prompt: str) -> None:
-    """Fails before the model runs, not at the first character that cannot be printed."""
-    encoding = sys.stdout.encoding
-    try:
-        prompt.encode(encoding or "utf-8")
-    except UnicodeEncodeError:
-        raise DataError(
-            f"this terminal cannot show the prompt ({encoding})", "set PYTHONUTF8=1"
-        ) from None
-
-
-def _write(text: str) -> None:
-    """Writes a piece of the stream at once."""
-    sys.stdout.write(text)
-    sys.stdout.flush()
 
 
 class _Stream:
@@ -191,9 +170,9 @@ class _Stream:
     def __call__(self, piece: str) -> None:
         if not self.begun:
             self.begun = True
-            _write(self.prompt)
-        _write(piece)
+            piece = self.prompt + piece
+        click.echo(piece, nl=False)  # which flushes
 
     def end(self) -> None:
         if self.begun:
-            _write("\n")  # an error, too, begins on a line of its own
+            click.echo()  # an error, too, begins on a line of its own

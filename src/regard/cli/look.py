@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Sequence
+from os.path import isfile
 from pathlib import Path
 from shlex import quote
 from typing import TYPE_CHECKING, Any
@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from regard import look
-from regard.cli.completion import FILE, MODEL_FOLDER, TEXT_OR_FILE, Suggested
+from regard.cli.completion import FILE, MODEL_FOLDER, TEXT_OR_FILE
 from regard.cli.decoding_options import (
     DECODING_FLAGS,
     decoding_strategy,
@@ -23,17 +23,17 @@ from regard.cli.shared_options import (
     check_flags_are_read,
     download_option,
     json_option,
-    json_text,
+    option,
+    print_result,
     refuse_flags,
 )
-from regard.cli.texts_and_files import PAGE, PICTURE, check_is_text, check_page, is_file, with_space
+from regard.cli.texts_and_files import PAGE, PICTURE, check_is_text, check_page, with_space
 from regard.look.views import VIEWS, reads_paths, require_view, spells_frames
-from regard.system.errors import SettingError, did_you_mean
+from regard.system.errors import SettingError
 
 if TYPE_CHECKING:
-    from regard.data.generated.builtin import Sentence
     from regard.decode.batch_decoding import DecodingSettings
-    from regard.look import AnalysisResult, Inspectable, Look
+    from regard.look import AnalysisResult, Look
     from regard.models import Model
 
 _VIEWS = "\b\nViews:\n" + "\n".join(f"  {name:12} {v.summary}" for name, v in VIEWS.items())
@@ -52,41 +52,27 @@ Examples:
 @click.command(epilog=f"{_VIEWS}\n\n{EXAMPLES}")
 @click.argument("model", type=MODEL_FOLDER)
 @click.argument("text", type=TEXT_OR_FILE, default="")
-@click.option(
+@option(
     "--what",
-    type=Suggested(VIEWS),
+    "view to show; see below",
+    click.Choice(list(VIEWS)),
     default="attention",
-    help="view to show; see below",
+    metavar="VIEW",
 )
-@click.option(
-    "--target",
-    help="decoder input, instead of the model's own translation",
-)
-@click.option(
-    "--other",
-    help="for patching: the text whose run is patched with TEXT's activations",
-)
-@click.option(
-    "--part",
-    help="part of the model to show: encoder, decoder or cross  [the first available]",
-)
-@click.option(
-    "--layer",
-    type=INDEX,
-    help="layer index, from 0  [the last; alignment: the best-aligned one]",
-)
-@click.option("--head", type=INDEX, help="head index, from 0  [all]")
-@click.option(
+@option("--target", "decoder input, instead of the model's own translation")
+@option("--other", "for patching: the text whose run is patched with TEXT's activations")
+@option("--part", "part of the model to show: encoder, decoder or cross  [the first available]")
+@option("--layer", "layer index, from 0  [the last; alignment: the best-aligned one]", INDEX)
+@option("--head", "head index, from 0  [all]", INDEX)
+@option(
     "--position",
-    type=INDEX,
-    help="position whose attention is drawn over an image, recording, series or graph  [the class "
+    "position whose attention is drawn over an image, recording, series or graph  [the class "
     "token, the given node, or the mean over all]",
+    INDEX,
 )
-@click.option(
-    "--conllu", type=FILE, metavar="FILE", help="for roles: your own parsed sentences (CoNLL-U)"
-)
-@click.option("--html", type=FILE, help="write a self-contained HTML page")
-@click.option("--png", type=FILE, help="write an image (needs Pillow)")
+@option("--conllu", "for roles: your own parsed sentences (CoNLL-U)", FILE, metavar="FILE")
+@option("--html", "write a self-contained HTML page", FILE)
+@option("--png", "write an image (needs Pillow)", FILE)
 @json_option("print one JSON object with all numbers")
 @download_option
 @one_output_options
@@ -100,10 +86,7 @@ def command(
     format. The forward pass is the usual one; attention weights are recomputed only for what is
     shown.
     """
-    if what not in VIEWS:
-        raise SettingError(f"there is no view {what!r}", did_you_mean(what, VIEWS))
-    view = VIEWS[what]
-    if not text and view.takes_input:
+    if not text and VIEWS[what].takes_input:
         raise SettingError(
             "there is no text to look at",
             f"regard look {quote(model)} INPUT --what {what}; INPUT is a text in quotes, an image "
@@ -111,10 +94,8 @@ def command(
         )
     check_page("--html", html, PAGE, [text])
     check_page("--png", png, PICTURE, [text])
-    if text and not view.takes_input:
-        raise SettingError(
-            f"{what} takes no text", f"leave it out: regard look {quote(model)} --what {what}"
-        )
+    if not VIEWS[what].takes_input:
+        refuse_flags(("text",), f"{what} takes no text")
     readers = {name: one.options for name, one in VIEWS.items()}
     check_flags_are_read(readers, what, "the view")
     # Imported late: wrong flags are reported before torch is loaded.
@@ -131,25 +112,13 @@ def command(
         if path:
             write(path)
             print(f"wrote {path}", file=sys.stderr)
-    if as_json:
-        click.echo(json_text(result.to_dict()))
-    else:
-        click.echo(str(result))
-
-
-def _refuse_unread_target(flags: dict[str, Any], attention: str) -> None:
-    """The encoder does not read a target: one that was given for its attention is refused."""
-    if flags["target"] is not None and attention.startswith("encoder"):
-        raise SettingError(
-            "--target has no effect on the encoder, which reads the source",
-            "leave it out, or add --part decoder",
-        )
+    print_result(as_json, result.to_dict(), [str(result)])
 
 
 def _input(model: Model, text: str) -> str | Path:
     """The text, or the path of a file for a model that reads files; CLIP reads both."""
     if reads_paths(model) or (
-        model.medium is not None and (is_file(text) or not model.accepts_text)
+        model.medium is not None and (isfile(text) or not model.accepts_text)
     ):
         return Path(text)
     if text:
@@ -171,6 +140,7 @@ def _result(model: Model, text: str | Path, what: str, flags: dict[str, Any]) ->
     """The view that --what names."""
     view = VIEWS[what]
     target = flags["target"]
+    part = flags["part"]
     if what == "alignment" and spells_frames(model.model):
         refuse_flags(view.options, "CTC aligns letters without attention")
         run = look.look(model, text, ask=["logits"])
@@ -179,7 +149,10 @@ def _result(model: Model, text: str | Path, what: str, flags: dict[str, Any]) ->
         return _of_run(look.look(model, text, target=target, ask=view.probes), what, flags)
     match what:
         case "roles":
-            return look.roles(model, _sentences(flags["conllu"]))
+            from regard.data.conllu import read_conllu
+
+            path = flags["conllu"]
+            return look.roles(model, None if path is None else read_conllu(path))
         case "ablation":
             return _ablation(model, _text(text, what), flags)
         case "patching":
@@ -187,13 +160,12 @@ def _result(model: Model, text: str | Path, what: str, flags: dict[str, Any]) ->
                 raise SettingError(
                     "patching needs a second text", 'give --other "a text with as many tokens"'
                 )
-            stack = _stack(model, flags["part"])
             original = _text(text, what)
-            return look.patching(model, original, flags["other"], target=target, stack=stack)
+            return look.patching(model, original, flags["other"], target=target, stack=part)
         case "attribution":
             return look.attribution(model, text, target=target)
         case "positions":
-            return look.positions(model, stack=_stack(model, flags["part"]))
+            return look.positions(model, stack=part)
         case "steps":
             return look.steps(model, text, _settings(flags, greedy=True))
         case "beam":
@@ -208,9 +180,8 @@ def _of_run(run: Look, what: str, flags: dict[str, Any]) -> AnalysisResult:
     match what:
         case "attention":
             name = _attention_name(list(run.probe.attentions), flags["part"], flags["layer"])
-            _refuse_unread_target(flags, name)
             rows = None if flags["position"] is None else [flags["position"]]
-            return run.attention(name, rows=rows, heads=heads)
+            result: AnalysisResult = run.attention(name, rows=rows, heads=heads)
         case "alignment":
             return look.alignment(run, flags["layer"], heads)
         case "entropy":
@@ -218,16 +189,12 @@ def _of_run(run: Look, what: str, flags: dict[str, Any]) -> AnalysisResult:
         case "lens":
             return look.lens(run)
         case _:
-            result = look.rollout(run, _stack(run.model, flags["part"]))
-            _refuse_unread_target(flags, result.stack)
-            return result
-
-
-def _sentences(path: str | None) -> Sequence[Sentence] | None:
-    """Parsed sentences of a file; by default the built-in language, whose parse is known."""
-    from regard.data.conllu import read_conllu
-
-    return None if path is None else read_conllu(path)
+            result = look.rollout(run, flags["part"])
+            name = result.stack
+    if name.startswith("encoder"):
+        repair = "leave it out, or add --part decoder"
+        refuse_flags(("target",), "the encoder reads the source", repair)
+    return result
 
 
 def _ablation(model: Model, text: str, flags: dict[str, Any]) -> AnalysisResult:
@@ -249,30 +216,17 @@ def _ablation(model: Model, text: str, flags: dict[str, Any]) -> AnalysisResult:
 
 def _attention_name(names: list[str], part: str | None, layer: int | None) -> str:
     """The attention that --part and --layer name: `encoder.3.self`, `decoder.0.cross`."""
+    from regard.look.probe_names import require_indices, require_name
+
     # A tower of CLIP has one more name in front: text.encoder.3.self.
     layers: dict[str, list[str]] = {}  # the attentions of each part, layer by layer
     for name in names:
         stack, _, kind = name.split(".")[-3:]
         layers.setdefault("cross" if kind == "cross" else stack, []).append(name)
-    chosen = part or next(iter(layers))
-    if chosen not in layers:
-        raise SettingError(
-            f"this model has no attention {part!r}", f"use --part {' or '.join(layers)}"
-        )
-    count = len(layers[chosen])
-    if layer is not None and layer >= count:
-        raise SettingError(f"there is no layer {layer}", f"the layers are 0 to {count - 1}")
-    return layers[chosen][-1 if layer is None else layer]
-
-
-def _stack(model: Inspectable, part: str | None) -> str | None:
-    """The stack that --part names."""
-    stacks = model.model.stacks()
-    if part is not None and part not in stacks:
-        raise SettingError(
-            f"--part {part!r} is not a stack of this model", f"it has {', '.join(stacks)}"
-        )
-    return part
+    part = require_name("part", part or next(iter(layers)), layers)
+    of_part = layers[part]
+    [layer] = require_indices("layer", [len(of_part) - 1 if layer is None else layer], len(of_part))
+    return of_part[layer]
 
 
 def _settings(flags: dict[str, Any], *, greedy: bool = False) -> DecodingSettings:

@@ -12,8 +12,10 @@ from regard.cli.shared_options import (
     FLOPS,
     Number,
     WholeNumber,
+    flag,
     json_option,
-    json_text,
+    option,
+    print_result,
     refuse_flags,
     refuse_other_flags,
 )
@@ -35,36 +37,26 @@ Examples:
 
 @click.command(epilog=EXAMPLES)
 @click.argument("model", type=Suggested([*recipe_names(), *preset_names()], "file"), required=False)
-@click.option("--device", default="auto",
-              help="cpu or cuda (timed on this machine), or a known device: A100, H100, H200, "
-              "B200, L4, T4, V100, RTX4090, TPUv4, TPUv5e, TPUv5p")  # fmt: skip
-@click.option("--devices", type=COUNT, default=1, help="number of devices")
-@click.option("--batch", type=COUNT, help="sequences per micro-batch")
-@click.option("--length", type=COUNT, help="sequence length in positions")
-@click.option("--tokens", type=Number(1), help="total training positions")
-@click.option("--precision", type=click.Choice(["float32", "tf32", "bf16", "fp16"]))
-@click.option("--accumulate", type=COUNT, help="micro-batches per update")
-@click.option(
-    "--gradient-checkpointing", is_flag=True, default=None, help="activation checkpointing"
+@option(
+    "--device",
+    "cpu or cuda (timed on this machine), or a known device: A100, H100, H200, B200, L4, T4, V100, "
+    "RTX4090, TPUv4, TPUv5e, TPUv5p",
+    default="auto",
 )
-@click.option(
-    "--vocabulary",
-    type=WholeNumber(1, 5_000_000),
-    help="vocabulary size, or number of image classes",
-)
-@click.option("--price", type=Number(), help="price in dollars per device-hour")
-@click.option("--utilization", type=Number(0.0001, 1),
-              help="assume this MFU (0 to 1) instead of a roofline model")  # fmt: skip
-@click.option(
-    "--measure", is_flag=True, help="also run the step here and compare it with the prediction"
-)
-@click.option(
-    "--flops", type=FLOPS, help="the compute-optimal model size for this budget (Chinchilla)"
-)
-@click.option("--task", help="recommend a model: translate, classify, causal, images, …")
-@click.option(
-    "--examples", type=WholeNumber(1, 10**18), help="with --task: number of training examples"
-)
+@option("--devices", "number of devices", COUNT, default=1)
+@option("--batch", "sequences per micro-batch", COUNT)
+@option("--length", "sequence length in positions", COUNT)
+@option("--tokens", "total training positions", Number(1))
+@option("--precision", "of the training", click.Choice(["float32", "tf32", "bf16", "fp16"]))
+@option("--accumulate", "micro-batches per update", COUNT)
+@flag("--gradient-checkpointing", "activation checkpointing", default=None)
+@option("--vocabulary", "vocabulary size, or number of image classes", WholeNumber(1, 5_000_000))
+@option("--price", "price in dollars per device-hour", Number())
+@option("--utilization", "assume this MFU (0 to 1) instead of a roofline model", Number(0.0001, 1))
+@flag("--measure", "also run the step here and compare it with the prediction")
+@option("--flops", "the compute-optimal model size for this budget (Chinchilla)", FLOPS)
+@option("--task", "recommend a model: translate, classify, causal, images, …")
+@option("--examples", "with --task: number of training examples", WholeNumber(1, 10**18))
 @json_option("print JSON (an array for --flops)")
 def command(model: str | None, as_json: bool, **options: Any) -> None:
     """Estimate the cost of a training run: parameters, FLOPs, memory, time, money; what would fit.
@@ -76,24 +68,29 @@ def command(model: str | None, as_json: bool, **options: Any) -> None:
     # Two questions that need no MODEL, each answered by itself.
     if options["flops"] is not None:
         refuse_other_flags(
-            ("flops", "as_json"),
-            "--flops is answered on its own and takes no other options",
-            "use one or the other",
+            ("flops", "as_json"), "--flops is answered on its own", "use one or the other"
         )
-        _print_optimum(options["flops"], as_json)
-        return
-    if options["task"] is not None:
+        from regard.lab.plan import report
+        from regard.lab.plan.compute_optimal import compute_optimal
+
+        optima = compute_optimal(options["flops"])
+        lines = report.optimum_lines(options["flops"], optima)
+        print_result(as_json, list(map(vars, optima)), lines)
+    elif options["task"] is not None:
         refuse_other_flags(
-            ("task", "examples", "as_json"),
-            "--task is answered on its own and only takes --examples",
-            "use one or the other",
+            ("task", "examples", "as_json"), "--task only takes --examples", "use one or the other"
         )
-        _print_recommendation(options["task"], options["examples"], as_json)
-        return
-    refuse_flags(("examples",), "only used with --task", "give --task, e.g. translate")
-    if model is None:
-        raise SettingError("there is no model to plan", "name one: regard plan transformer:base")
-    _print_plan(model, options, as_json)
+        from regard.lab.plan.recommendation import recommend
+
+        advice = recommend(options["task"], options["examples"])
+        print_result(as_json, vars(advice), advice.lines())
+    else:
+        refuse_flags(("examples",), "only used with --task", "give --task, e.g. translate")
+        if model is None:
+            raise SettingError(
+                "there is no model to plan", "name one: regard plan transformer:base"
+            )
+        _print_plan(model, options, as_json)
 
 
 def _print_plan(model: str, options: dict[str, Any], as_json: bool) -> None:
@@ -113,43 +110,12 @@ def _print_plan(model: str, options: dict[str, Any], as_json: bool) -> None:
             f"a step needs {amount(plan.needed)}, which {device.name} does not have",
             "reduce --batch, or leave --measure out",
         )
-    measured = None
+    content = report.data(plan)
+    lines = list(report.lines(plan))
     if is_measured:
         from regard.lab.plan.measurement import MeasuredStep, measure
 
         measured = measure(MeasuredStep(plan.subject, device.torch_device))
-    if as_json:
-        content = report.data(plan)
-        if measured is not None:
-            content["measured"] = vars(measured)
-        click.echo(json_text(content))
-        return
-    for line in report.lines(plan):
-        click.echo(line)
-    if measured is not None:
-        click.echo("")
-        for line in report.comparison_lines(plan, measured):
-            click.echo(line)
-
-
-def _print_optimum(flops: float, as_json: bool) -> None:
-    from regard.lab.plan import report
-    from regard.lab.plan.compute_optimal import compute_optimal
-
-    optima = compute_optimal(flops)
-    if as_json:
-        click.echo(json_text([vars(optimum) for optimum in optima]))
-        return
-    for line in report.optimum_lines(flops, optima):
-        click.echo(line)
-
-
-def _print_recommendation(task: str, examples: int | None, as_json: bool) -> None:
-    from regard.lab.plan.recommendation import recommend
-
-    advice = recommend(task, examples)
-    if as_json:
-        click.echo(json_text(vars(advice)))
-        return
-    for line in advice.lines():
-        click.echo(line)
+        content["measured"] = vars(measured)
+        lines += ["", *report.comparison_lines(plan, measured)]
+    print_result(as_json, content, lines)

@@ -6,6 +6,7 @@ import sys
 from collections.abc import Iterator
 from dataclasses import asdict
 from functools import partial
+from os.path import isfile
 from shlex import quote
 from typing import TYPE_CHECKING, Any
 
@@ -19,15 +20,23 @@ from regard.cli.batch_work import (
     output_option,
 )
 from regard.cli.completion import FILE, MODEL_FOLDER, TEXT_OR_FILE
-from regard.cli.shared_options import COUNT, device_option, download_option, json_option, json_text
+from regard.cli.shared_options import (
+    COUNT,
+    device_option,
+    download_option,
+    flag,
+    json_option,
+    json_text,
+    option,
+    refuse_flags,
+)
 from regard.cli.texts_and_files import (
     check_is_text,
     check_not_blank,
-    is_file,
     piped,
     with_space,
 )
-from regard.system.errors import DataError, SettingError
+from regard.system.errors import SettingError
 
 if TYPE_CHECKING:
     from regard.evaluation.prediction import Prediction
@@ -56,22 +65,21 @@ Examples:
 @click.command(epilog=EXAMPLES)
 @click.argument("model", type=MODEL_FOLDER)
 @click.argument("inputs", type=TEXT_OR_FILE, nargs=-1, metavar="[TEXT | FILE | -]...")
-@click.option("--task", help="task, if the model supports several  [by its head]")
-@click.option(
-    "--label",
-    "labels",
+@option("--task", "task, if the model supports several  [by its head]")
+@option(
+    "--label labels",
+    "candidate class or caption, for zero-shot models (GPT, CLIP); repeatable",
     multiple=True,
-    help="candidate class or caption, for zero-shot models (GPT, CLIP); repeatable",
 )
-@click.option("--context", type=TEXT_OR_FILE, help="text or file that the questions are about")
-@click.option("--top", type=COUNT, default=5, help="number of answers per input")
-@click.option(
+@option("--context", "text or file that the questions are about", TEXT_OR_FILE)
+@option("--top", "number of answers per input", COUNT, default=5)
+@option(
     "--samples",
-    type=COUNT,
-    help="forecasts: quantiles over this many sampled trajectories (probabilistic models only)",
+    "forecasts: quantiles over this many sampled trajectories (probabilistic models only)",
+    COUNT,
 )
-@click.option("--truncation", is_flag=True, help="truncate texts that are too long for MODEL")
-@click.option("--input", "path", type=FILE, help=f"read texts from files: {INPUT_HELP}")
+@flag("--truncation", "truncate texts that are too long for MODEL")
+@option("--input path", f"read texts from files: {INPUT_HELP}", FILE)
 @output_option
 @column_option
 @json_option("one JSON object per line")
@@ -92,15 +100,21 @@ def command(model: str, inputs: tuple[str, ...], task: str | None, **flags: Any)
 def run_task(model: str, inputs: tuple[str, ...], task: str | None, **flags: Any) -> None:
     """The predictions of a task, or of the model's own, for texts and for files."""
     # Imported late: help must not wait for torch.
-    from regard.evaluation.prediction import PredictionOptions, chosen_task, predict, reads_files
+    from regard.evaluation.prediction import (
+        Prediction,
+        PredictionOptions,
+        chosen_task,
+        predict,
+        reads_files,
+    )
     from regard.models import load
 
     path = flags.pop("path")
     output = flags.pop("output")
     if path is not None and inputs:
         raise SettingError("texts and --input cannot be combined", "give one of them")
-    if path is None and output is not None:
-        raise SettingError("--output needs --input", "give the texts as --input FILE")
+    if path is None:
+        refuse_flags(("output",), "needs --input", "give the texts as --input FILE")
     check_not_blank(inputs)
     check_column(flags["text_column"], path is not None or any(map(_holds_records, inputs)))
     if path is None and not inputs and sys.stdin.isatty():
@@ -115,7 +129,7 @@ def run_task(model: str, inputs: tuple[str, ...], task: str | None, **flags: Any
     )
     if task == "embed" and "embed_image" in loaded.tasks:
         # It embeds texts and images: files are images.
-        are_files = {is_file(one) for one in inputs}
+        are_files = set(map(isfile, inputs))
         if len(are_files) > 1:
             raise SettingError(
                 "texts and images are embedded by separate calls", "give texts, or image files"
@@ -123,24 +137,19 @@ def run_task(model: str, inputs: tuple[str, ...], task: str | None, **flags: Any
         task = "embed_image" if True in are_files else "embed_text"
     task = chosen_task(loaded, task, options)
     several = path is not None or len(inputs) > 1
-    if path is not None and reads_files(loaded, task):
-        raise SettingError(
-            "--input is for files of texts, and this model reads other files",
-            "give them as arguments: regard predict MODEL FILE…",
-        )
+    if reads_files(loaded, task):
+        refuse_flags(("path",), "this model reads files as arguments", "regard predict MODEL FILE…")
 
     def answer(texts: list[str], before: int) -> str:
         # An empty line is no input: a model would invent an answer to it. It keeps its place.
-        blank = [not text.strip() for text in texts]
         asked = [text for text in texts if text.strip()]
-        predictions = predict(loaded, asked, task, **vars(options))
-        lines = [_line(prediction, flags["as_json"], several) for prediction in predictions]
-        if any(blank):
-            nothing = {"input": "", "task": task, "answer": None}
-            empty = json_text(nothing) if flags["as_json"] else ""
-            remaining = iter(lines)
-            lines = [empty if is_blank else next(remaining) for is_blank in blank]
-        return "".join(f"{line}\n" for line in lines)
+        predictions = iter(predict(loaded, asked, task, **vars(options)))
+        nothing = Prediction("", task, None, "")
+        lines = []
+        for text in texts:
+            prediction = next(predictions) if text.strip() else nothing
+            lines.append(_line(prediction, flags["as_json"], several) + "\n")
+        return "".join(lines)
 
     work = BatchWork(LINES_AT_ONCE, answer)
     if path is not None:
@@ -191,6 +200,8 @@ def _line(prediction: Prediction, as_json: bool, several: bool) -> str:
     if as_json:
         values = {key: value for key, value in asdict(prediction).items() if key != "text"}
         return json_text(values)
+    if prediction.answer is None:
+        return ""
     if prediction.task == "forecast":
         # A table as CSV; of several, each under a comment with the name of its file.
         return f"# {prediction.input}\n{prediction.text}" if several else prediction.text
@@ -204,19 +215,10 @@ def _inputs(
     """The texts, or the paths of images, recordings, series and graphs, that are named."""
     from regard.evaluation.prediction import reads_files
 
-    if model.reads_files:
+    if reads_files(model, task):
         if "-" in names:
             raise SettingError("this model reads files", "give the path of one")
         return iter(names)  # what is missing is said by who reads it
-
-    if reads_files(model, task):
-        for name in names:
-            if not is_file(name):
-                raise DataError(
-                    f"{name!r} is not a file, and this model reads {model.medium}s",
-                    "give the path of one",
-                )
-        return iter(names)
     for name in names:
         if not _holds_texts(name):
             as_text = piped(name, f"predict --task {task} {quote(folder)}")
@@ -235,7 +237,7 @@ def _texts(names: tuple[str, ...], column: str | None) -> Iterator[str]:
 
 
 def _holds_texts(name: str) -> bool:
-    return name == "-" or (name.endswith(TEXT_SUFFIXES) and is_file(name))
+    return name == "-" or (name.endswith(TEXT_SUFFIXES) and isfile(name))
 
 
 def _holds_records(name: str) -> bool:
@@ -250,7 +252,7 @@ def _text_of(context: str | None) -> str | None:
 
     if context is None:
         return None
-    if is_file(context):
+    if isfile(context):
         return "".join(text(context))
     check_is_text(context, with_space(context), "")
     return context

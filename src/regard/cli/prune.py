@@ -14,8 +14,9 @@ from regard.cli.shared_options import (
     device_option,
     download_option,
     json_option,
-    json_text,
     local_folder,
+    option,
+    print_result,
     refuse_flags,
 )
 from regard.system import disk
@@ -23,7 +24,6 @@ from regard.system.errors import ModelError, SettingError
 
 if TYPE_CHECKING:
     from regard.data.text.tokenizer import Tokenizer
-    from regard.look.head_importance import Importance
 
 EXAMPLES = """\b
 Examples:
@@ -38,30 +38,19 @@ WINDOW = 128  # tokens of a text that are scored together
 
 @click.command(epilog=EXAMPLES)
 @click.argument("model", type=MODEL_FOLDER)
-@click.option(
-    "--heads",
-    required=True,
-    help="heads to remove: a number, or a percentage such as 25%",
-)
-@click.option("--out", type=MODEL_FOLDER, help="folder for the pruned model  [MODEL-pruned]")
-@click.option(
+@option("--heads", "heads to remove: a number, or a percentage such as 25%", required=True)
+@option("--out", "folder for the pruned model  [MODEL-pruned]", MODEL_FOLDER)
+@option(
     "--source",
-    type=FILE,
-    help="sentences to score heads on, one per line (may be .gz)  [the run's validation text]",
+    "sentences to score heads on, one per line (may be .gz)  [the run's validation text]",
+    FILE,
 )
-@click.option("--target", type=FILE, help="their translations, line by line")
-@click.option("--pairs", type=FILE, help="one .tsv or .jsonl of pairs instead of two files")
-@click.option(
-    "--text",
-    type=FILE,
-    help="for a language model: a text file (may be .gz)  [the run's validation text]",
+@option("--target", "their translations, line by line", FILE)
+@option("--pairs", "one .tsv or .jsonl of pairs instead of two files", FILE)
+@option(
+    "--text", "for a language model: a text file (may be .gz)  [the run's validation text]", FILE
 )
-@click.option(
-    "--lines",
-    type=COUNT,
-    default=500,
-    help="maximum number of sentences or text segments to read",
-)
+@option("--lines", "maximum number of sentences or text segments to read", COUNT, default=500)
 @device_option
 @download_option
 @json_option()
@@ -82,6 +71,9 @@ def command(
     head. The result is an ordinary, smaller model; its score and speed are printed next to those of
     the original, on the same text.
     """
+    import numpy as np
+
+    from regard.evaluation.table import report_table
     from regard.look.head_importance import importance
     from regard.models import load
     from regard.models.head_pruning import choose_heads, count_heads, prune_heads
@@ -119,14 +111,15 @@ def command(
     prune_heads(original, heads_off).save(folder)
     # Both are opened from their folders: measuring packs the weights of a model.
     reports = {name: _measure(name, device, pairs, texts[0]) for name in (model, str(folder))}
-    if as_json:
-        result = {"importance": _as_json(ranking), "removed": heads_off, "models": reports}
-        click.echo(json_text(result))
-    else:
-        _print_result(ranking, heads_off, reports)
-
-
-# ------------------------------------------------------------------ measuring and printing
+    # Rows of the importance are padded with NaN where heads are fewer.
+    values = {
+        name: row[np.isfinite(row)].tolist()
+        for name, row in zip(ranking.names, ranking.values, strict=True)
+    }
+    removed = ", ".join(f"{name} {head}" for name, head in heads_off)
+    report = [*ranking.lines(), "", f"removed: {removed or 'none'}", "", *report_table(reports)]
+    result = {"importance": values, "removed": heads_off, "models": reports}
+    print_result(as_json, result, report)
 
 
 def _measure(
@@ -145,30 +138,6 @@ def _measure(
     return evaluate_language_model(load(folder, LanguageModel, device=device), texts)
 
 
-def _as_json(ranking: Importance) -> dict[str, list[float]]:
-    """The importance of each head by attention; rows are padded with NaN where heads are fewer."""
-    return {
-        name: [float(value) for value in row if value == value]  # NaN is not equal to itself
-        for name, row in zip(ranking.names, ranking.values, strict=True)
-    }
-
-
-def _print_result(
-    ranking: Importance, heads_off: list[tuple[str, int]], reports: dict[str, dict[str, Any]]
-) -> None:
-    """The importance of all heads, those that were removed, and the table of both models."""
-    from regard.evaluation.table import report_table
-
-    for line in ranking.lines():
-        click.echo(line)
-    removed = ", ".join(f"{name} {head}" for name, head in heads_off)
-    click.echo("")
-    click.echo(f"removed: {removed or 'none'}")
-    click.echo("")
-    for line in report_table(reports):
-        click.echo(line)
-
-
 # ------------------------------------------------------------------ texts to judge heads by
 
 
@@ -179,22 +148,16 @@ def _validation_pairs(model: str, files: dict[str, Any], lines: int) -> list[tup
 
     source = files["source"]
     target = files["target"]
-    pairs = files["pairs"]
     validation_set = RunFolder(Path(model)).data / "valid.jsonl"
     needed = "give --source and --target, or --pairs"
     refuse_flags(("text",), "a translation model is scored on pairs", needed)
     if bool(source) != bool(target):
         raise SettingError("a translation model is scored on pairs", needed)
     # Files that are named come first, then what training has kept.
-    if pairs:
-        examples = text_files.pairs(pairs, None)
-    elif source:
-        examples = text_files.pairs(source, target)
-    elif validation_set.is_file():
-        examples = text_files.pairs(str(validation_set), None)
-    else:
+    one_file = files["pairs"] or source or (validation_set.is_file() and str(validation_set))
+    if not one_file:
         raise SettingError(f"{model} has no validation text", needed)
-    first = list(islice(examples, lines))
+    first = list(islice(text_files.pairs(one_file, target), lines))
     if not first:
         raise SettingError("there are no pairs to score heads on", "give a non-empty --pairs file")
     return first

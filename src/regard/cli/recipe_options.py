@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
 from typing import Any
 
 import click
 
-from regard.cli import nearest_flag
 from regard.cli.completion import (
     FILE,
     MODEL_FOLDER,
@@ -17,7 +15,7 @@ from regard.cli.completion import (
     preset_sizes,
     recipe_names,
 )
-from regard.system.errors import SettingError
+from regard.cli.shared_options import flag, option, options
 from regard.training.recipe import schema
 
 # The settings of the short help, by section; `--help all` has the others too.
@@ -54,12 +52,7 @@ class RecipeCommand(click.Command):
                 ctx.meta[_EVERYTHING] = True
                 click.echo(self.get_help(ctx), color=ctx.color)
                 ctx.exit()
-        try:
-            return super().parse_args(ctx, args)
-        except click.NoSuchOption as error:
-            raise SettingError(
-                f"there is no flag {error.option_name}", nearest_flag(error.option_name, ctx)
-            ) from None
+        return super().parse_args(ctx, args)
 
     def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         everything = _EVERYTHING in ctx.meta
@@ -71,36 +64,31 @@ class RecipeCommand(click.Command):
             section = schema.KEYS.get(parameter.name or "", "")
             if section and not everything and parameter.name not in COMMON_KEYS:
                 continue
-            flag, text = record
+            name, text = record
             if section and not everything:
                 text = _first_part(text)
             if "--help" in parameter.opts:
-                flag += " [all]"
+                name += " [all]"
                 text = "Show this message and exit; `all`: every setting."
-            rows.setdefault(section, []).append((flag, text))
+            rows.setdefault(section, []).append((name, text))
         with formatter.section("Options"):
             formatter.write_dl(rows.pop(""))
         for section, settings in rows.items():
-            with formatter.section(f"[{section}]  {_title(section)}"):
+            # What it is about: the beginning of its docstring.
+            title = re.split("[.:]", schema.SECTIONS[section].__doc__ or "")[0]
+            with formatter.section(f"[{section}]  {title}"):
                 formatter.write_dl(settings)
 
     def format_epilog(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         if any(parameter.name == "recipe" for parameter in self.params):
-            names = ", ".join(recipe_names())
             with formatter.section("Built-in recipes"):
-                formatter.write_text(names)
+                formatter.write_text(", ".join(recipe_names()))
         super().format_epilog(ctx, formatter)
 
 
 def command_arguments(ctx: click.Context) -> list[str]:
     """The arguments that a command was called with."""
     return list(ctx.meta[_ARGUMENTS])
-
-
-def _title(section: str) -> str:
-    """What a section is about: the beginning of its docstring."""
-    text = schema.SECTIONS[section].__doc__ or ""
-    return re.split("[.:]", text)[0]
 
 
 def _first_part(text: str) -> str:
@@ -113,69 +101,34 @@ def _first_part(text: str) -> str:
 # ------------------------------------------------------------------ options of recipe keys
 
 
-def recipe_option(key: str) -> click.Option:
-    """The option of one recipe key: type, help text and default come from its pydantic field."""
-    section = schema.SECTIONS[schema.KEYS[key]]
-    field = section.model_fields[key]  # pydantic's: annotation, default, description
-    value_type = schema.value_type(key)
-    name = key.replace("_", "-")
-    text = field.description or ""
-    if field.default is not None and not text.endswith("]"):
-        text += f"  [{_format_default(field.default)}]"
-    text = text.strip()
-    if value_type is bool:
-        # Both spellings, so that a flag can undo what a recipe says.
-        return click.Option([f"--{name}/--no-{name}", key], default=None, help=text)
-    click_type = _COMPLETED.get(key) or _click_type(value_type)
-    return click.Option([f"--{name}", key], type=click_type, help=text)
-
-
-def data_options(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Decorator: training data of whatever kind, and where recipes find theirs."""
-    function = click.option(
-        "--data-dir",
-        type=MODEL_FOLDER,
-        metavar="DIR",
-        help="folder with the recipe's data files  [$REGARD_DATA]",
-    )(function)
-    return click.option(
-        "--data",
-        type=FILE,
-        metavar="FILE",
-        help="training data for the objective; or name its kind: --pairs, --text, --images, …",
-    )(function)
-
-
-resume_option = click.option(
-    "--resume", type=MODEL_FOLDER, metavar="DIR", help="resume what was begun in DIR"
-)
-overwrite_option = click.option("--overwrite", is_flag=True, help="remove a run that is in --out")
-
-
 # What a shell completes; other settings are numbers, choices or free text.
 _COMPLETED: dict[str, Suggested] = {
     "model": Suggested(preset_names()),
     "preset": Suggested(preset_sizes()),
-    "base": MODEL_FOLDER,
-    "teacher": MODEL_FOLDER,
+    **dict.fromkeys(("base", "teacher"), MODEL_FOLDER),
     **dict.fromkeys((*schema.FILE_KEYS["data"], *schema.FILE_KEYS["model"]), FILE),
     **dict.fromkeys(("valid", "test", "tokenizer", "target_tokenizer"), FILE),
 }
 
 
-def recipe_changes(flags: dict[str, Any]) -> dict[str, Any]:
-    """The recipe keys that flags set."""
-    # Options have no defaults of their own: None, or nothing, means that the recipe decides.
-    return {key: value for key, value in flags.items() if value not in (None, ())}
-
-
-def _click_type(value_type: Any) -> Any:
-    """A recipe's value type as click's: a tuple lists the choices of a Literal."""
+def recipe_option(key: str, text: str | None = None, default: str | None = None) -> click.Option:
+    """The option of one recipe key, by its pydantic field; help and default may be other ones."""
+    field = schema.SECTIONS[schema.KEYS[key]].model_fields[key]
+    text = text or field.description or ""
+    if default is None and field.default is not None and not text.endswith("]"):
+        default = _format_default(field.default)
+    if default is not None:
+        text = f"{text}  [{default}]"
+    name = "--" + key.replace("_", "-")
+    value_type = schema.value_type(key)
+    if value_type is bool:
+        # Both spellings, so that a flag can undo what a recipe says.
+        return click.Option([f"{name}/--no-{name[2:]}", key], default=None, help=text)
     if isinstance(value_type, tuple):
-        return click.Choice([str(option) for option in value_type])
-    if value_type in (int, float):
-        return value_type
-    return str  # pydantic parses the rest
+        value_type = click.Choice(list(map(str, value_type)))
+    elif value_type not in (int, float):
+        value_type = str  # pydantic parses the rest
+    return click.Option([name, key], type=_COMPLETED.get(key, value_type), help=text)
 
 
 def _format_default(value: Any) -> str:
@@ -183,6 +136,30 @@ def _format_default(value: Any) -> str:
     # As TOML spells it.
     if isinstance(value, bool):
         return str(value).lower()
-    if isinstance(value, tuple):
-        return ",".join(map(str, value))
-    return str(value)
+    return ",".join(map(str, value)) if isinstance(value, tuple) else str(value)
+
+
+data_dir_option = option(
+    "--data-dir",
+    "folder with the recipe's data files  [$REGARD_DATA]",
+    MODEL_FOLDER,
+    metavar="DIR",
+)
+# Training data of whatever kind, and where recipes find theirs.
+data_options = options(
+    option(
+        "--data",
+        "training data for the objective; or name its kind: --pairs, --text, --images, …",
+        FILE,
+        metavar="FILE",
+    ),
+    data_dir_option,
+)
+resume_option = option("--resume", "resume what was begun in DIR", MODEL_FOLDER, metavar="DIR")
+overwrite_option = flag("--overwrite", "remove a run that is in --out")
+
+
+def recipe_changes(flags: dict[str, Any]) -> dict[str, Any]:
+    """The recipe keys that flags set."""
+    # Options have no defaults of their own: None, or nothing, means that the recipe decides.
+    return {key: value for key, value in flags.items() if value not in (None, ())}

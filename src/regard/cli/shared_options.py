@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import math
 import sys
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from functools import partial
 from typing import Any
 
@@ -14,8 +14,6 @@ from click.core import ParameterSource
 
 from regard.system.arguments import LARGEST_NUMBER, LARGEST_SEED, LARGEST_SIZE
 from regard.system.errors import SettingError
-
-_SHOWN = 40  # characters of a wrong value: it may have thousands
 
 
 class Number(click.ParamType):  # type: ignore[type-arg]  # generic since click 8.2
@@ -41,11 +39,8 @@ class Number(click.ParamType):  # type: ignore[type-arg]  # generic since click 
         # Comparisons of nan are false.
         if not self.least <= number <= self.most:
             flag = "the value" if param is None else param.opts[0]
-            shown = str(value)
-            if len(shown) > _SHOWN:
-                shown = shown[:_SHOWN] + "…"
             expected = self.expected.format(self.least, self.most)
-            raise SettingError(f"{flag} cannot be {shown!r}", f"give {expected}")
+            raise SettingError(f"{flag} cannot be {value!r:.40}", f"give {expected}")
         return number
 
 
@@ -78,14 +73,41 @@ FLOPS = Number(1, 1e36)
 MINUTES = Number(0.01, 60 * 24 * 7)
 SHARE = Number(0, 1)
 
-DOWNLOAD_HELP = "allow MODEL to be a name on the Hub (owner/name); downloaded once and cached"
-download_option = click.option("--download", is_flag=True, help=DOWNLOAD_HELP)
-device_option = click.option("--device", default="auto", help="auto, cpu, cuda or cuda:N")
+
+def option(flags: str, text: str, kind: Any = None, **settings: Any) -> Callable[..., Any]:
+    """The decorator of an option: its flags and the name of its parameter, help, type of values."""
+    return click.option(*flags.split(), help=text, type=kind, **settings)
+
+
+flag = partial(option, is_flag=True)
+
+
+def options(*decorators: Callable[..., Any]) -> Callable[..., Any]:
+    """Several options as one decorator, in the order of the help."""
+
+    def decorate(command: Callable[..., Any]) -> Callable[..., Any]:
+        # Decorators apply from the innermost outwards.
+        for decorator in reversed(decorators):
+            command = decorator(command)
+        return command
+
+    return decorate
+
+
+download_option = flag(
+    "--download", "allow MODEL to be a name on the Hub (owner/name); downloaded once and cached"
+)
+device_option = option("--device", "auto, cpu, cuda or cuda:N", default="auto")
 
 
 def json_option(text: str = "print one JSON object") -> Callable[..., Any]:
     """The decorator of --json, with its help."""
-    return click.option("--json", "as_json", is_flag=True, help=text)
+    return flag("--json as_json", text)
+
+
+def print_result(as_json: bool, value: Any, lines: Iterable[str]) -> None:
+    """A result on standard output: as one JSON object, or as lines."""
+    click.echo(json_text(value) if as_json else "\n".join(lines))
 
 
 def json_text(value: Any) -> str:
@@ -120,18 +142,16 @@ def given_flags() -> list[click.Parameter]:
 
 def refuse_flags(names: Collection[str], problem: str, repair: str = "") -> None:
     """Refuses the parameters of these names if they were typed: nothing would read them."""
-    _refuse([flag for flag in given_flags() if flag.name in names], problem, repair)
+    typed = [as_written(flag) for flag in given_flags() if flag.name in names]
+    if typed:
+        flags = ", ".join(typed)
+        raise SettingError(f"{flags}: {problem}", repair or f"leave {flags} out")
 
 
 def refuse_other_flags(read: Collection[str], problem: str, repair: str) -> None:
     """Refuses all that was typed but for the parameters of these names."""
-    _refuse([flag for flag in given_flags() if flag.name not in read], problem, repair)
-
-
-def _refuse(typed: list[click.Parameter], problem: str, repair: str) -> None:
-    if typed:
-        flags = ", ".join(map(as_written, typed))
-        raise SettingError(f"{flags}: {problem}", repair or f"leave {flags} out")
+    others = [flag.name or "" for flag in given_flags() if flag.name not in read]
+    refuse_flags(others, problem, repair)
 
 
 def as_written(parameter: click.Parameter) -> str:

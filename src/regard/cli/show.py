@@ -7,9 +7,11 @@ import click
 from regard.cli.completion import PRESET_OR_FOLDER
 from regard.cli.shared_options import (
     download_option,
+    flag,
     json_option,
     json_text,
     local_folder,
+    print_result,
     refuse_flags,
 )
 
@@ -25,9 +27,7 @@ Examples:
 
 @click.command(epilog=EXAMPLES)
 @click.argument("model", type=PRESET_OR_FOLDER, required=False)
-@click.option(
-    "--list", "as_list", is_flag=True, help="list all presets (the default without MODEL)"
-)
+@flag("--list as_list", "list all presets (the default without MODEL)")
 @download_option
 @json_option("print JSON (an array for the list)")
 def command(model: str | None, as_list: bool, download: bool, as_json: bool) -> None:
@@ -43,11 +43,7 @@ def command(model: str | None, as_list: bool, download: bool, as_json: bool) -> 
     if as_list or model is None:
         refuse_flags(("model",), "--list lists all presets", "leave out one of the two")
         refuse_flags(("download",), "only used with a MODEL", "give a MODEL")
-        if as_json:
-            click.echo(json_text(listing.data()))
-        else:
-            for line in listing.lines():
-                click.echo(line)
+        print_result(as_json, listing.data(), listing.lines())
         return
     # Built on the meta device: no weights are read, and any size fits.
     named_model = resolve(local_folder(model, download))

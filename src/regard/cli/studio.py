@@ -8,7 +8,7 @@ from pathlib import Path
 import click
 
 from regard.cli.completion import MODEL_FOLDER
-from regard.cli.shared_options import WholeNumber, device_option
+from regard.cli.shared_options import WholeNumber, device_option, flag, option
 
 EXAMPLES = """\b
 Examples:
@@ -20,20 +20,15 @@ Examples:
 
 @click.command(epilog=EXAMPLES)
 @click.argument("folders", type=MODEL_FOLDER, nargs=-1, metavar="[RUN | MODEL | FOLDER OF RUNS]...")
-@click.option(
-    "--port",
-    type=WholeNumber(0, 65535),
-    default=8420,
-    help="port; 0 picks a free one",
-)
-@click.option(
+@option("--port", "port; 0 picks a free one", WholeNumber(0, 65535), default=8420)
+@option(
     "--host",
+    "address to bind; other than localhost, access needs the printed key",
     default="127.0.0.1",
-    help="address to bind; other than localhost, access needs the printed key",
 )
 @device_option
-@click.option("--download", is_flag=True, help="allow opening models from the Hub by name")
-@click.option("--browser/--no-browser", default=True, help="open the page in a browser")
+@flag("--download", "allow opening models from the Hub by name")
+@option("--browser/--no-browser", "open the page in a browser", default=True)
 def command(
     folders: tuple[str, ...], port: int, host: str, device: str, download: bool, browser: bool
 ) -> None:

@@ -9,7 +9,15 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from regard.cli.completion import FILE, MODEL_FOLDER
-from regard.cli.shared_options import SEEDS, json_option, json_text, refuse_other_flags
+from regard.cli.shared_options import (
+    SEEDS,
+    flag,
+    json_option,
+    json_text,
+    option,
+    print_result,
+    refuse_other_flags,
+)
 from regard.cli.texts_and_files import PAGE, check_page
 from regard.lab.study import listing
 from regard.system.errors import SettingError
@@ -31,18 +39,11 @@ Examples:
 
 @click.command(epilog=EXAMPLES)
 @click.argument("name", required=False)
-@click.option("--all", "every", is_flag=True, help="run all studies and write one report")
-@click.option(
-    "--quick", is_flag=True, help="about ten seconds per study instead of several minutes"
-)
-@click.option("--seeds", type=SEEDS, help="number of seeds  [by study]")
-@click.option("--html", "page", type=FILE, metavar="FILE", help="write a self-contained page")
-@click.option(
-    "--out",
-    type=MODEL_FOLDER,
-    metavar="DIR",
-    help="folder for the results  [runs/study with --all]",
-)
+@flag("--all every", "run all studies and write one report")
+@flag("--quick", "about ten seconds per study instead of several minutes")
+@option("--seeds", "number of seeds  [by study]", SEEDS)
+@option("--html page", "write a self-contained page", FILE, metavar="FILE")
+@option("--out", "folder for the results  [runs/study with --all]", MODEL_FOLDER, metavar="DIR")
 @json_option("print JSON (an array for the list and for --all)")
 def command(name: str | None, every: bool, **options: Any) -> None:
     """Test a claim from the literature by experiment and report whether it holds.
@@ -64,23 +65,20 @@ def command(name: str | None, every: bool, **options: Any) -> None:
         _run_one(name, **options)
         return
     refuse_other_flags(("as_json",), "not used when listing studies", "give a NAME or --all")
-    if options["as_json"]:
-        lines = [{"name": key, **line._asdict()} for key, line in listing.STUDIES.items()]
-        click.echo(json_text(lines))
-    else:
-        _list()
+    rows = [{"name": key, **line._asdict()} for key, line in listing.STUDIES.items()]
+    print_result(options["as_json"], rows, _list())
 
 
-def _list() -> None:
+def _list() -> list[str]:
+    lines = []
     width = max(map(len, listing.STUDIES))
     for topic, names in listing.by_topic().items():
-        click.echo(listing.TOPICS[topic])
-        for name in names:
-            click.echo(f"  {name.ljust(width)}  {listing.STUDIES[name].title}")
-        click.echo()
-    click.echo(
+        studies = [f"  {name.ljust(width)}  {listing.STUDIES[name].title}" for name in names]
+        lines += [listing.TOPICS[topic], *studies, ""]
+    last = (
         "Run one with `regard study NAME`, or all of them with `regard study --all` (one report)."
     )
+    return [*lines, last]
 
 
 def _run_one(
@@ -102,10 +100,7 @@ def _run_one(
         result.to_html(page)
         # Standard output holds the result alone, so that it can be piped.
         click.echo(f"page: {page}", err=True)
-    if as_json:
-        click.echo(json_text(result.to_dict()))
-    else:
-        click.echo(str(result))
+    print_result(as_json, result.to_dict(), [str(result)])
 
 
 def _run_all(
@@ -135,8 +130,7 @@ def _run_all(
         report_file = Path(page)
     click.echo(f"report: {report_file}", err=True)
     if as_json:
-        values = [result.to_dict() for result in results]
-        click.echo(json_text(values))
+        click.echo(json_text([result.to_dict() for result in results]))
 
 
 def _progress() -> AbstractContextManager[Progress]:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable, Sequence
-from contextlib import suppress
 from pathlib import Path
 from shlex import quote
 
@@ -34,10 +33,9 @@ def check_is_text(text: str, as_text: str, of_file: str) -> None:
 
     The repairs of the command: `as_text` gives it as a text, `of_file` what the file holds.
     """
-    if is_file(text):
-        medium = _medium(text)
-        if medium is not None:
-            raise DataError(f"{text!r} is {medium}, and this model reads text", "give a text")
+    if os.path.isfile(text):
+        if text.lower().endswith((*_IMAGES, *_RECORDINGS)):
+            of_file = "give a text: this model reads no images and recordings"
         raise DataError(f"{text!r} is a file, not a text", of_file)
     if _looks_like_path(text):
         raise DataError(f"there is no file {text!r}", f"check the path; if it is a text, {as_text}")
@@ -53,28 +51,6 @@ def with_space(text: str) -> str:
     return f"add a trailing space: {quote(text + ' ')}"
 
 
-def _medium(name: str) -> str | None:
-    """An image or a recording, by the name of a file."""
-    if name.lower().endswith(_IMAGES):
-        return "an image"
-    return "a recording" if name.lower().endswith(_RECORDINGS) else None
-
-
-def is_file(text: str | Path) -> bool:
-    """Whether a text is the name of a file that exists."""
-    # A long text cannot be a name, and the system raises an error; so does a zero byte in it.
-    with suppress(OSError, ValueError):
-        return Path(text).is_file()
-    return False
-
-
-def is_folder(text: str | Path) -> bool:
-    """Whether a text is the name of a folder that exists."""
-    with suppress(OSError, ValueError):
-        return Path(text).is_dir()
-    return False
-
-
 def _looks_like_path(text: str) -> bool:
     # Several words are a sentence, also where a name of a file ends it.
     if any(character.isspace() for character in text):
@@ -82,7 +58,7 @@ def _looks_like_path(text: str) -> bool:
     if text.lower().endswith(FILE_SUFFIXES) or text.startswith(PATH_PREFIXES):
         return True
     # 24/7, and/or, <b>bold</b> and dates are texts, unless there is such a folder.
-    return "/" in text and is_folder(Path(text).parent)
+    return "/" in text and os.path.isdir(os.path.dirname(text))
 
 
 PAGE = (".html", ".htm")
@@ -95,34 +71,20 @@ def check_page(
     """Refuses a page or picture of another format, and one that would replace an input."""
     if path is None:
         return
-    check_not_input(flag, path, inputs)
     file = Path(path)
     repair = f"choose another {flag}, such as {file.stem}{suffixes[0]}"
+    check_output(flag, path, inputs)
     if file.is_dir() or file.suffix.lower() not in suffixes:
         disk.require_absent(file, repair)
         raise SettingError(f"{flag} {path} would not be a {suffixes[0]} file", repair)
-    check_folder_exists(flag, file)
 
 
-def check_new_file(flag: str, path: str | None, inputs: Iterable[str] = ()) -> None:
-    """Refuses to write to what exists."""
-    if path is None:
-        return
-    check_not_input(flag, path, inputs)
-    disk.require_absent(Path(path), f"remove it, or choose another {flag}")
-    check_folder_exists(flag, path)
-
-
-def check_not_input(flag: str, path: str, inputs: Iterable[str]) -> None:
-    """Refuses an output that is one of the inputs, by whatever name."""
+def check_output(flag: str, path: str, inputs: Iterable[str]) -> None:
+    """Refuses an output that is one of the inputs, by whatever name, or in no folder."""
     for name in inputs:
         # Missing inputs are reported by who reads them.
         if os.path.exists(path) and os.path.exists(name) and os.path.samefile(path, name):
             raise SettingError(f"{flag} {path} is also an input", f"choose another {flag}")
-
-
-def check_folder_exists(flag: str, file: str | Path) -> None:
-    """Refuses an output in a folder that is not there."""
-    folder = Path(file).parent
+    folder = Path(path).parent
     if not folder.is_dir():
         raise SettingError(f"there is no folder {folder}", f"create it, or choose another {flag}")

@@ -19,9 +19,15 @@ from regard.cli.recipe_options import (
     recipe_option,
     resume_option,
 )
-from regard.cli.shared_options import WholeNumber, json_option, json_text, local_folder
+from regard.cli.shared_options import (
+    WholeNumber,
+    flag,
+    json_option,
+    json_text,
+    local_folder,
+    option,
+)
 from regard.system.errors import SettingError, TrainingInterrupted
-from regard.training import run_folder as run_folders
 from regard.training.recipe import loading, schema
 
 if TYPE_CHECKING:
@@ -44,9 +50,6 @@ Examples:
   regard train --resume runs/mine                continue exactly where it stopped
 """
 FINETUNE_KEYS = ("task", "files", "prefixes", "valid", "test")
-# How the table of results writes a metric: its name, and its decimals where they are not two.
-_METRIC_NAMES = {"bleu": "BLEU", "chrf": "chrF", "exact_match": "exact match"}
-_DECIMALS = {"exact_match": 1, "loss": 4, "perplexity": 3, "mse": 4, "mae": 4, "quantile_loss": 4}
 
 
 # ------------------------------------------------------------------ the command
@@ -54,18 +57,18 @@ _DECIMALS = {"exact_match": 1, "loss": 4, "perplexity": 3, "mse": 4, "mae": 4, "
 
 @click.command(cls=RecipeCommand, epilog=EXAMPLES)
 @click.argument("recipe", type=RECIPE, required=False)
-@click.option("--out", type=MODEL_FOLDER, help="run folder  [runs/NAME]")
+@option("--out", "run folder  [runs/NAME]", MODEL_FOLDER)
 @overwrite_option
 @resume_option
-@click.option(
+@option(
     "--processes",
-    type=WholeNumber(1, 4096),
+    "train in N processes on this machine (torchrun)",
+    WholeNumber(1, 4096),
     metavar="N",
-    help="train in N processes on this machine (torchrun)",
 )
 @data_options
 @json_option("print the result as one JSON object")
-@click.option("--download", is_flag=True, help="allow --base to be a model name on the Hub")
+@flag("--download", "allow --base to be a model name on the Hub")
 def command(
     recipe: str | None,
     out: str | None,
@@ -89,7 +92,9 @@ def command(
         return
     changes = recipe_changes(flags)
     if download:
-        changes["base"] = _downloaded_base(changes)
+        if "base" not in changes:
+            raise SettingError("--download only applies to --base", "give --base owner/name")
+        changes["base"] = local_folder(changes["base"], download)
     # A run that is resumed has its recipe in its folder.
     if resume is not None:
         if recipe or out or overwrite:
@@ -106,14 +111,7 @@ def command(
     from regard.training.run import launch
 
     with exit_on_interruption():
-        print_result(launch(settings, out, name, overwrite=overwrite), as_json)
-
-
-def _downloaded_base(changes: dict[str, Any]) -> str:
-    """The folder of --base, fetched from the hub if it is a name there."""
-    if "base" not in changes:
-        raise SettingError("--download only applies to --base", "give --base owner/name")
-    return local_folder(changes["base"], download=True)
+        print_scores(launch(settings, out, name, overwrite=overwrite), as_json)
 
 
 # ------------------------------------------------------------------ what finetune shares
@@ -127,12 +125,10 @@ def resume_run(folder: str, changes: dict[str, Any], as_json: bool) -> None:
             "--resume continues with the settings the run was started with",
             "remove the other flags; only --steps N is allowed, to train longer",
         )
-    # A folder that is no run is reported before torch is loaded.
-    run_folders.read_run(Path(folder))
     from regard.training.run import resume
 
     with exit_on_interruption():
-        print_result(resume(Path(folder), steps=steps), as_json)
+        print_scores(resume(Path(folder), steps=steps), as_json)
 
 
 def start_processes(processes: int, out: str | None) -> None:
@@ -156,8 +152,9 @@ def exit_on_interruption() -> Iterator[None]:
         raise SystemExit(interruption.exit_code) from None
 
 
-def print_result(result: Result, as_json: bool) -> None:
+def print_scores(result: Result, as_json: bool) -> None:
     """Prints the scores of a finished run to standard output, once for all ranks."""
+    from regard.evaluation.table import TITLES, formatted
     from regard.training.parallel.ranks import is_main_process
 
     if not is_main_process():
@@ -177,16 +174,14 @@ def print_result(result: Result, as_json: bool) -> None:
         return
     for split, score in result.scores.items():
         # Signatures and counts are in the JSON only.
-        metrics = {name: value for name, value in vars(score).items() if isinstance(value, float)}
-        columns = [_format_metric(name, value) for name, value in metrics.items()]
+        columns = [
+            f"{TITLES.get(name, name)} {formatted(name, value)}"
+            for name, value in vars(score).items()
+            if isinstance(value, float)
+        ]
         # Tabs, so that `cut` and spreadsheets take the table as it is.
         click.echo("\t".join([split, *columns]))
     click.echo(f"run\t{result.folder}")
-
-
-def _format_metric(name: str, value: float) -> str:
-    decimals = _DECIMALS.get(name, 2)
-    return f"{_METRIC_NAMES.get(name, name)} {value:.{decimals}f}"
 
 
 # every recipe key is a flag, but for those that `regard finetune` sets by its own options

@@ -14,13 +14,12 @@ from regard.cli.batch_work import (
     INPUT_HELP,
     BatchWork,
     check_column,
-    check_resumable,
     column_option,
     output_option,
 )
 from regard.cli.completion import FILE, MODEL_FOLDER
 from regard.cli.decoding_options import decoding_options, decoding_strategy, length_limit
-from regard.cli.shared_options import download_option, json_option, json_text
+from regard.cli.shared_options import download_option, json_option, json_text, option
 from regard.cli.texts_and_files import check_is_text, piped
 from regard.system.errors import SettingError
 
@@ -42,16 +41,11 @@ Examples:
 @click.command(epilog=EXAMPLES)
 @click.argument("model", type=MODEL_FOLDER)
 @click.argument("texts", nargs=-1, metavar="[TEXT]...")
-@click.option(
-    "--input", "path", type=FILE, default="-", help=f"instead of standard input: {INPUT_HELP}"
-)
+@option("--input path", f"instead of standard input: {INPUT_HELP}", FILE, default="-")
 @output_option
 @column_option
 @json_option("one JSON object per line, with scores")
-@click.option(
-    "--language",
-    help="target language, for multilingual models: de_DE, fra",
-)
+@option("--language", "target language, for multilingual models: de_DE, fra")
 @download_option
 @decoding_options
 def command(
@@ -78,7 +72,6 @@ def command(
         raise SettingError(
             "TEXT cannot be combined with --input or --output", "use one or the other"
         )
-    check_resumable(path, flags["output"])
     check_column(flags["text_column"], path != "-")
     for text in texts:
         as_text = piped(text, f"translate {quote(model)}")
@@ -111,7 +104,7 @@ def command(
 
     if texts:
         BatchWork(len(texts), answer).run(iter(texts), None, {})
-    elif path == "-" and sys.stdin.isatty():
+    elif path == "-" and flags["output"] is None and sys.stdin.isatty():
         BatchWork(1, answer).run(_typed_lines(), None, {})
     else:
         output = flags.pop("output")
@@ -119,10 +112,7 @@ def command(
         BatchWork(LINES_AT_ONCE, answer).run_files(path, output, flags)
     if unfinished:
         count = "1 translation" if unfinished == 1 else f"{unfinished:,} translations"
-        print(
-            f"{count} cut off at the length limit; raise --max-length",
-            file=sys.stderr,
-        )
+        print(f"{count} cut off at the length limit; raise --max-length", file=sys.stderr)
 
 
 def _typed_lines() -> Iterator[str]:

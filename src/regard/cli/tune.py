@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +21,8 @@ from regard.cli.shared_options import (
     FLOPS,
     MINUTES,
     json_option,
-    json_text,
+    option,
+    print_result,
     refuse_other_flags,
 )
 from regard.cli.train import FINETUNE_KEYS, exit_on_interruption
@@ -39,13 +41,13 @@ Examples:
 
 @click.command(cls=RecipeCommand, epilog=EXAMPLES)
 @click.argument("recipe", type=RECIPE, required=False)
-@click.option("--out", type=MODEL_FOLDER, help="folder for the search  [searches/NAME]")
+@option("--out", "folder for the search  [searches/NAME]", MODEL_FOLDER)
 @resume_option
 @data_options
-@click.option("--minutes", type=MINUTES, help="budget in minutes of training")
-@click.option("--flops", type=FLOPS, help="budget in FLOPs")
-@click.option("--updates", type=COUNT, help="budget in updates, over all runs")
-@click.option("--order", default=ORDER, help="what to tune, in order")
+@option("--minutes", "budget in minutes of training", MINUTES)
+@option("--flops", "budget in FLOPs", FLOPS)
+@option("--updates", "budget in updates, over all runs", COUNT)
+@option("--order", "what to tune, in order", default=ORDER)
 @json_option("print the result as one JSON object")
 def command(
     recipe: str | None,
@@ -53,6 +55,9 @@ def command(
     resume: str | None,
     data_dir: str | None,
     minutes: float | None,
+    flops: float | None,
+    updates: int | None,
+    order: str,
     as_json: bool,
     **flags: Any,
 ) -> None:
@@ -62,11 +67,7 @@ def command(
     successive halving, where the better half of the runs continues for twice as long. RECIPE and
     flags are those of `regard train`; the best recipe is written to best.toml.
     """
-    # The search's own flags come out first: all others are keys of the recipe.
-    flops = flags.pop("flops")
-    updates = flags.pop("updates")
-    order = flags.pop("order")
-    changes = recipe_changes(flags)
+    say = partial(click.echo, err=True)
     if resume is not None:
         refuse_other_flags(
             ("resume", "as_json"),
@@ -76,44 +77,36 @@ def command(
         from regard.lab.tune import tuning
 
         with exit_on_interruption():
-            _print(tuning.resume(Path(resume), _say), as_json)
+            _print(tuning.resume(Path(resume), say), as_json)
         return
-    settings, name = loading.choose(recipe, changes, data_dir)
+    settings, name = loading.choose(recipe, recipe_changes(flags), data_dir)
     from regard.lab.tune import tuning
 
     budget = tuning.Budget(minutes, flops, updates)
     folder = Path(out) if out else Path("searches") / name
     with exit_on_interruption():
-        _print(tuning.tune(settings, name, folder, budget, order.split(","), _say), as_json)
-
-
-def _say(message: str) -> None:
-    click.echo(message, err=True)
+        _print(tuning.tune(settings, name, folder, budget, order.split(","), say), as_json)
 
 
 def _print(result: Any, as_json: bool) -> None:
     rows = result.table()
-    if as_json:
-        trials = [
-            # Signed in the search, so that less is always better; printed as measured.
+    # Signed in the search, so that less is always better; printed as measured.
+    content = {
+        "folder": str(result.folder),
+        "recipe": str(result.recipe),
+        "metric": result.metric,
+        "best": result.best,
+        "score": abs(result.score),
+        "trials": [
             {"changes": trial.changes, "updates": updates, "score": abs(score)}
             for trial, updates, score in rows
-        ]
-        content = {
-            "folder": str(result.folder),
-            "recipe": str(result.recipe),
-            "metric": result.metric,
-            "best": result.best,
-            "score": abs(result.score),
-            "trials": trials,
-        }
-        click.echo(json_text(content))
-        return
-    click.echo(f"{result.metric}\tupdates\tsettings")
+        ],
+    }
+    lines = [f"{result.metric}\tupdates\tsettings"]
     for trial, updates, score in rows:
         words = "  ".join(f"{key} {value}" for key, value in trial.changes.items())
-        click.echo(f"{abs(score):.4f}\t{updates}\t{words}")
-    click.echo(f"best\t{result.recipe}")
+        lines.append(f"{abs(score):.4f}\t{updates}\t{words}")
+    print_result(as_json, content, [*lines, f"best\t{result.recipe}"])
 
 
 # Every other recipe key, as for `regard train`.

@@ -8,7 +8,14 @@ from typing import TYPE_CHECKING
 import click
 
 from regard.cli.completion import MODEL_FOLDER
-from regard.cli.shared_options import SEED, download_option, json_option, json_text, local_folder
+from regard.cli.shared_options import (
+    SEED,
+    download_option,
+    json_option,
+    json_text,
+    local_folder,
+    option,
+)
 
 if TYPE_CHECKING:
     from regard.lab.verify.invariants import Finding
@@ -23,19 +30,19 @@ Examples:
 
 @click.command(epilog=EXAMPLES)
 @click.argument("model", type=MODEL_FOLDER)
-@click.option(
+@option(
     "--against",
-    type=click.Choice(["transformers"]),
-    help="also compare with this library (must be installed)",
+    "also compare with this library (must be installed)",
+    click.Choice(["transformers"]),
 )
-@click.option("--seed", type=SEED, default=0, help="seed of the random inputs")
-@click.option(
+@option("--seed", "seed of the random inputs", SEED, default=0)
+@option(
     "--precision",
-    type=click.Choice(["float64", "float32"]),
+    "precision of the checks; float32 uses half the memory and is less sensitive",
+    click.Choice(["float64", "float32"]),
     default="float64",
-    help="precision of the checks; float32 uses half the memory and is less sensitive",
 )
-@click.option("--device", default="cpu", help="cpu, cuda, cuda:N or auto")
+@option("--device", "cpu, cuda, cuda:N or auto", default="cpu")
 @download_option
 @json_option()
 def command(

@@ -24,6 +24,7 @@ DIGITS = {
     "bits_per_character": 3,
     "mse": 4,
     "mae": 4,
+    "quantile_loss": 4,
     "pearson": 4,
     "parameters": 0,
     "tokens_per_second": 0,

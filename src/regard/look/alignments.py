@@ -60,9 +60,7 @@ class Alignment(AnalysisResult):
 
     def scene(self) -> drawing.Scene:
         if self.backdrop is not None:
-            return self.backdrop.table(
-                self.weights, self.target, title=self.title, scale="attention", even=self.even
-            )
+            return self.backdrop.table(self.weights, self.target, title=self.title, even=self.even)
         cells = drawing.attention_heat(
             self.weights, self.target, self.source, even=self.even, title=self.title
         )
@@ -155,9 +153,7 @@ class CTCAlignment(AnalysisResult):
 
     def scene(self) -> drawing.Scene:
         if isinstance(self.backdrop, SoundBackdrop):
-            return self.backdrop.table(
-                self.probabilities, self.letters, title=self.title, scale="amount"
-            )
+            return self.backdrop.table(self.probabilities, self.letters, title=self.title)
         frames = [str(i) for i in range(self.probabilities.shape[1])]
         return drawing.heat(self.probabilities, self.letters, frames, title=self.title)
 

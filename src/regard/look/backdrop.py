@@ -10,9 +10,9 @@ from __future__ import annotations
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import groupby
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -27,7 +27,6 @@ if TYPE_CHECKING:
 else:
     Array = np.ndarray
 
-Scale = Literal["amount", "signed", "attention"]
 VEIL = np.array([8, 10, 16])  # what is not attended to lies under it, as in the studio
 DENSEST_VEIL = 0.8
 IMAGE_SIDE = 208.0  # pixels of an image in a picture of several
@@ -37,6 +36,7 @@ SOUND_HEIGHT = 110.0
 FREQUENCIES_WIDTH = 48.0  # of the names right of a spectrogram
 STRIP = 44.0  # the height of the bars below a recording or a series
 SERIES_HEIGHT = 150.0
+SERIES_LEFT = 56.0  # where it begins, beside its levels
 GRAPH_SIDE = 380.0
 LAYOUT_STEPS = 150
 MOST_NAMED = 40  # nodes that have their names written beside them
@@ -56,9 +56,17 @@ class Backdrop(ABC):
         """A position in a sentence, by its label."""
         return label
 
+    def heading(self, title: str) -> str:
+        """A title with what the model answers."""
+        return f"{title} · {self.answer}" if self.answer else title
+
     @abstractmethod
-    def overlay(self, panel: Panel, *, signed: bool = False) -> Scene:
+    def _drawn(self, panel: Panel, signed: bool) -> Scene:
         """The input under a value for each of its positions [T]: weights, or signed values."""
+
+    def overlay(self, panel: Panel, *, signed: bool = False) -> Scene:
+        """The same under the name of the panel."""
+        return drawing.titled(panel.name, self._drawn(panel, signed))
 
     def table(
         self,
@@ -66,33 +74,41 @@ class Backdrop(ABC):
         names: Sequence[str],
         *,
         title: str,
-        scale: Scale,
         even: Array | None = None,
+        signed: bool = False,
     ) -> Scene:
-        """The input under several rows of values [rows, T], each with its name."""
+        """The input under several rows of values [rows, T], each with its name.
+
+        Values are attention where `even` attention is given to draw them against.
+        """
         if even is None:
             even = drawing.even_attention(values > 0)
         panels = map(Panel, map(drawing.shown, names), values, even)
-        scenes = [self.overlay(panel, signed=scale == "signed") for panel in panels]
+        scenes = [self.overlay(panel, signed=signed) for panel in panels]
         return drawing.tiles(scenes, title=title)
 
     def attended(self, panels: Sequence[Panel], *, title: str) -> Scene:
         """The attention of each panel on the input, side by side, under what the model answers."""
-        return self._with_answer([*map(self.overlay, panels)], title, self.legend())
+        scenes = drawing.tiles([*map(self.overlay, panels)], title=self.heading(title))
+        return drawing.below([scenes, self.legend()], gap=6.0)
 
     def attributed(self, values: Array, *, title: str) -> Scene:
         """What raises and what lowers the score of the answer, on the input."""
-        return self._with_answer(
-            [self.overlay(Panel("", values), signed=True)], title, _signed_legend()
-        )
-
-    def _with_answer(self, scenes: list[Scene], title: str, legend: Scene) -> Scene:
-        heading = f"{title} · {self.answer}" if self.answer else title
-        return drawing.below([drawing.tiles(scenes, title=heading), legend], gap=6.0)
+        scene = self.overlay(Panel(self.heading(title), values), signed=True)
+        return drawing.below([scene, _signed_legend()], gap=6.0)
 
     def legend(self) -> Scene:
         """What the colours of attention mean."""
-        return Scene(320, 18, tuple(drawing.attention_scale(0, 0)))
+        return _legend(drawing.attention_scale())
+
+
+def _legend(marks: list[Mark]) -> Scene:
+    return Scene(320, 18, tuple(marks))
+
+
+def _signed_legend() -> Scene:
+    strip = drawing.colours(np.linspace(-1.0, 1.0, 64)[None], signed=True, most=1.0)
+    return _legend(drawing.colour_bar("lowers", strip, "raises the answer's score"))
 
 
 def _shares(values: Array, even: Array | None, signed: bool) -> Array:
@@ -101,16 +117,6 @@ def _shares(values: Array, even: Array | None, signed: bool) -> Array:
         return drawing.attention_shades(values, even)
     largest = float(np.abs(values).max(initial=0.0))
     return values / largest if largest > 0 else values
-
-
-def _signed_legend() -> Scene:
-    strip = drawing.colours(np.linspace(-1.0, 1.0, 64)[None], signed=True, most=1.0)
-    marks = (
-        Text(0, 11, "lowers"),
-        Pixels(46, 0, 80, 14, strip),
-        Text(132, 11, "raises the answer's score"),
-    )
-    return Scene(320, 18, marks)
 
 
 # ------------------------------------------------------------------ images
@@ -140,7 +146,7 @@ class ImageBackdrop(Backdrop):
             return "the class token"
         return label if label.startswith("extra") else f"patch {label}"
 
-    def overlay(self, panel: Panel, *, signed: bool = False) -> Scene:
+    def _drawn(self, panel: Panel, signed: bool) -> Scene:
         rows, columns = self.grid
         # Attention is shared with the tokens that have no place; the scale of signs is not.
         values = panel.weights
@@ -158,12 +164,10 @@ class ImageBackdrop(Backdrop):
             painted = grey * (1 - opacity) + colours * opacity
         else:
             painted = _veiled(picture, shares)
-        top = 20.0 if panel.name else 0.0
-        marks: list[Mark] = drawing.title_marks(panel.name)
-        size = IMAGE_SIDE * height / max(height, width)
-        across = IMAGE_SIDE * width / max(height, width)
-        marks.append(Pixels(0, top, across, size, np.round(painted).astype(np.uint8)))
-        bottom = top + size
+        scale = IMAGE_SIDE / max(height, width)
+        bottom = scale * height
+        across = scale * width
+        marks: list[Mark] = [Pixels(0, 0, across, bottom, np.round(painted).astype(np.uint8))]
         if self.extras and not signed:
             share = float(values[: self.extras].sum())
             name = "class token" if self.extras == 1 else "extra tokens"
@@ -173,9 +177,8 @@ class ImageBackdrop(Backdrop):
 
     def legend(self) -> Scene:
         """From the darkest patch to the brightest."""
-        white = np.full((1, 64, 3), 255.0)
-        strip = _veiled(white, np.linspace(0.0, 1.0, 64)[None]).round().astype(np.uint8)
-        return Scene(320, 18, tuple(drawing.attention_scale(0, 0, strip)))
+        strip = _veiled(np.full((1, 64, 3), 255.0), np.linspace(0.0, 1.0, 64)[None])
+        return _legend(drawing.attention_scale(strip.round().astype(np.uint8)))
 
 
 def _veiled(picture: Array, shades: Array) -> Array:
@@ -196,15 +199,12 @@ class SoundBackdrop(Backdrop):
     seconds: float
     answer: str = ""
 
-    def overlay(self, panel: Panel, *, signed: bool = False) -> Scene:
-        top = 20.0 if panel.name else 0.0
+    def _drawn(self, panel: Panel, signed: bool) -> Scene:
         shares = _shares(panel.weights, panel.even, signed)
-        marks = [*drawing.title_marks(panel.name), self._spectrogram(top, np.abs(shares))]
-        marks += self._frequency_axis(top)
-        base = top + SOUND_HEIGHT + STRIP
-        marks += _bars(shares, panel.weights, 0.0, SOUND_WIDTH, base)
-        marks += self._time_axis(base)
-        return Scene(SOUND_WIDTH + FREQUENCIES_WIDTH, base + 22, tuple(marks))
+        base = SOUND_HEIGHT + STRIP
+        bars = _bars(shares, panel.weights, 0.0, SOUND_WIDTH, base)
+        marks = (*self._spectrogram(np.abs(shares)), *bars, *self._time_axis(base))
+        return Scene(SOUND_WIDTH + FREQUENCIES_WIDTH, base + 22, marks)
 
     def table(
         self,
@@ -212,45 +212,38 @@ class SoundBackdrop(Backdrop):
         names: Sequence[str],
         *,
         title: str,
-        scale: Scale,
         even: Array | None = None,
+        signed: bool = False,
     ) -> Scene:
         """The spectrogram above a row of cells for each name: when each token was heard."""
         names = [drawing.shown(name) for name in names]
-        left = drawing.text_width(names) + 10
-        top = 24.0
-        heading = f"{title} · {self.answer}" if self.answer else title
-        plain = self._spectrogram(top, np.ones(values.shape[1]))
-        above = [plain, *self._frequency_axis(top)]
-        marks = drawing.title_marks(heading) + [drawing.moved(mark, left, 0.0) for mark in above]
-        begin = top + SOUND_HEIGHT + 6
-        if scale == "attention":
+        begin = SOUND_HEIGHT + 6
+        base = begin + float(drawing.ROW * len(names))
+        paint = drawing.colours(values, signed=signed)
+        if even is not None:
             paint = drawing.colours(drawing.attention_shades(values, even), most=1.0)
-        else:
-            paint = drawing.colours(values, signed=scale == "signed")
-        height = float(drawing.ROW * len(names))
-        marks.append(Pixels(left, begin, SOUND_WIDTH, height, paint))
+        marks = self._spectrogram(np.ones(values.shape[1]))
+        marks.append(Pixels(0, begin, SOUND_WIDTH, base - begin, paint))
         for row, name in enumerate(names):
-            marks.append(Text(left - 6, begin + row * drawing.ROW + 13, name, "end"))
-        base = begin + height
-        marks += [drawing.moved(mark, left, 0.0) for mark in self._time_axis(base)]
-        if scale == "attention":
-            marks += drawing.attention_scale(left, base + 28)
-        return Scene(left + SOUND_WIDTH + FREQUENCIES_WIDTH, base + 50, tuple(marks))
+            marks.append(Text(-6, begin + row * drawing.ROW + 13, name, "end"))
+        marks += self._time_axis(base)
+        if even is not None:
+            marks += drawing.moved(drawing.attention_scale(), 0.0, base + 28)
+        left = drawing.text_width(names) + 10
+        width = left + SOUND_WIDTH + FREQUENCIES_WIDTH
+        scene = Scene(width, base + 50, tuple(drawing.moved(marks, left, 0.0)))
+        return drawing.titled(self.heading(title), scene)
 
-    def _spectrogram(self, top: float, shade: Array) -> Pixels:
-        """Loud is dark; moments that are not attended to fade."""
+    def _spectrogram(self, shade: Array) -> list[Mark]:
+        """Loud is dark; moments that are not attended to fade. Frequencies stand beside it."""
         loudness = self.picture[::-1].astype(np.float64) / 255  # low tones below
         frames = loudness.shape[1]
         positions = np.minimum(np.arange(frames) * len(shade) // frames, len(shade) - 1)
         strength = FAINTEST_SOUND + (1 - FAINTEST_SOUND) * shade[positions]  # [frames]
         paint = drawing.colours(loudness * strength, most=1.0)
-        return Pixels(0, top, SOUND_WIDTH, SOUND_HEIGHT, paint)
-
-    def _frequency_axis(self, top: float) -> list[Mark]:
-        marks: list[Mark] = []
+        marks: list[Mark] = [Pixels(0, 0, SOUND_WIDTH, SOUND_HEIGHT, paint)]
         for name, share in frequency_ticks(len(self.picture)).items():
-            y = top + SOUND_HEIGHT * (1 - share)
+            y = SOUND_HEIGHT * (1 - share)
             marks.append(Line(SOUND_WIDTH, y, SOUND_WIDTH + 4, y))
             marks.append(Text(SOUND_WIDTH + 7, y + 4, name))
         return marks
@@ -303,9 +296,9 @@ class SeriesBackdrop(Backdrop):
         # A class token has no span of its own.
         return 0 if self.spans and self.spans[0] == (0, 0) else None
 
-    def overlay(self, panel: Panel, *, signed: bool = False) -> Scene:
-        top = 34.0 if panel.name else 14.0
-        left = 56.0
+    def _drawn(self, panel: Panel, signed: bool) -> Scene:
+        top = 14.0
+        left = SERIES_LEFT
         length = len(self.values)
         steps = length + len(self.forecast)
         everything = np.concatenate([self.values, self.forecast])
@@ -318,7 +311,7 @@ class SeriesBackdrop(Backdrop):
 
         width = SOUND_WIDTH * length / steps
         shares = self._per_step(_shares(panel.weights, panel.even, signed))
-        marks = drawing.title_marks(panel.name)
+        marks: list[Mark] = []
         if self.spans:  # linear forecasters attend to nothing
             marks += self._bands(shares, left, top, width)
         for level in levels:
@@ -349,19 +342,18 @@ class SeriesBackdrop(Backdrop):
         names: Sequence[str],
         *,
         title: str,
-        scale: Scale,
         even: Array | None = None,
+        signed: bool = False,
     ) -> Scene:
         """The series under the mean of all rows, above a row of cells for each name: what each step
         that is forecast looks at."""
-        signed = scale == "signed"
         mean_of_even = None if even is None else even.mean(axis=0)
         chart = self.overlay(Panel(title, values.mean(axis=0), mean_of_even), signed=signed)
         first = min(begin for begin, _ in self.spans)
         shares = _shares(values, even, signed)
         cells = np.stack([self._per_step(row) for row in shares])[:, first:]  # [rows, steps]
         paint = drawing.colours(cells, signed=signed, most=1.0)
-        left = 56.0
+        left = SERIES_LEFT
         each = SOUND_WIDTH / (len(self.values) + len(self.forecast))
         height = min(drawing.ROW, max(3.0, SERIES_HEIGHT / len(names)))
         marks: list[Mark] = [
@@ -433,39 +425,35 @@ class GraphBackdrop(Backdrop):
     def position_name(self, label: str) -> str:
         return f"node {label.split(' ')[0]}"
 
-    def overlay(self, panel: Panel, *, signed: bool = False) -> Scene:
+    def _drawn(self, panel: Panel, signed: bool) -> Scene:
         values = panel.weights
-        top = 20.0 if panel.name else 0.0
         places = spring_layout(len(self.names), self.edges) * (GRAPH_SIDE - 60) + 30
-        places[:, 1] += top
         shade = np.abs(_shares(values, panel.even, signed))
         opacities = shade if signed else drawing.link_opacities(values, panel.even)
-        marks = drawing.title_marks(panel.name)
+        marks: list[Mark] = []
         for one, other in self.edges.tolist():
             if one < other:
-                x1, y1 = places[one]
-                x2, y2 = places[other]
-                marks.append(Line(x1, y1, x2, y2, width=1.0, opacity=0.18))
-        if self.node is not None:
-            marks += self._links(self.node, values, shade, opacities, places)
+                marks.append(_edge(places, one, other, opacity=0.18))
+        node = self.node
+        if node is not None:
+            # A line to each that it looks at, as wide as the shade is dark.
+            for i in np.flatnonzero(values).tolist():
+                if i != node:
+                    colour = drawing.POSITIVE if values[i] >= 0 else drawing.NEGATIVE
+                    tooltip = f"{self.names[node]} → {self.names[i]}: {values[i]:.3f}"
+                    line = _edge(places, node, i, opacity=float(opacities[i]))
+                    width = 1.0 + 5.0 * float(shade[i])
+                    marks.append(replace(line, width=width, colour=colour, title=tooltip))
         marks += self._nodes(values, shade, places)
-        legend, height = self._legend(top)
-        return Scene(GRAPH_SIDE + 130, max(GRAPH_SIDE + top, height), (*marks, *legend))
-
-    def _links(
-        self, node: int, values: Array, shade: Array, opacities: Array, places: Array
-    ) -> list[Mark]:
-        """A line from the node to each that it looks at, as wide as the shade is dark."""
-        marks: list[Mark] = []
-        for i in np.flatnonzero(values).tolist():
-            if i != node:
-                colour = drawing.POSITIVE if values[i] >= 0 else drawing.NEGATIVE
-                tooltip = f"{self.names[node]} → {self.names[i]}: {values[i]:.3f}"
-                x1, y1 = places[node]
-                x2, y2 = places[i]
-                width = 1.0 + 5.0 * float(shade[i])
-                marks.append(Line(x1, y1, x2, y2, width, float(opacities[i]), colour, tooltip))
-        return marks
+        kinds = sorted(set(self.classes))
+        if kinds:
+            marks.append(Text(GRAPH_SIDE + 4, 14, "predicted class"))
+        for i, kind in enumerate(kinds):
+            y = 36 + i * drawing.ROW
+            marks.append(Circle(GRAPH_SIDE + 10, y - 4, 5, _class_colour(i)))
+            marks.append(Text(GRAPH_SIDE + 20, y, kind))
+        height = max(GRAPH_SIDE, 40 + len(kinds) * drawing.ROW)
+        return Scene(GRAPH_SIDE + 130, height, tuple(marks))
 
     def _nodes(self, values: Array, shade: Array, places: Array) -> list[Mark]:
         kinds = sorted(set(self.classes))
@@ -474,7 +462,7 @@ class GraphBackdrop(Backdrop):
             x, y = places[i].tolist()
             colour = drawing.POSITIVE
             if kinds:
-                colour = drawing.LINES[kinds.index(self.classes[i]) % len(drawing.LINES)]
+                colour = _class_colour(kinds.index(self.classes[i]))
             radius = 4.0 + 7.0 * float(shade[i])
             if i == self.node:
                 marks.append(Circle(x, y, radius + 3.5, "ink", 0.9))
@@ -483,16 +471,15 @@ class GraphBackdrop(Backdrop):
                 marks.append(Text(x + radius + 3, y + 4, name.split(" ")[0]))
         return marks
 
-    def _legend(self, top: float) -> tuple[list[Mark], float]:
-        marks: list[Mark] = []
-        if self.classes:
-            marks.append(Text(GRAPH_SIDE + 4, top + 14, "predicted class"))
-        for i, kind in enumerate(sorted(set(self.classes))):
-            y = top + 36 + i * drawing.ROW
-            colour = drawing.LINES[i % len(drawing.LINES)]
-            marks.append(Circle(GRAPH_SIDE + 10, y - 4, 5, colour))
-            marks.append(Text(GRAPH_SIDE + 20, y, kind))
-        return marks, top + 40 + len(set(self.classes)) * drawing.ROW
+
+def _edge(places: Array, one: int, other: int, opacity: float) -> Line:
+    x1, y1 = places[one].tolist()
+    x2, y2 = places[other].tolist()
+    return Line(x1, y1, x2, y2, opacity=opacity)
+
+
+def _class_colour(number: int) -> str:
+    return drawing.LINES[number % len(drawing.LINES)]
 
 
 def spring_layout(nodes: int, edges: Array) -> Array:

@@ -61,7 +61,7 @@ class Attribution(AnalysisResult):
             query = backdrop.query if len(self.predictions) > 1 else 0
             return backdrop.attributed(values[query or 0], title=self.title)
         if isinstance(backdrop, SoundBackdrop):
-            return backdrop.table(values, self.predictions, title=self.title, scale="signed")
+            return backdrop.table(values, self.predictions, title=self.title, signed=True)
         return backdrop.attributed(values.mean(axis=0), title=self.title)
 
     def lines(self, width: int = 100) -> list[str]:

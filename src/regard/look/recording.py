@@ -99,7 +99,7 @@ class AttentionMap(AnalysisResult):
         if self.name.endswith(".cross"):
             mean = self.weights.mean(axis=0)
             even = self.even_weights().mean(axis=0)
-            return backdrop.table(mean, self.rows, title=self.name, scale="attention", even=even)
+            return backdrop.table(mean, self.rows, title=self.name, even=even)
         rows = slice(None) if self.query is None else [self.query]
         panels = [
             drawing.Panel(f"head {head}", weights[rows].mean(axis=0), even[rows].mean(axis=0))

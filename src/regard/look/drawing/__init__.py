@@ -6,6 +6,7 @@ from regard.look.drawing.charts import (
     attention_heat,
     attention_scale,
     bars,
+    colour_bar,
     grid,
     heat,
     link_opacities,
@@ -47,7 +48,7 @@ from regard.look.drawing.marks import (
     svg,
     text_width,
     tiles,
-    title_marks,
+    titled,
     write_page,
 )
 from regard.look.drawing.palette import (
@@ -99,6 +100,7 @@ __all__ = [
     "bars",
     "below",
     "code",
+    "colour_bar",
     "colours",
     "curves",
     "element",
@@ -119,7 +121,7 @@ __all__ = [
     "text_width",
     "ticks",
     "tiles",
-    "title_marks",
+    "titled",
     "write_page",
     "write_png",
 ]

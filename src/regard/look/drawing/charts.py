@@ -23,7 +23,7 @@ from regard.look.drawing.marks import (
     moved,
     shown,
     text_width,
-    title_marks,
+    titled,
 )
 from regard.look.drawing.palette import (
     EVEN_SHADE,
@@ -65,13 +65,13 @@ def heat(
     may have different numbers of heads. `cell` is the width and height of a cell.
     """
     paint = colours(values, signed=signed, most=most)  # [rows, columns, 3]
-    key = colour_scale(0, 0, scale_end(values, most), signed)
+    key = colour_scale(scale_end(values, most), signed)
     if cell is None:
         width = CELL
         if inside is not None:
             width = text_width([text for line in inside for text in line]) + 10
         cell = (width, CELL)
-    return labelled(Cells(values, paint, cell, inside), rows, columns, title, key)
+    return titled(title, labelled(Cells(values, paint, cell, inside), rows, columns, key))
 
 
 def attention_heat(
@@ -79,12 +79,12 @@ def attention_heat(
     rows: Sequence[str],
     columns: Sequence[str],
     *,
-    even: NDArray[Any] | None = None,
-    title: str = "",
+    even: NDArray[Any] | None,
+    title: str,
 ) -> Scene:
     """A heat map of attention weights, against even attention."""
     paint = colours(attention_shades(weights, even), most=1.0)
-    return labelled(Cells(weights, paint), rows, columns, title, attention_scale(0, 0))
+    return titled(title, labelled(Cells(weights, paint), rows, columns, attention_scale()))
 
 
 @dataclass(frozen=True, eq=False)
@@ -123,7 +123,6 @@ def labelled(
     cells: Cells,
     rows: Sequence[str],
     columns: Sequence[str],
-    title: str,
     key: list[Mark],
     labels: tuple[str, str] = ("", ""),
 ) -> Scene:
@@ -135,12 +134,10 @@ def labelled(
     left = text_width(rows) + 10 + (24 if y_label else 0)
     # Column names are upright, unless they fit above their cells, as numbers do.
     is_upright = text_width(columns) > width - 2
-    names_height = text_width(columns) if is_upright else FONT
-    title_height = 20 if title else 0
-    top = names_height + 12 + title_height
+    top = (text_width(columns) if is_upright else FONT) + 12
     bottom = top + height * len(rows)
     right = left + width * len(columns)
-    marks = title_marks(title)
+    marks: list[Mark] = []
     for i, row in enumerate(rows):
         marks.append(Text(left - 6, top + (i + 0.5) * height + 4, row, "end"))
     for j, column in enumerate(columns):
@@ -151,37 +148,32 @@ def labelled(
             marks.append(Text(middle, top - 6, column, "middle"))
     marks.append(Text(14, (top + bottom) / 2, y_label, "middle", turn=90))
     marks.append(Text((left + right) / 2, bottom + 18, x_label, "middle"))
-    marks += [moved(mark, left, top) for mark in cells.marks(rows, columns)]
+    marks += moved(cells.marks(rows, columns), left, top)
     if x_label:
         bottom += 24
-    marks += [moved(mark, left, bottom + 8) for mark in key]
-    # Room for the scale and the title.
-    right = max(right + 4, left + 320, 1.1 * text_width([title]))
-    return Scene(right, bottom + 30, tuple(marks))
+    marks += moved(key, left, bottom + 8)
+    # Room for the scale.
+    return Scene(max(right + 4, left + 320), bottom + 30, tuple(marks))
 
 
-def colour_scale(x: float, y: float, most: float, signed: bool) -> list[Mark]:
-    """The colour bar, with its ends."""
+def colour_bar(least: str, strip: NDArray[np.uint8], most: str) -> list[Mark]:
+    """A strip of colours [1, N, 3] between the names of its ends."""
+    start = text_width([least]) + 6
+    return [Text(0, 11, least), Pixels(start, 0, 80, 14, strip), Text(start + 86, 11, most)]
+
+
+def colour_scale(most: float, signed: bool) -> list[Mark]:
+    """The colour bar of values."""
     least = -1.0 if signed else 0.0
-    strip = colours(np.linspace(least, 1.0, 64)[None], signed=signed, most=1.0)  # [1, 64, 3]
-    return [
-        Text(x, y + 11, f"{least * most:.3g}"),
-        Pixels(x + 50, y, 80, 14, strip),
-        Text(x + 136, y + 11, f"{most:.3g}"),
-    ]
+    strip = colours(np.linspace(least, 1.0, 64)[None], signed=signed, most=1.0)
+    return colour_bar(f"{least * most:.3g}", strip, f"{most:.3g}")
 
 
-def attention_scale(x: float, y: float, strip: NDArray[np.uint8] | None = None) -> list[Mark]:
+def attention_scale(strip: NDArray[np.uint8] | None = None) -> list[Mark]:
     """The colour bar of attention that is shaded against even attention, or another `strip`."""
     if strip is None:
-        strip = colours(np.linspace(EVEN_SHADE, 1.0, 64)[None], most=1.0)  # [1, 64, 3]
-    even = "even"
-    start = x + text_width([even]) + 6
-    return [
-        Text(x, y + 11, even),
-        Pixels(start, y, 80, 14, strip),
-        Text(start + 86, y + 11, "all attention (logarithmic)"),
-    ]
+        strip = colours(np.linspace(EVEN_SHADE, 1.0, 64)[None], most=1.0)
+    return colour_bar("even", strip, "all attention (logarithmic)")
 
 
 @dataclass(frozen=True, eq=False)
@@ -216,12 +208,11 @@ def grid(
     width = left + cell * len(columns) + PANEL_GAP
     height = top + cell * len(rows) + PANEL_GAP
     across = max(1, min(len(panels), int(PAGE_WIDTH // width)))
-    marks = title_marks(title)
-    heading = 24.0 if title else 0.0
+    marks: list[Mark] = []
     for number, panel in enumerate(panels):
         down, right = divmod(number, across)
         x = right * width
-        y = heading + down * height
+        y = down * height
         marks.append(Text(x + left, y + 12, panel.name, strong=True))
         for i in range(0, len(rows), step):
             baseline = y + top + (i + 0.5) * cell + 4
@@ -231,9 +222,9 @@ def grid(
             marks.append(Text(middle, y + top - 5, columns[j], turn=90))
         paint = colours(attention_shades(panel.weights, panel.even), most=1.0)
         marks.append(Pixels(x + left, y + top, cell * len(columns), cell * len(rows), paint))
-    bottom = heading + math.ceil(len(panels) / across) * height
-    marks += attention_scale(0, bottom)
-    return Scene(max(300, across * width), bottom + 24, tuple(marks))
+    bottom = math.ceil(len(panels) / across) * height
+    marks += moved(attention_scale(), 0, bottom)
+    return titled(title, Scene(max(300, across * width), bottom + 24, tuple(marks)))
 
 
 def links(
@@ -243,7 +234,6 @@ def links(
     *,
     even: NDArray[Any] | None = None,
     only: Sequence[tuple[int, int]] | None = None,
-    title: str = "",
 ) -> Scene:
     """A bipartite graph: two columns of tokens, and a line for each weight above even attention.
 
@@ -253,8 +243,8 @@ def links(
     right = [shown(token) for token in right]
     x_left = text_width(left) + 10
     x_right = x_left + 160
-    top = 34.0 if title else 10.0
-    marks = title_marks(title)
+    top = 10.0
+    marks: list[Mark] = []
     opacities = link_opacities(weights, even)
     above_even = np.argwhere(attention_shades(weights, even) > EVEN_SHADE)
     for i, j in above_even.tolist():
@@ -282,24 +272,22 @@ def link_opacities(weights: NDArray[Any], even: NDArray[Any] | None = None) -> N
 
 
 def bars(
-    values: Sequence[float], names: Sequence[str], *, title: str = "", labels: Sequence[str] = ()
+    values: Sequence[float], names: Sequence[str], *, title: str, labels: Sequence[str]
 ) -> Scene:
     """A horizontal bar from 0 for each value; `labels` are written behind them."""
     names = [shown(name) for name in names]
-    labels = labels or [f"{value:.4g}" for value in values]
     left = text_width(names) + 10
     largest = max((abs(value) for value in values), default=0.0) or 1.0
-    top = 26.0 if title else 4.0
-    marks = title_marks(title)
+    marks: list[Mark] = []
     for i, (value, name, label) in enumerate(zip(values, names, labels, strict=True)):
-        y = top + i * ROW
+        y = 4.0 + i * ROW
         length = abs(value) / largest
         colour = POSITIVE if value >= 0 else NEGATIVE
         marks.append(Text(left - 6, y + 13, name, "end"))
         # Even a zero has a bar that can be seen.
         marks.append(Rect(left, y + 3, max(1.0, 260 * length), 13, colour))
         marks.append(Text(left + 266 * length + 6, y + 13, label))
-    return Scene(left + 360, top + len(values) * ROW + 4, tuple(marks))
+    return titled(title, Scene(left + 360, len(values) * ROW + 8, tuple(marks)))
 
 
 def ticks(values: Sequence[float], count: int = 5) -> list[float]:

@@ -20,9 +20,8 @@ from regard.look.drawing.marks import (
     Rect,
     Scene,
     Text,
-    below,
     text_width,
-    title_marks,
+    titled,
 )
 from regard.look.drawing.palette import LINES, colours, scale_end
 
@@ -193,8 +192,7 @@ class HeatMap:
             Cells(values, colours(values, signed=self.signed), (cell, tall)),
             self.rows[:rows] if rows <= MOST_NAMES else (),
             self.columns[:columns] if columns <= MOST_NAMES else (),
-            "",
-            colour_scale(0, 0, scale_end(values, None), self.signed),
+            colour_scale(scale_end(values, None), self.signed),
             (self.x_label, self.y_label),
         )
 
@@ -214,10 +212,7 @@ def curves(
         Series(name, [x for x, _ in points], [y for _, y in points])
         for name, points in series.items()
     ]
-    chart = Chart(title, Axis(x_name), Axis(y_name), lines).scene()
-    if not title:
-        return chart
-    return below([Scene(1.1 * text_width([title]), 18, tuple(title_marks(title))), chart], gap=6.0)
+    return titled(title, Chart(title, Axis(x_name), Axis(y_name), lines).scene())
 
 
 # ------------------------------------------------------------------ scales

@@ -6,7 +6,7 @@ import base64
 import struct
 import unicodedata
 import zlib
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from html import escape
 from pathlib import Path
@@ -45,6 +45,8 @@ WIDTH = 7.2  # about how wide a letter is
 WIDE_LETTERS = frozenset("mwMWO@%—")  # about a half wider
 ROW = 18  # the height of a line of text
 PAGE_WIDTH = 1200.0
+TITLE_HEIGHT = 24.0
+TILE_GAP = 20.0
 
 
 @dataclass(frozen=True)
@@ -142,49 +144,54 @@ def below(scenes: Sequence[Scene], gap: float = 24.0) -> Scene:
     marks: list[Mark] = []
     top = 0.0
     for scene in scenes:
-        marks += [moved(mark, 0.0, top) for mark in scene.marks]
+        marks += moved(scene.marks, 0.0, top)
         top += scene.height + gap
     width = max((scene.width for scene in scenes), default=0.0)
     return Scene(width, max(0.0, top - gap), tuple(marks))
 
 
-def tiles(scenes: Sequence[Scene], *, title: str = "", gap: float = 20.0) -> Scene:
+def tiles(scenes: Sequence[Scene], *, title: str) -> Scene:
     """Scenes side by side, in as many rows as they need, under a title."""
-    marks = title_marks(title)
-    top = 26.0 if title else 0.0
+    marks: list[Mark] = []
+    top = 0.0
     x = 0.0
     height = 0.0
-    width = text_width([title]) * 1.1
+    width = 0.0
     for scene in scenes:
         if x > 0 and x + scene.width > PAGE_WIDTH:
             x = 0.0
-            top += height + gap
+            top += height + TILE_GAP
             height = 0.0
-        marks += [moved(mark, x, top) for mark in scene.marks]
-        x += scene.width + gap
+        marks += moved(scene.marks, x, top)
+        x += scene.width + TILE_GAP
         height = max(height, scene.height)
-        width = max(width, x - gap)
-    return Scene(width, top + height, tuple(marks))
+        width = max(width, x - TILE_GAP)
+    return titled(title, Scene(width, top + height, tuple(marks)))
 
 
-def moved(mark: Mark, right: float, down: float) -> Mark:
-    """A mark at another place."""
-    if isinstance(mark, Line):
-        return replace(
-            mark,
-            x1=mark.x1 + right,
-            y1=mark.y1 + down,
-            x2=mark.x2 + right,
-            y2=mark.y2 + down,
-        )
-    if isinstance(mark, Polyline):
-        return replace(mark, points=tuple((x + right, y + down) for x, y in mark.points))
-    return replace(mark, x=mark.x + right, y=mark.y + down)
+def titled(title: str, scene: Scene) -> Scene:
+    """A picture under its title, if it has one."""
+    if not title:
+        return scene
+    width = max(scene.width, 1.1 * text_width([title]))
+    marks = (Text(0, 14, title, strong=True), *moved(scene.marks, 0.0, TITLE_HEIGHT))
+    return Scene(width, scene.height + TITLE_HEIGHT, marks)
 
 
-def title_marks(title: str) -> list[Mark]:
-    """A title in the first line of a picture."""
-    return [Text(0, 14, title, strong=True)] if title else []
+def moved(marks: Iterable[Mark], right: float, down: float) -> list[Mark]:
+    """Marks at another place."""
+    places: list[Mark] = []
+    for mark in marks:
+        match mark:
+            case Line():
+                line = replace(mark, x1=mark.x1 + right, x2=mark.x2 + right)
+                places.append(replace(line, y1=mark.y1 + down, y2=mark.y2 + down))
+            case Polyline():
+                points = tuple((x + right, y + down) for x, y in mark.points)
+                places.append(replace(mark, points=points))
+            case _:
+                places.append(replace(mark, x=mark.x + right, y=mark.y + down))
+    return places
 
 
 def shown(token: str) -> str:
@@ -194,23 +201,15 @@ def shown(token: str) -> str:
     if token in ("", " "):
         token = "␣"
     token = token.replace("\n", "⏎").replace("\t", "⇥")
-    return "".join(map(_visible, token))
-
-
-def _visible(letter: str) -> str:
-    """A letter, or a sign in its place where it has no form: half of a letter, a control code."""
-    # Byte-level tokens may be parts of a letter; fonts refuse what is none.
-    return "�" if unicodedata.category(letter) in ("Cc", "Cs", "Cn", "Co") else letter
+    # Byte-level tokens may be parts of a letter, which have no form, as control codes have none.
+    formless = ("Cc", "Cs", "Cn", "Co")
+    return "".join("�" if unicodedata.category(c) in formless else c for c in token)
 
 
 def text_width(texts: Sequence[str]) -> float:
     """The width of the longest text."""
-    return max((_letters(text) for text in texts), default=0.0) * WIDTH
-
-
-def _letters(text: str) -> float:
-    """How many letters of the usual width a text is as long as."""
-    return len(text) + 0.5 * sum(letter in WIDE_LETTERS for letter in text)
+    lengths = [len(text) + 0.5 * sum(map(WIDE_LETTERS.__contains__, text)) for text in texts]
+    return max(lengths, default=0.0) * WIDTH
 
 
 # --- SVG ------------------------------------------------------------------------------------------

@@ -49,8 +49,8 @@ def write_png(path: str | Path, scene: Scene) -> None:
     size = (max(1, round(width * scale)), max(1, round(height * scale)))
     canvas = Image.new("RGB", size, "#ffffff")
     painter = _Painter(canvas, scale)
-    for mark in scene.marks:
-        painter.paint(moved(mark, MARGIN, MARGIN))
+    for mark in moved(scene.marks, MARGIN, MARGIN):
+        painter.paint(mark)
     content = BytesIO()
     canvas.save(content, "PNG")
     disk.write_file(Path(path), content.getvalue())
