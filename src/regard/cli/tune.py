@@ -54,9 +54,6 @@ def command(
     out: str | None,
     resume: str | None,
     data_dir: str | None,
-    minutes: float | None,
-    flops: float | None,
-    updates: int | None,
     order: str,
     as_json: bool,
     **flags: Any,
@@ -79,10 +76,12 @@ def command(
         with exit_on_interruption():
             _print(tuning.resume(Path(resume), say), as_json)
         return
+    # What is left in `flags` are keys of the recipe.
+    amounts = [flags.pop(unit) for unit in ("minutes", "flops", "updates")]
     settings, name = loading.choose(recipe, recipe_changes(flags), data_dir)
     from regard.lab.tune import tuning
 
-    budget = tuning.Budget(minutes, flops, updates)
+    budget = tuning.Budget(*amounts)
     folder = Path(out) if out else Path("searches") / name
     with exit_on_interruption():
         _print(tuning.tune(settings, name, folder, budget, order.split(","), say), as_json)
