@@ -13,7 +13,7 @@ import regard
 from regard import build
 from regard.data.graphs import GraphData, read_graphs
 from regard.data.labelled import LabelledText, Question, RatedText, TaggedWords, TextPair
-from regard.data.labelled_images import LabelledImage
+from regard.data.labelled_media import LabelledImage
 from regard.data.series import Series
 from regard.evaluation.evaluation import read_examples
 from regard.evaluation.tasks import TASKS

@@ -13,9 +13,9 @@ import pytest
 import torch
 
 import regard
+from regard.data.corruption import MaskingRates
 from regard.data.generated import babi_stories
 from regard.data.labelled import TextPair
-from regard.data.text_corruption import MaskingRates
 from regard.decode.strategy import Sampling
 from regard.evaluation.corrupted_text import masked_rows, replaced_rows
 from regard.evaluation.evaluation import evaluate

@@ -64,7 +64,7 @@ def test_tokens_of_an_encoder_are_those_of_transformers(tmp_path: Path) -> None:
     # Two ways to the same logits: `classify` batches by itself.
     logits = model(**model.tokens(test_reader.TEXTS)).logits
     for row, scores in zip(logits, model.classify(test_reader.TEXTS), strict=True):
-        ours = dict(zip(model.labels, row.softmax(dim=-1).tolist(), strict=True))
+        ours = dict(zip(model.require_labels(), row.softmax(dim=-1).tolist(), strict=True))
         assert ours == pytest.approx(scores, abs=1e-5)
 
 

@@ -35,7 +35,7 @@ from regard.models import (
     TextEncoder,
     Translator,
 )
-from regard.models.waveform_model import WaveformModel
+from regard.models.sound_models import WaveformModel
 from regard.system.errors import DiskError, SettingError
 
 transformers = pytest.importorskip("transformers")

@@ -19,10 +19,11 @@ from safetensors.torch import load_file
 
 import regard
 from regard import spec
-from regard.data.audio import RATE, Recording, read_transcripts, resample
+from regard.data.audio import RATE, resample
+from regard.data.labelled_media import Recording, read_transcripts
 from regard.data.padding import IGNORED
 from regard.data.text.ctc import CTCDecoder
-from regard.models.ctc_model import CTCModel
+from regard.models.sound_models import CTCModel
 from regard.system.errors import DataError, ModelError, SettingError, TrainingInterrupted
 from regard.training import model_spec
 from regard.training.assembly import assemble

@@ -1,4 +1,4 @@
-"""Audio: WAV and FLAC files, resampling, tables of transcripts, and Whisper's log-mel spectrogram.
+"""Audio: WAV and FLAC files, resampling, and the windows of Whisper's log-mel spectrogram.
 
 A window of 30 seconds is 3000 frames of 10 ms, each the energy of 25 ms in `mels` frequency bands,
 as decimal logarithms, clipped 8 below the loudest. Recordings shorter than a window are padded with
@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import math
 import wave
-from dataclasses import dataclass
 from functools import lru_cache
 from io import BytesIO
 from pathlib import Path
@@ -19,14 +18,11 @@ import torch
 from numpy.typing import NDArray
 from torch.nn import functional
 
-from regard.data.media_files import file_beside, files_below, named_files
-from regard.data.text_files import RECORD_FORMATS, format_of_suffix, lines
 from regard.system.errors import DataError
 
 RATE = 16_000  # samples a second
 SUFFIXES = (".wav", ".flac")
 _FLAC_MARKER = b"fLaC"
-SECONDS = 30  # of a window
 _WIDEST = 4  # bytes of a sample
 # Samples a second: of telephones 8,000, of studios 192,000; beyond these a header is damaged.
 _LOWEST_RATE = 1_000
@@ -219,79 +215,3 @@ def _windowed_sinc(distances: NDArray[np.float64], up: int, down: int) -> NDArra
     kernel = cutoff * np.sinc(cutoff * distances) * window
     kernel /= kernel.sum(axis=1, keepdims=True)  # a constant stays what it is
     return kernel
-
-
-# --- recordings with texts ---
-
-
-@dataclass(frozen=True)
-class Recording:
-    """A recording with a text: a WAV or FLAC file, or samples at 16 kHz between -1 and 1.
-
-    The text is its transcript, or the name of its class.
-    """
-
-    audio: Path | Samples
-    text: str
-
-
-def read_transcripts(table: str | Path) -> list[Recording]:
-    """A table of recordings and transcripts: TSV (file, tab, text) or JSON Lines (`audio`, `text`).
-
-    Files are relative to the table.
-    """
-    return [Recording(path, text) for path, text in named_files(Path(table), "audio")]
-
-
-def read_labelled_recordings(path: str | Path) -> list[Recording]:
-    """Recordings with classes: a folder with a subfolder for each, or a table of files and labels.
-
-    The table is as that of transcripts.
-    """
-    if not Path(path).is_dir():
-        return read_transcripts(path)
-    files = files_below(path, "*/*", SUFFIXES)
-    if not files:
-        raise DataError(
-            f"{path} holds no WAV files in subfolders",
-            "give a folder with one subfolder of recordings for each class, or a table",
-        )
-    return [Recording(file, file.parent.name) for file in files]
-
-
-def read_unlabelled_recordings(path: str | Path) -> list[Recording]:
-    """Recordings without labels: all WAV files below a folder, or those that a table names.
-
-    The text of each is the name of its file. A table may have one column.
-    """
-    path = Path(path)
-    if path.is_dir():
-        files = files_below(path, "**/*", SUFFIXES)
-        if not files:
-            raise DataError(f"{path} holds no WAV files", "give a folder of recordings")
-        return [Recording(file, str(file.relative_to(path))) for file in files]
-    if format_of_suffix(path) in RECORD_FORMATS:
-        return read_transcripts(path)
-    files = [file_beside(path, line.partition("\t")[0]) for line in lines(path)]
-    return [Recording(file, file.name) for file in files]
-
-
-# --- windows and spectrograms ---
-
-
-def windows(samples: Samples, seconds: float = SECONDS) -> list[Samples]:
-    """Consecutive windows of `seconds` of a recording; the last one is padded with silence."""
-    if samples.ndim != 1 or len(samples) == 0:
-        raise DataError(
-            f"a recording of the shape {samples.shape} is not a row of samples",
-            "give one channel of sound",
-        )
-    if not np.isfinite(samples).all():
-        raise DataError(
-            "the recording holds numbers that are not finite", "read or convert the file again"
-        )
-    length = round(seconds * RATE)
-    count = -(-len(samples) // length)  # rounded up
-    padded = np.zeros(count * length, np.float32)
-    padded[: len(samples)] = samples
-    return list(padded.reshape(count, length))

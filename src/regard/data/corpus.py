@@ -19,7 +19,7 @@ import sys
 from array import array
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, fields
 from functools import cached_property, partial
 from io import BufferedWriter
 from pathlib import Path
@@ -268,14 +268,8 @@ class PreparationReport:
 
     def add(self, other: PreparationReport) -> None:
         """Count further pairs, which follow those counted before."""
-        self.kept += other.kept
-        self.empty += other.empty
-        self.too_long += other.too_long
-        self.source_tokens += other.source_tokens
-        self.target_tokens += other.target_tokens
-        self.source_unknown += other.source_unknown
-        self.target_unknown += other.target_unknown
-        self.first_too_long += other.first_too_long
+        for name in _COUNTS:
+            setattr(self, name, getattr(self, name) + getattr(other, name))
         del self.first_too_long[MAX_NAMED_LINES:]
 
     def lines(self) -> list[str]:
@@ -294,20 +288,21 @@ class PreparationReport:
                 f"{self.too_long:,} pairs skipped because a side is over {self.max_length:,} "
                 f"tokens (lines {numbers})."
             )
-        if self.source_unknown:
-            share = self.source_unknown / self.source_tokens
-            lines.append(
-                f"{self.source_unknown:,} source tokens ({share:.2%}) are not in the vocabulary."
-            )
-        if self.target_unknown:
-            share = self.target_unknown / self.target_tokens
-            lines.append(
-                f"{self.target_unknown:,} target tokens ({share:.2%}) are not in the vocabulary."
-            )
+        sides = (
+            ("source", self.source_unknown, self.source_tokens),
+            ("target", self.target_unknown, self.target_tokens),
+        )
+        for side, unknown, tokens in sides:
+            if unknown:
+                share = f"{unknown / tokens:.2%}"
+                lines.append(f"{unknown:,} {side} tokens ({share}) are not in the vocabulary.")
         return lines
 
     def __str__(self) -> str:
         return "\n".join(self.lines())
+
+
+_COUNTS = [one.name for one in fields(PreparationReport) if one.name != "max_length"]
 
 
 def prepare(
@@ -410,8 +405,9 @@ def _tokenize_pairs(
     report = PreparationReport(max_length)
     special = len(source.frame(()))  # tokens around a source
     eos = target.required_token_id("eos")
-    source_unknown = _unknown_id(source)
-    target_unknown = _unknown_id(target)
+    # None, which no token has, where everything can be spelled.
+    source_unknown: Any = source.special_token_id("unk")
+    target_unknown: Any = target.special_token_id("unk")
     rows: list[tuple[list[int], list[int]]] = []
     source_rows = source.encode_batch([pair[0] for pair in pairs])
     target_rows = target.encode_batch([pair[1] for pair in pairs])
@@ -602,11 +598,3 @@ def _check_replaceable(folder: Path) -> None:
             f"{folder} exists and holds other things than a corpus",
             "choose another folder for the corpus",
         )
-
-
-def _unknown_id(tokenizer: Tokenizer) -> int:
-    """The id of the unknown token; −1, which no token has, where everything can be spelled."""
-    unknown = tokenizer.special_token_id("unk")
-    if unknown is None:
-        return -1
-    return unknown

@@ -149,14 +149,16 @@ def _features(texts: Sequence[str], where: str) -> NDArray[np.float32]:
     width = 0
     for node, text in enumerate(texts):
         for item in text.split():
-            index, _, text = item.partition(":")
-            value = _finite(text) if text else 1.0
-            if not index.isdecimal() or value is None:
+            index, _, value = item.partition(":")
+            try:
+                if not index.isdecimal():
+                    raise ValueError("an index counts from 0")
+                entries.append((node, int(index), float(value or 1)))
+            except ValueError:
                 raise DataError(
                     f"{where}, node {node}: {item!r} is not a feature",
                     "write INDEX, from 0 on, or INDEX:VALUE",
-                )
-            entries.append((node, int(index), value))
+                ) from None
             width = max(width, int(index) + 1)
     if len(texts) * width > _MOST_FEATURES:
         raise DataError(
@@ -166,18 +168,10 @@ def _features(texts: Sequence[str], where: str) -> NDArray[np.float32]:
     features = np.zeros((len(texts), max(1, width)), np.float32)
     for node, column, number in entries:
         features[node, column] = number
+    _check_finite(features, where)
     if not entries:
         features[:] = 1.0  # nodes without features are all alike
     return features
-
-
-def _finite(text: str) -> float | None:
-    """The number of a text; None if it is none, or not finite."""
-    try:
-        number = float(text)
-    except ValueError:
-        return None
-    return number if np.isfinite(number) else None
 
 
 def _read_arrays(path: Path) -> GraphData:
@@ -191,7 +185,8 @@ def _read_arrays(path: Path) -> GraphData:
             raise DataError(f"{path} has no array {name!r}", f"it has: {', '.join(values)}")
     # As many as nodes, or as graphs.
     count = len(values["labels"])
-    splits = [_split_name(value) for value in values.get("split", [""] * count)]
+    numbers = dict(zip("012", SPLITS, strict=True))  # splits may have numbers for names
+    splits = [numbers.get(str(value), str(value)) for value in values.get("split", [""] * count)]
     nodes = len(values["features"])
     graph = values.get("graph", np.zeros(nodes, np.int64)).astype(np.int64)
     level: Level = "graphs" if "graph" in values else "nodes"
@@ -204,15 +199,13 @@ def _read_arrays(path: Path) -> GraphData:
             "give whole numbers [edges, 2]; an edge_index [2, edges] has to be transposed",
         )
     edges = edges.astype(np.int64)
-    if values["features"].ndim != 2 or not np.isfinite(values["features"]).all():
-        raise DataError(f"{path}: features are not finite numbers", "give them [nodes, features]")
+    _check_finite(values["features"], str(path))
     return _checked(values["features"].astype(np.float32), edges, graph, labels, splits, level)
 
 
-def _split_name(value: Any) -> str:
-    """The name of a split: as it is, or 0, 1, 2."""
-    text = str(value)
-    return SPLITS[int(text)] if text in ("0", "1", "2") else text
+def _check_finite(features: NDArray[Any], where: str) -> None:
+    if features.ndim != 2 or not np.isfinite(features).all():
+        raise DataError(f"{where}: features are not finite numbers", "give them [nodes, features]")
 
 
 def _checked(

@@ -315,19 +315,9 @@ def image_processor(config: Mapping[str, Any], kind: str) -> ImageProcessor:
             f"{FILE} is for {kind!r}, which is not understood", did_you_mean(name, _DEFAULTS)
         )
     _check_keys(config)
-    values = dict(_DEFAULTS[name])
-    for key in values:
-        # null in a file means the default, as a missing key does.
-        if config.get(key) is not None:
-            values[key] = config[key]
-    for key, value in values.items():
-        if key.startswith("do_") and not isinstance(value, bool):
-            raise ModelError(f"{FILE}: {key} cannot be {value!r}", "write true or false")
-    if values["resample"] not in range(6):
-        raise ModelError(
-            f"{FILE}: resample {values['resample']!r} is not a filter",
-            "known: 0 to 5, as Pillow counts them",
-        )
+    # null in a file means the default, as a missing key does.
+    settings = {key: value for key, value in config.items() if value is not None}
+    values = _DEFAULTS[name] | settings
     size: tuple[int, int] | int | None = None
     crop = factor = mean = std = None
     if values["do_resize"]:
@@ -339,7 +329,7 @@ def image_processor(config: Mapping[str, Any], kind: str) -> ImageProcessor:
             raise ModelError(f"{FILE}: crop_size has no height and width", "give both")
         crop = crop_size
     if values["do_rescale"]:
-        factor = _number(values["rescale_factor"], "rescale_factor")
+        factor = float(values["rescale_factor"])
     if values["do_normalize"]:
         mean = _three(values["image_mean"], "image_mean")
         std = _three(values["image_std"], "image_std")
@@ -389,14 +379,4 @@ def _three(value: Any, key: str) -> tuple[float, ...]:
         raise ModelError(
             f"{FILE}: {key} has {len(values)} numbers", "give one for each of red, green and blue"
         )
-    return tuple(_number(value, key) for value in values)
-
-
-def _number(value: Any, key: str) -> float:
-    if (
-        not isinstance(value, (int, float))
-        or isinstance(value, bool)
-        or (key != "image_mean" and value <= 0)
-    ):
-        raise ModelError(f"{FILE}: {key} cannot be {value!r}", "give a number above 0")
-    return float(value)
+    return tuple(map(float, values))

@@ -10,8 +10,9 @@ from numpy.typing import NDArray
 from torch import Tensor
 from torch.nn import functional
 
-from regard.data.audio import RATE, SECONDS, Samples, windows
+from regard.data.audio import RATE, Samples
 
+SECONDS = 30  # of a window
 _FFT = 400  # samples of a frame: 25 ms
 HOP = 160  # samples from frame to frame: 10 ms
 # After a recording: as many as hear a part of it, and as the reflection at the end is long.
@@ -24,7 +25,9 @@ def log_mel(samples: Samples, mels: int = 80, seconds: float = SECONDS) -> Tenso
     100 frames a second; Whisper has 80 or 128 mels.
     """
     samples = np.asarray(samples, np.float32)
-    waves = torch.from_numpy(np.stack(windows(samples, seconds)))  # [W, samples]
+    length = round(seconds * RATE)
+    silence = -len(samples) % length  # that fills the last window
+    waves = torch.from_numpy(np.pad(samples, (0, silence)).reshape(-1, length))  # [W, samples]
     frames = waves.shape[1] // HOP
     # Most of a window may be the silence that fills it: no frame of it is transformed.
     heard = HOP * (-(-len(samples) // HOP) + _SILENT_FRAMES)

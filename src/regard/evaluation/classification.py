@@ -66,7 +66,7 @@ def tag_words(model: TextEncoder, examples: Sequence[TaggedWords], settings: Set
     aligned = align_words(model.tokenizer, examples, limit)
     texts = [" ".join(example.tokens) for example in examples]
     logits = model.logits(texts, truncation=True, max_length=limit)  # [T, labels] each
-    names = model.labels
+    names = model.require_labels()
     references = [example.tags for example in examples]
     check_labels([tag for tags in references for tag in tags], names)
     predictions = []
@@ -99,7 +99,7 @@ def rank_graph_classes(
     one, otherwise of all."""
     rankings = []
     references = []
-    names = model.labels
+    names = model.require_labels()
     for data in examples:
         # A file with splits was used for training: only its test split is evaluated.
         rows = data.rows("test") or [i for i, label in enumerate(data.labels) if label]

@@ -18,6 +18,15 @@ from torch.nn import functional
 from torch.nn.utils.rnn import pad_sequence
 
 from regard.core.finite_outputs import require_finite
+from regard.data.corruption import (
+    Ids,
+    MaskingRates,
+    RandomStream,
+    corrupt_spans,
+    denoise,
+    mask_tokens,
+    sentence_pair,
+)
 from regard.data.padding import IGNORED, pad_rows
 from regard.data.sentence_packing import (
     MIN_ROW_TOKENS,
@@ -25,16 +34,7 @@ from regard.data.sentence_packing import (
     block_lines,
     pack_sentences,
 )
-from regard.data.span_corruption import corrupt_spans
 from regard.data.text.tokenizer import Tokenizer
-from regard.data.text_corruption import (
-    Ids,
-    MaskingRates,
-    RandomStream,
-    denoise,
-    mask_tokens,
-    sentence_pair,
-)
 from regard.decode.batch_decoding import batch_by_length
 from regard.evaluation.task import Outputs, Settings
 from regard.models import TextEncoder, Translator, load

@@ -11,11 +11,10 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
-from regard.data import audio, labelled, labelled_images, text_files
-from regard.data.audio import Recording
+from regard.data import labelled, labelled_media, text_files
 from regard.data.graphs import GraphData, read_graphs
 from regard.data.labelled import LabelledText, Question, RatedText, TaggedWords, TextPair
-from regard.data.labelled_images import LabelledImage
+from regard.data.labelled_media import LabelledImage, Recording
 from regard.data.series import Series, read_series
 from regard.system.errors import DataError, SettingError
 
@@ -203,33 +202,33 @@ QUESTION = ExampleKind(
 LABELLED_IMAGE = ExampleKind(
     "a folder of images with one subfolder for each class",
     'an image with its class: ("cat.png", "cat")',
-    labelled_images.read_image_folders,
+    labelled_media.read_image_folders,
     _LABELLED_IMAGE,
 )
 IMAGE = ExampleKind(
     "a folder of images",
     'an image with a text: ("cat.png", "a cat")',
-    labelled_images.read_images,
+    labelled_media.read_images,
     _LABELLED_IMAGE,
 )
 CAPTIONED_IMAGE = ExampleKind(
     "images with captions: file, a tab, caption (.tsv or .jsonl); or a folder with one "
     "subfolder for each class",
     'an image with a text: ("cat.png", "a cat")',
-    labelled_images.read_captions,
+    labelled_media.read_captions,
     _LABELLED_IMAGE,
 )
 TRANSCRIPT = ExampleKind(
     "a table of recordings with transcripts: file, a tab, text (or .jsonl)",
     'a recording with its text: ("speech.wav", "text")',
-    audio.read_transcripts,
+    labelled_media.read_transcripts,
     _recording,
 )
 LABELLED_RECORDING = ExampleKind(
     "recordings with classes: a table of file, a tab, class, or a folder with one "
     "subfolder for each class",
     'a recording with its text: ("speech.wav", "text")',
-    audio.read_labelled_recordings,
+    labelled_media.read_labelled_recordings,
     _recording,
 )
 SERIES = ExampleKind(

@@ -7,8 +7,7 @@ from typing import Any
 
 from torch.nn import functional
 
-from regard.data.audio import Recording
-from regard.data.labelled_images import LabelledImage, class_caption
+from regard.data.labelled_media import LabelledImage, Recording, class_caption
 from regard.evaluation.classification import check_labels
 from regard.evaluation.retrieval import MAX_CANDIDATES
 from regard.evaluation.task import Outputs, Settings

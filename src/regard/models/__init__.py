@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from regard.models.base import Model, ModelOutput, choose_device
-from regard.models.ctc_model import CTCModel
 from regard.models.dual_encoder import DualEncoderModel
 from regard.models.graph_model import GraphModel
 from regard.models.image_encoder import ImageEncoder
@@ -11,12 +10,16 @@ from regard.models.language_model import LanguageModel
 from regard.models.loading import load
 from regard.models.memory_network import MemoryNetworkModel
 from regard.models.series_model import SeriesModel
-from regard.models.sound_classifier import SoundClassifier, SpectrogramClassifier
+from regard.models.sound_models import (
+    CTCModel,
+    SoundClassifier,
+    SpectrogramClassifier,
+    WaveformModel,
+)
 from regard.models.spans import Answer, Filling, Suspect, Tagged
 from regard.models.speech_to_text import SpeechToText
 from regard.models.text_encoder import TextEncoder
 from regard.models.translator import Translator
-from regard.models.waveform_model import WaveformModel
 
 __all__ = [
     "Answer",

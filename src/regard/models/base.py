@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
 from html import escape
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Self
@@ -28,7 +29,7 @@ from regard.models.hf_call import (
 )
 from regard.models.inputs.input_checks import check_inputs, check_separators, require_known_ids
 from regard.models.inputs.input_warnings import warn_of_inputs
-from regard.models.labels import label_name, label_names
+from regard.models.labels import Scores, label_name, label_names, label_scores, top_labels
 from regard.models.saving import cast, choose_dtype
 from regard.models.tasks import Tasks
 from regard.system.arguments import whole_number
@@ -133,6 +134,18 @@ class Model(Tasks):
         `max_length` tokens, or than the model has positions, is an error, or is truncated with a
         message if `truncation`.
         """
+        if targets is not None:
+            raise SettingError(
+                "this model is not an encoder–decoder, so it takes no `targets`",
+                "remove `targets`",
+            )
+        tensors = self.text_tensors(texts, max_length, truncation)
+        return {name: tensor.to(self.device) for name, tensor in tensors.items()}
+
+    def text_tensors(
+        self, texts: Text | Sequence[Text], max_length: int | None, truncation: bool
+    ) -> dict[str, Tensor]:
+        """What `tokens` gives, on the CPU."""
         raise no_tokenizer()
 
     # ------------------------------------------------------------------ what it can do
@@ -148,7 +161,23 @@ class Model(Tasks):
     @property
     def labels(self) -> list[str] | None:
         """The names of its labels, in the order of the logits; None where callers give labels."""
-        return None
+        labels = self.spec.labels
+        return None if labels is None else label_names(self.config, labels.count)
+
+    def require_labels(self) -> list[str]:
+        """The names of its labels; `ModelError` where it has none."""
+        names = self.labels
+        if names is None:
+            raise ModelError(
+                f"this model ({self!r}) has no classification head",
+                f"it can: {', '.join(self.tasks)}; fine-tune it for classification",
+            )
+        return names
+
+    def scores(self, logits: Iterable[Tensor]) -> list[Scores]:
+        """Label → probability of each row of logits [labels], likeliest first."""
+        names = self.require_labels()
+        return [label_scores(row, names, self.config.get("problem_type")) for row in logits]
 
     # ------------------------------------------------------------------ about it
 
@@ -314,7 +343,11 @@ class Model(Tasks):
 
     def with_answer(self, backdrop: Backdrop, logits: Tensor) -> Backdrop:
         """The backdrop with what the model answers, by the output of its head [1, …]."""
-        return backdrop
+        return replace(backdrop, answer=self.short_answer(logits))  # type: ignore[type-var]
+
+    def short_answer(self, logits: Tensor) -> str:
+        """What the model answers in words, by the output of its head [1, …]."""
+        return "" if self.labels is None else top_labels(self.scores(logits.float())[0])
 
     @property
     def decoder(self) -> CTCDecoder:
@@ -374,13 +407,6 @@ class TokenizerModel(Model):
     @property
     def input_tokenizer(self) -> Tokenizer:
         return self.tokenizer
-
-
-def no_targets() -> SettingError:
-    """The error of a model that reads one sequence and is given targets as well."""
-    return SettingError(
-        "this model is not an encoder–decoder, so it takes no `targets`", "remove `targets`"
-    )
 
 
 def no_tokenizer() -> SettingError:

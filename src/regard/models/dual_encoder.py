@@ -51,16 +51,10 @@ class DualEncoderModel(TokenizerModel):
     def read_medium(self, data: bytes) -> MediaInput:
         return image_input(self, data, self.spec.image.patches)
 
-    def tokens(
-        self,
-        texts: Text | Sequence[Text],
-        max_length: int | None = None,
-        *,
-        truncation: bool = False,
-        targets: str | Sequence[str] | None = None,
+    def text_tensors(
+        self, texts: Text | Sequence[Text], max_length: int | None, truncation: bool
     ) -> dict[str, Tensor]:
-        encoder = self.text_encoder
-        return encoder.tokens(texts, max_length, truncation=truncation, targets=targets)
+        return self.text_encoder.text_tensors(texts, max_length, truncation)
 
     def embed_text(self, text: str | Sequence[str]) -> Tensor:
         """The unit vector of a text, [D], or [N, D] for a list."""

@@ -23,7 +23,7 @@ from regard.data.graphs import (
     surroundings,
 )
 from regard.models.base import Model
-from regard.models.labels import Scores, label_names, label_scores, top_labels
+from regard.models.labels import Scores, top_labels
 from regard.system.errors import DataError
 from regard.wirings.encoder import Encoder
 
@@ -40,12 +40,6 @@ class GraphModel(Model):
     model: Encoder
     spec: kinds.Encoder
     reads_files = True
-
-    @property
-    def labels(self) -> list[str]:
-        """The names of the classes, in the order of the logits."""
-        assert self.spec.labels is not None, "a graph model has classes"
-        return label_names(self.config, self.spec.labels.count)
 
     @property
     def level(self) -> str:
@@ -92,7 +86,7 @@ class GraphModel(Model):
         from regard.look.backdrop import GraphBackdrop
 
         assert isinstance(backdrop, GraphBackdrop), "graphs stand on themselves"
-        scores = [label_scores(row, self.labels) for row in logits.reshape(-1, len(self.labels))]
+        scores = self.scores(logits.flatten(0, -2))
         if self.level == "graphs":
             return replace(backdrop, answer=top_labels(scores[0]))
         answer = "" if backdrop.node is None else top_labels(scores[backdrop.node])
@@ -121,7 +115,7 @@ class GraphModel(Model):
     def classify(self, graphs: str | Path | GraphData) -> list[Scores]:  # type: ignore[override]
         """Label → probability, likeliest first, of each node or of each graph."""
         data = graphs if isinstance(graphs, GraphData) else read_graphs(graphs)
-        return [label_scores(row, self.labels) for row in self.logits(data)]
+        return self.scores(self.logits(data))
 
     def classify_named(self, text: str) -> dict[str, Scores]:
         """Classes of all nodes or graphs of a folder, by FOLDER:NUMBER, or of the one so named."""

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -16,17 +15,16 @@ from regard import spec as kinds
 from regard.core.finite_outputs import require_finite
 from regard.core.frontends.patch_embedding import Patches, VisiblePatches
 from regard.core.heads.pixel_decoder import PixelDecoder, PixelShuffleHead
+from regard.data.corruption import masking_noise
 from regard.data.image import ImageProcessor, Picture, read_image_processor
-from regard.data.image_masking import masking_noise
 from regard.models.base import Model
-from regard.models.labels import Scores, label_names, label_scores, top_labels
+from regard.models.labels import Scores
 from regard.models.tasks import one_or_many
 from regard.system.errors import ModelError
 from regard.wirings.encoder import Encoder
 
 if TYPE_CHECKING:
     from regard.look import MediaInput
-    from regard.look.backdrop import Backdrop
 
 _BATCH_SIZE = 32  # images
 
@@ -58,23 +56,11 @@ class ImageEncoder(Model):
         classes = () if self.spec.labels is None else ("images",)
         return classes if self.spec.pixels is None else (*classes, "masked_images")
 
-    @property
-    def labels(self) -> list[str]:
-        """The names of the labels, in the order of the logits."""
-        if self.spec.labels is None:
-            raise ModelError(
-                "this model has no classification head",
-                "use `embed`, or fine-tune it for classification",
-            )
-        return label_names(self.config, self.spec.labels.count)
-
     @one_or_many
     def classify(self, images: list[Picture]) -> list[Scores]:
         """Label → probability, likeliest first."""
-        names = self.labels  # first: a model without classes is an error before images are read
-        problem_type = self.config.get("problem_type")
-        logits = map_images(self, images, self._logits)  # [N, labels]
-        return [label_scores(row, names, problem_type) for row in logits]
+        self.require_labels()  # before images are read
+        return self.scores(map_images(self, images, self._logits))  # [N, labels]
 
     def embed(self, image: Picture | list[Picture]) -> Tensor:
         """The vector of an image, [D], or [N, D] for a list.
@@ -117,14 +103,6 @@ class ImageEncoder(Model):
 
     def read_medium(self, data: bytes) -> MediaInput:
         return image_input(self, data, self.spec.patches)
-
-    def with_answer(self, backdrop: Backdrop, logits: Tensor) -> Backdrop:
-        from regard.look.backdrop import ImageBackdrop
-
-        if self.spec.labels is None or not isinstance(backdrop, ImageBackdrop):
-            return backdrop
-        scores = label_scores(logits[0].float(), self.labels, self.config.get("problem_type"))
-        return replace(backdrop, answer=top_labels(scores))
 
     def _logits(self, pixel_values: Tensor) -> Tensor:
         hidden, _ = self.model(pixel_values)

@@ -29,7 +29,7 @@ from regard.decode.strategy import (
     choose_strategy,
 )
 from regard.evaluation.metrics.perplexity import corpus_nll, corpus_perplexity
-from regard.models.base import TokenizerModel, no_targets
+from regard.models.base import TokenizerModel
 from regard.models.generation_config import GenerationDefaults, warn_of_unsupported
 from regard.models.inputs.input_warnings import warn_of_inputs
 from regard.models.inputs.token_batches import (
@@ -112,21 +112,13 @@ class LanguageModel(TokenizerModel):
         """The context length in tokens; None where positions are unlimited."""
         return self.spec.tokens.max_length
 
-    def tokens(
-        self,
-        texts: Text | Sequence[Text],
-        max_length: int | None = None,
-        *,
-        truncation: bool = False,
-        targets: str | Sequence[str] | None = None,
+    def text_tensors(
+        self, texts: Text | Sequence[Text], max_length: int | None, truncation: bool
     ) -> dict[str, Tensor]:
-        if targets is not None:
-            raise no_targets()
         limit = smaller_limit(max_length, self.positions)
         rows = framed_rows(self.tokenizer, text_list(texts), limit, truncation, self.say)
         # Whatever stands in the padding, the mask hides it.
-        batch = padded_inputs(rows, self.tokenizer.special_token_id("pad") or 0)
-        return {name: tensor.to(self.device) for name, tensor in batch.items()}
+        return padded_inputs(rows, self.tokenizer.special_token_id("pad") or 0)
 
     # ------------------------------------------------------------------ generation
 

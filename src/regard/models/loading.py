@@ -20,7 +20,6 @@ from regard.data.training_coverage import read_coverage
 from regard.families import folder as folders
 from regard.models import hub
 from regard.models.base import Model, choose_device, to_standard_error
-from regard.models.ctc_model import CTCModel
 from regard.models.dual_encoder import DualEncoderModel
 from regard.models.generation_config import generation_defaults
 from regard.models.graph_model import GraphModel
@@ -29,11 +28,15 @@ from regard.models.language_model import LanguageModel
 from regard.models.memory_network import MemoryNetworkModel
 from regard.models.saving import cast, choose_dtype
 from regard.models.series_model import SeriesModel
-from regard.models.sound_classifier import SoundClassifier, SpectrogramClassifier
+from regard.models.sound_models import (
+    CTCModel,
+    SoundClassifier,
+    SpectrogramClassifier,
+    WaveformModel,
+)
 from regard.models.speech_to_text import SpeechToText
 from regard.models.text_encoder import TextEncoder
 from regard.models.translator import Translator
-from regard.models.waveform_model import WaveformModel
 from regard.system.checkpoint import Checkpoints
 from regard.system.errors import CheckpointError, ModelError, UnknownKeyWarning
 from regard.wirings.core_model import CoreModel

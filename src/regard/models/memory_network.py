@@ -12,7 +12,7 @@ from regard import spec as kinds
 from regard.core.finite_outputs import require_finite
 from regard.data.padding import pad_rows, round_up
 from regard.data.text.tokenizer import Text, Tokenizer
-from regard.models.base import TokenizerModel, no_targets
+from regard.models.base import TokenizerModel
 from regard.models.inputs.input_warnings import warn_of_inputs
 from regard.models.inputs.token_batches import smaller_limit, text_list, texts_to_truncate
 from regard.models.labels import Scores, label_scores
@@ -45,17 +45,10 @@ class MemoryNetworkModel(TokenizerModel):
             )
         return [encoding.ids for encoding in encodings]
 
-    def tokens(
-        self,
-        texts: Text | Sequence[Text],
-        max_length: int | None = None,
-        *,
-        truncation: bool = False,
-        targets: str | Sequence[str] | None = None,
+    def text_tensors(
+        self, texts: Text | Sequence[Text], max_length: int | None, truncation: bool
     ) -> dict[str, Tensor]:
         """The tensors of stories whose last sentence is the question."""
-        if targets is not None:
-            raise no_targets()
         max_length = smaller_limit(max_length)
         stories = [self.sentence_ids(text) for text in text_list(texts)]
         if not stories:
@@ -65,7 +58,7 @@ class MemoryNetworkModel(TokenizerModel):
             for i in texts_to_truncate([len(s) for s in story], max_length, truncation, self.say):
                 story[i] = story[i][:max_length]
         names = ("story", "question", "story_mask", "question_mask")
-        inputs = MemoryNetwork.split_inputs(pad_stories(stories).to(self.device))
+        inputs = MemoryNetwork.split_inputs(pad_stories(stories))
         return dict(zip(names, inputs, strict=True))
 
     def answer(self, question: str, story: str) -> Scores:

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, Literal, Unpack
+from typing import Any, Literal, Unpack
 
 import torch
 from torch import Tensor
@@ -18,22 +17,11 @@ from regard.decode.events import warn_of_cut_off
 from regard.decode.strategy import DecodingOptions, Greedy, Limit, Strategy, choose_strategy
 from regard.families import folder as folders
 from regard.models.base import TokenizerModel, no_tokenizer
-from regard.models.inputs.sound import (
-    Sound,
-    check_spectrogram,
-    read_folder_json,
-    read_recordings,
-    spectrogram,
-    spectrogram_image,
-    window_seconds,
-)
+from regard.models.inputs.sound import Sound, read_folder_json, read_recordings
+from regard.models.sound_models import SpectrogramModel
 from regard.models.tasks import one_or_many
 from regard.system.errors import SettingError
 from regard.wirings.encoder_decoder import EncoderDecoder
-
-if TYPE_CHECKING:
-    from regard.look import MediaInput
-    from regard.look.backdrop import Backdrop
 
 _ENGLISH_ONLY_VOCABULARY = 51864  # one token fewer than the multilingual models have
 _START = "<|startoftranscript|>"
@@ -44,13 +32,12 @@ _WINDOWS_AT_ONCE = 8  # 12,000 encoder positions
 Task = Literal["transcribe", "translate"]
 
 
-class SpeechToText(TokenizerModel):
+class SpeechToText(SpectrogramModel, TokenizerModel):
     """An encoder–decoder that transcribes speech (Whisper); made by `regard.load(folder)`."""
 
     evaluations = ("transcribe",)
     model: EncoderDecoder
     spec: kinds.EncoderDecoder
-    medium = "sound"
 
     def __init__(
         self,
@@ -73,11 +60,6 @@ class SpeechToText(TokenizerModel):
         if not self.config:
             files["config.json"] = folders.describe(self.spec, self.ids)
         return files
-
-    @property
-    def seconds(self) -> float:
-        """The length of a window; longer recordings are transcribed window by window."""
-        return window_seconds(self.spec.spectrogram)
 
     @property
     def languages(self) -> list[str]:
@@ -116,7 +98,6 @@ class SpeechToText(TokenizerModel):
         keywords that stand for one (`beam=5`).
         """
         strategy = choose_strategy(strategy, options, ("language", "task"))
-        check_spectrogram(self)
         samples = read_recordings(sounds, self.say)
         recordings = [self.features(one) for one in samples]  # each [windows, mels, frames]
         prompts = [self.decoder_prompt(windows, language, task) for windows in recordings]
@@ -148,26 +129,13 @@ class SpeechToText(TokenizerModel):
     def output_tokenizer(self) -> Tokenizer:
         return self.tokenizer
 
-    def read_medium(self, data: bytes) -> MediaInput:
-        """The first window of a recording, and the decoder prompt of its language."""
-        from regard.look import MediaInput
-        from regard.look.backdrop import SoundBackdrop
+    def prompt(self, features: Tensor) -> SpecialTokens:
+        return self._special_tokens(self.decoder_prompt(features, None, "transcribe"))
 
-        check_spectrogram(self)
-        features = self.features(read_recordings([data], self.say)[0])[:1]
-        special_tokens = self._special_tokens(self.decoder_prompt(features, None, "transcribe"))
-        inputs = features.to(self.device, self.dtype)
-        picture = spectrogram_image(features[0])
-        backdrop = SoundBackdrop(picture, self.seconds)
-        return MediaInput(inputs, picture, special_tokens, backdrop)
-
-    def with_answer(self, backdrop: Backdrop, logits: Tensor) -> Backdrop:
-        """The backdrop with the transcript, which the decoder has read by teacher forcing."""
-        from regard.look.backdrop import SoundBackdrop
-
-        assert isinstance(backdrop, SoundBackdrop), "recordings stand on sound"
+    def short_answer(self, logits: Tensor) -> str:
+        """The transcript, which the decoder has read by teacher forcing."""
         ids = [i for i in logits[0].argmax(dim=-1).tolist() if i != self.ids.end]
-        return replace(backdrop, answer=f"“{self._text(ids)}”")
+        return f"“{self._text(ids)}”"
 
     # ------------------------------------------------------------------ decoding
 
@@ -275,9 +243,3 @@ class SpeechToText(TokenizerModel):
         encoded = self.model.encode(windows[:1].to(self.device, self.dtype))
         logits = self.model.head(self.model.decode(start, encoded))[0, -1].cpu()  # [V]
         return int(ids[logits[ids].argmax()])
-
-    # ------------------------------------------------------------------ features
-
-    def features(self, sound: Sound) -> Tensor:
-        """The log-mel spectrogram of a recording: [windows, mels, frames]."""
-        return spectrogram(sound, self.spec.spectrogram)

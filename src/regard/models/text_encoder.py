@@ -7,8 +7,8 @@ from __future__ import annotations
 
 import reprlib
 from collections.abc import Callable, Sequence
-from functools import cached_property
-from typing import Any, NoReturn, overload
+from functools import cached_property, partial
+from typing import Any, NoReturn, TypeVar, overload
 
 import torch
 from tokenizers import Encoding
@@ -21,7 +21,7 @@ from regard.data.padding import pad_rows
 from regard.data.text.tokenizer import Text
 from regard.decode.batch_decoding import batch_by_length
 from regard.families.folder.special_tokens import start_token_id
-from regard.models.base import TokenizerModel, no_targets
+from regard.models.base import TokenizerModel
 from regard.models.hf_call import padding_mask, shift_right
 from regard.models.inputs.input_warnings import warn_of_inputs
 from regard.models.inputs.token_batches import (
@@ -35,7 +35,7 @@ from regard.models.inputs.token_batches import (
     text_pairs,
     texts_and_pairs,
 )
-from regard.models.labels import Scores, label_names, label_scores
+from regard.models.labels import Scores
 from regard.models.sentence_transformers import SentencePooling
 from regard.models.spans import (
     Answer,
@@ -51,6 +51,7 @@ from regard.models.tasks import one_or_many
 from regard.system.arguments import whole_number
 from regard.system.errors import DataError, ModelError
 
+R = TypeVar("R")
 # hidden states [B, T, D], padding mask [B, T] or None, token ids [B, T] → one result for each row
 Head = Callable[[Tensor, Tensor | None, Tensor], Tensor]
 # The method that each task of a classification head belongs to.
@@ -83,13 +84,6 @@ class TextEncoder(TokenizerModel):
         return self
 
     @property
-    def labels(self) -> list[str]:
-        """The names of the labels, in the order of the logits."""
-        if self.spec.labels is None:
-            self._cannot("classes")
-        return label_names(self.config, self.spec.labels.count)
-
-    @property
     def regresses(self) -> bool:
         """Whether what the head gives is a number of each text."""
         if self.spec.labels is None or self.spec.task != "classify":
@@ -119,16 +113,9 @@ class TextEncoder(TokenizerModel):
             methods.append("entities")  # merged from the tags of words
         return methods
 
-    def tokens(
-        self,
-        texts: Text | Sequence[Text],
-        max_length: int | None = None,
-        *,
-        truncation: bool = False,
-        targets: str | Sequence[str] | None = None,
+    def text_tensors(
+        self, texts: Text | Sequence[Text], max_length: int | None, truncation: bool
     ) -> dict[str, Tensor]:
-        if targets is not None:
-            raise no_targets()
         encodings = self._encode(texts_and_pairs(texts), truncation, max_length, SAY_TRUNCATION)
         return self._batch(encodings)
 
@@ -170,10 +157,7 @@ class TextEncoder(TokenizerModel):
     def classify(self, texts: list[Text], *, truncation: bool = False) -> list[Scores]:
         """Label → probability, likeliest first, of a text, a pair (a tuple), or each of a list."""
         self._require("classify")
-        names = self.labels
-        problem_type = self.config.get("problem_type")
-        logits = self.logits(texts_and_pairs(texts), truncation=truncation)
-        return [label_scores(row, names, problem_type) for row in logits]
+        return self.scores(self.logits(texts_and_pairs(texts), truncation=truncation))
 
     @overload
     def follows(self, first: str, second: str) -> float: ...
@@ -193,15 +177,7 @@ class TextEncoder(TokenizerModel):
     @one_or_many
     def tag(self, texts: list[str]) -> list[list[Tagged]]:
         """The label of each word (token classification), which is that of its first token."""
-        self._require("tag")
-        texts = text_list(texts)
-        names = self.labels
-        encodings = self._encode(texts)
-        logits = self._map(encodings, self._logits)
-        return [
-            tagged_words(one, encoding, row, names)
-            for one, encoding, row in zip(texts, encodings, logits, strict=True)
-        ]
+        return self._of_tokens("tag", texts, partial(tagged_words, names=self.labels or []))
 
     @one_or_many
     def entities(self, texts: list[str]) -> list[list[Tagged]]:
@@ -212,14 +188,16 @@ class TextEncoder(TokenizerModel):
     @one_or_many
     def detect(self, texts: list[str]) -> list[list[Suspect]]:
         """The probability of each token that it was replaced (ELECTRA's discriminator)."""
-        self._require("detect")
+        return self._of_tokens("detect", texts, replaced_tokens)
+
+    def _of_tokens(
+        self, task: kinds.HeadTask, texts: list[str], result: Callable[[str, Encoding, Tensor], R]
+    ) -> list[R]:
+        """What follows from the logits of the tokens of each text."""
+        self._require(task)
         texts = text_list(texts)
         encodings = self._encode(texts)
-        logits = self._map(encodings, self._logits)
-        return [
-            replaced_tokens(one, encoding, row)
-            for one, encoding, row in zip(texts, encodings, logits, strict=True)
-        ]
+        return list(map(result, texts, encodings, self._map(encodings, self._logits)))
 
     # -------------------------------------------------------------- masked tokens
 
@@ -307,7 +285,7 @@ class TextEncoder(TokenizerModel):
 
     def _windows(self, question: str, context: str) -> list[Encoding]:
         """A question with each window of its context; windows overlap by a quarter."""
-        limit = self._positions()
+        limit = self.positions
         if limit is None:
             return self.tokenizer.encode_with_template([(question, context)])
         # Overlap: an answer that one window cuts off may be complete in the next.
@@ -341,9 +319,11 @@ class TextEncoder(TokenizerModel):
             f"it can: {', '.join(self.tasks)}; fine-tune it for other tasks",
         )
 
-    def _positions(self) -> int | None:
+    @property
+    def positions(self) -> int | None:
         """The maximum number of tokens; None where positions are unlimited."""
-        return self.spec.tokens.max_length
+        limit: int | None = self.spec.tokens.max_length
+        return limit
 
     def _encode(
         self,
@@ -357,7 +337,7 @@ class TextEncoder(TokenizerModel):
         A text with more than `max_length` tokens, or than there are positions, is an error, or is
         truncated if `truncation`.
         """
-        limit = smaller_limit(max_length, self._positions())
+        limit = smaller_limit(max_length, self.positions)
         encodings = template_encodings(self.tokenizer, texts, limit, truncation, self.say, repair)
         rows = [encoding.ids for encoding in encodings]
         warn_of_inputs(self.tokenizer, texts, rows, self.coverage)
@@ -406,7 +386,7 @@ class TextEncoder(TokenizerModel):
         pool = self.spec.pool
         if pool is not None and pool.which == "final":
             # SigLIP reads all texts at one length, padding included: nothing is masked.
-            ids, _ = pad_rows(rows, pad_token_id, min_width=self._positions() or 0)
+            ids, _ = pad_rows(rows, pad_token_id, min_width=self.positions or 0)
             return {"input_ids": ids.to(self.device)}
         batch = padded_inputs(rows, pad_token_id)
         # RoBERTa has one segment: its embedding is the same for all tokens, and no input.

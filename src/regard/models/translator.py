@@ -116,24 +116,32 @@ class Translator(Model):
         truncation: bool = False,
         targets: str | Sequence[str] | None = None,
     ) -> dict[str, Tensor]:
+        batch = super().tokens(texts, max_length, truncation=truncation)
+        if targets is None:
+            return batch
+        limit = smaller_limit(max_length, self.spec.target.max_length)
+        target_texts = text_list(targets)
+        if len(target_texts) != len(batch["input_ids"]):
+            raise DataError(
+                f"{len(target_texts)} targets for {len(batch['input_ids'])} sources",
+                "pass one target per source",
+            )
+        labels = framed_rows(self.output_tokenizer, target_texts, limit, truncation, self.say)
+        # Teacher forcing: the decoder reads the labels shifted right, behind the start token.
+        shifted = [[self.start, *row[:-1]] for row in labels]
+        for name, rows, padding in (
+            ("decoder_input_ids", shifted, self.special_tokens.pad),
+            ("labels", labels, IGNORED),
+        ):
+            batch[name] = pad_rows(rows, padding)[0].to(self.device)
+        return batch
+
+    def text_tensors(
+        self, texts: Text | Sequence[Text], max_length: int | None, truncation: bool
+    ) -> dict[str, Tensor]:
         limit = smaller_limit(max_length, self.spec.source.max_length)
-        sources = text_list(texts)
-        rows = framed_rows(self.source_tokenizer, sources, limit, truncation, self.say)
-        batch = padded_inputs(rows, self.special_tokens.pad)
-        if targets is not None:
-            limit = smaller_limit(max_length, self.spec.target.max_length)
-            target_texts = text_list(targets)
-            if len(target_texts) != len(sources):
-                raise DataError(
-                    f"{len(target_texts)} targets for {len(sources)} sources",
-                    "pass one target per source",
-                )
-            labels = framed_rows(self.output_tokenizer, target_texts, limit, truncation, self.say)
-            # Teacher forcing: the decoder reads the labels shifted right, behind the start token.
-            shifted = [[self.start, *row[:-1]] for row in labels]
-            batch["decoder_input_ids"], _ = pad_rows(shifted, self.special_tokens.pad)
-            batch["labels"], _ = pad_rows(labels, IGNORED)
-        return {name: tensor.to(self.device) for name, tensor in batch.items()}
+        rows = framed_rows(self.source_tokenizer, text_list(texts), limit, truncation, self.say)
+        return padded_inputs(rows, self.special_tokens.pad)
 
     # ------------------------------------------------------------------ for `regard.look`
 

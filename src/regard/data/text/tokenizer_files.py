@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 import tokenizers
+from tokenizers import decoders, models, normalizers, pre_tokenizers, processors
 
 from regard.data.text.added_tokens import (
     CONVERT,
@@ -24,6 +25,8 @@ from regard.data.text.added_tokens import (
     FOLDER_TOKEN_NAMES,
     add_tokens,
     read_settings,
+    required_token,
+    roberta_template,
     token_content,
     with_usual_names,
 )
@@ -36,7 +39,6 @@ from regard.data.text.sentencepiece_layouts import (
     open_side,
 )
 from regard.data.text.tokenizer import Role, Template, Tokenizer, library_errors
-from regard.data.text.wordpiece import open_wordpiece
 from regard.system import disk
 from regard.system.errors import DataError
 
@@ -164,7 +166,7 @@ def open_backend(folder: Path) -> tuple[tokenizers.Tokenizer, dict[Role, str], s
         special_tokens = with_usual_names(special_tokens, backend.get_vocab())
     elif vocab_txt.is_file():
         with library_errors(f"{vocab_txt} is not a usable vocabulary", FETCH_AGAIN):
-            backend, special_tokens = open_wordpiece(vocab_txt, settings, special_tokens)
+            backend, special_tokens = _wordpiece(vocab_txt, settings, special_tokens)
         origin = vocab_txt
     elif holds_sentencepiece(folder):
         with library_errors(f"the SentencePiece files of {folder} are not usable", FETCH_AGAIN):
@@ -206,4 +208,37 @@ def _sentencepiece(
     special_tokens = with_usual_names(special_tokens, backend.get_vocab())
     add_tokens(backend, folder, settings, special_tokens)
     backend.encode(_NO_TOKEN)
+    return backend, special_tokens
+
+
+def _wordpiece(
+    path: Path, settings: Mapping[str, Any], special_tokens: dict[Role, str]
+) -> tuple[tokenizers.Tokenizer, dict[Role, str]]:
+    """WordPiece from vocab.txt, one token a line."""
+    # The line number is the id. Not `splitlines`: a token may be U+2028 or the like.
+    lines = disk.read_text(path, DataError).removesuffix("\n").split("\n")
+    vocabulary = {line: i for i, line in enumerate(lines)}
+    special_tokens = with_usual_names(special_tokens, vocabulary)
+    unknown = special_tokens.get("unk", "[UNK]")
+    backend = tokenizers.Tokenizer(models.WordPiece(vocabulary, unk_token=unknown))
+    backend.normalizer = normalizers.BertNormalizer(
+        clean_text=True,
+        handle_chinese_chars=settings.get("tokenize_chinese_chars", True),
+        strip_accents=settings.get("strip_accents"),  # None: where lower case is asked for
+        lowercase=settings.get("do_lower_case", True),
+    )
+    backend.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
+    backend.decoder = decoders.WordPiece(prefix="##")
+    add_tokens(backend, path.parent, settings, special_tokens)
+    cls = required_token(path, special_tokens, "cls")
+    sep = required_token(path, special_tokens, "sep")
+    if cls == "<s>":  # MPNet: WordPiece in RoBERTa's template
+        backend.post_processor = roberta_template(backend, cls, sep)
+    else:
+        backend.post_processor = processors.TemplateProcessing(
+            # `:0` and `:1` are segment ids.
+            single=f"{cls}:0 $A:0 {sep}:0",
+            pair=f"{cls}:0 $A:0 {sep}:0 $B:1 {sep}:1",
+            special_tokens=[(token, backend.token_to_id(token)) for token in (cls, sep)],
+        )
     return backend, special_tokens

@@ -16,7 +16,6 @@ from torch import Tensor
 
 from regard import spec as kinds
 from regard.data.audio import RATE, Samples, read_wav_and_rate, resample
-from regard.data.log_mel import log_mel
 from regard.models.base import Model
 from regard.models.inputs.arrays import as_array
 from regard.system.disk import read_json_object
@@ -91,11 +90,6 @@ def window_seconds(front_end: kinds.Spectrogram) -> float:
     assert positions is not None  # Whisper has a table of sinusoids
     # The second convolution of the front end has stride 2: two frames a position.
     return positions * 2 * _FEATURES["hop_length"] / RATE
-
-
-def spectrogram(sound: Sound, front_end: kinds.Spectrogram) -> Tensor:
-    """The log-mel spectrogram of a recording: [windows, mels, frames]."""
-    return log_mel(read_samples(sound), front_end.mels, window_seconds(front_end))
 
 
 def check_spectrogram(model: Model) -> None:

@@ -105,7 +105,7 @@ class GraphSource(Source):
 
     def __init__(self, model: GraphModel, data: GraphData, setup: Setup) -> None:
         super().__init__(model, data, setup)
-        ids = {name: i for i, name in enumerate(model.labels)}
+        ids = {name: i for i, name in enumerate(model.require_labels())}
         self.labels = torch.tensor([ids.get(label, IGNORED) for label in data.labels])
         self.splits = {name: data.rows(name) for name in data.split_names()}
 

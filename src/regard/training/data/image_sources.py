@@ -16,7 +16,7 @@ from torch import Tensor
 from regard import spec
 from regard.data.batching import Batch, Rows
 from regard.data.image import ImageProcessor, new_image_processor
-from regard.data.labelled_images import (
+from regard.data.labelled_media import (
     LabelledImage,
     read_captions,
     read_image_folders,
@@ -303,7 +303,7 @@ class LabelledImages(Images):
 
     def __init__(self, model: ImageEncoder, data: ImageData, setup: Setup) -> None:
         super().__init__(model, data, setup)
-        self._label_ids = {name: i for i, name in enumerate(model.labels)}
+        self._label_ids = {name: i for i, name in enumerate(model.require_labels())}
         for images in data.sets.values():
             for text in images.texts:
                 label_id(text, self._label_ids)  # only for its errors, which are to come early

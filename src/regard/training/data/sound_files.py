@@ -14,7 +14,8 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from regard.data.audio import Recording, Samples, read_transcripts, read_wav_and_rate, resample
+from regard.data.audio import Samples, read_wav_and_rate, resample
+from regard.data.labelled_media import Recording, read_transcripts
 from regard.models.inputs.sound import read_samples, say_resampled
 from regard.system import disk
 from regard.system.errors import DataError

@@ -14,14 +14,13 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from regard.core.frontends.waveform_frontend import Waveform
-from regard.data.audio import (
-    RATE,
-    Samples,
+from regard.data.audio import RATE, Samples
+from regard.data.batching import Batch, Rows
+from regard.data.labelled_media import (
     read_labelled_recordings,
     read_transcripts,
     read_unlabelled_recordings,
 )
-from regard.data.batching import Batch, Rows
 from regard.data.log_mel import HOP
 from regard.data.padding import IGNORED, pad_rows
 from regard.data.text.ctc import CTCDecoder
@@ -30,7 +29,7 @@ from regard.data.text.tokenizer_files import open_encoder_tokenizer
 from regard.data.text.tokenizer_training import train_tokenizer
 from regard.families import folder as folders
 from regard.models import CTCModel, Model, SoundClassifier, SpectrogramClassifier, SpeechToText
-from regard.models.waveform_model import WaveformModel
+from regard.models.sound_models import WaveformModel
 from regard.system import disk
 from regard.system.errors import DataError, SettingError
 from regard.training import model_spec

@@ -67,7 +67,7 @@ class TextSource(Source):
     def __init__(self, model: TextEncoder, data: LabelledData, setup: Setup) -> None:
         super().__init__(model, data, setup)
         self.max_length = model_spec.max_length(model, setup.recipe)
-        self.label_ids = {name: i for i, name in enumerate(model.labels)}
+        self.label_ids = {name: i for i, name in enumerate(model.require_labels())}
         self.train_rows = stored_rows(
             setup.run_folder.data / "train_rows",
             data.train,

@@ -15,8 +15,8 @@ from torch import Tensor
 
 from regard.data.batching import Batch, BatchSampler, BlockSampler, Rows, corpus_sampler
 from regard.data.corpus import Corpus
+from regard.data.corruption import Ids, RandomStream
 from regard.data.padding import pad_rows
-from regard.data.text_corruption import Ids, RandomStream
 from regard.data.training_coverage import InputStatistics, corpus_statistics
 from regard.models import Model, TextEncoder
 from regard.training import model_spec

@@ -13,10 +13,9 @@ from torch.nn import functional
 
 from regard import spec
 from regard.data.batching import Batch, Rows
+from regard.data.corruption import Ids, RandomStream, corrupt_spans, denoise
 from regard.data.padding import IGNORED
-from regard.data.span_corruption import corrupt_spans
 from regard.data.text.tokenizer import Tokenizer
-from regard.data.text_corruption import Ids, RandomStream, denoise
 from regard.decode.batch_decoding import DecodingSettings, SpecialTokens, decode
 from regard.decode.strategy import Greedy, Limit
 from regard.evaluation.metrics.perplexity import perplexity

@@ -107,10 +107,11 @@ def classification_teacher(recipe: Recipe, student: TextEncoder) -> Teacher | No
             f"the teacher {recipe.train.teacher} has no labels", "fine-tune the teacher first"
         )
     _check_vocabulary(recipe, teacher.tokenizer.same_vocabulary(student.tokenizer))
-    if list(teacher.labels) != list(student.labels):
+    labels = teacher.require_labels()
+    if labels != student.require_labels():
         raise ModelError(
-            f"the teacher knows the labels {', '.join(teacher.labels)}, "
-            f"the student {', '.join(student.labels)}",
+            f"the teacher knows the labels {', '.join(labels)}, "
+            f"the student {', '.join(student.require_labels())}",
             "fine-tune the teacher on data with the same labels first",
         )
     max_length = recipe.data.max_length

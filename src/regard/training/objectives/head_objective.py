@@ -214,7 +214,7 @@ class TokenClassification(TextHead):
         return self.class_loss(logits, tensors["labels"], tensors)
 
     def score(self, split: str, autocast: AbstractContextManager[Any]) -> Score:
-        names = self.trained_model.labels
+        names = self.trained_model.require_labels()
         examples = self.data.sets[split]
         predicted_tags = []
         aligned = align_words(self.trained_model.tokenizer, examples, self.source.max_length)

@@ -18,7 +18,7 @@ from regard import spec
 from regard.core.frontends.patch_embedding import Patches, VisiblePatches
 from regard.core.heads.pixel_decoder import PixelShuffleHead
 from regard.data.batching import Batch, Rows
-from regard.data.image_masking import masking_noise
+from regard.data.corruption import masking_noise
 from regard.evaluation.scores import Score
 from regard.models import Model
 from regard.models.saving import config_json

@@ -17,8 +17,8 @@ from regard.core.context import Context
 from regard.core.heads.head import LMHead
 from regard.core.probe import NO_PROBE, NullProbe
 from regard.data.batching import Batch, Rows
+from regard.data.corruption import MaskingRates, mask_tokens, sentence_pair
 from regard.data.padding import IGNORED
-from regard.data.text_corruption import MaskingRates, mask_tokens, sentence_pair
 from regard.evaluation.metrics.perplexity import perplexity
 from regard.models import Model, TextEncoder
 from regard.system.errors import SettingError

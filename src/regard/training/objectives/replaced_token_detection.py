@@ -19,7 +19,7 @@ from torch.nn import functional
 from regard import spec
 from regard.core.frontends.embedding import Embedding
 from regard.core.heads.head import LMHead
-from regard.data.text_corruption import MaskingRates
+from regard.data.corruption import MaskingRates
 from regard.evaluation.corrupted_text import GENERATOR
 from regard.evaluation.metrics.perplexity import perplexity
 from regard.families import folder as folders

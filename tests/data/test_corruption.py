@@ -7,15 +7,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from regard.data.padding import IGNORED
-from regard.data.span_corruption import corrupt_spans
-from regard.data.text_corruption import (
+from regard.data.corruption import (
     MaskingRates,
     RandomStream,
+    corrupt_spans,
     denoise,
     mask_tokens,
     sentence_pair,
 )
+from regard.data.padding import IGNORED
 from regard.system.errors import DataError
 
 MASK, SENTINELS = 4, list(range(900, 1000))

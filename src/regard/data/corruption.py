@@ -1,7 +1,7 @@
-"""Text corruption for denoising objectives.
+"""Corruption of texts for denoising objectives, and which patches of an image are hidden.
 
 - masking and pairs of sentences: BERT
-- span corruption: T5 (`span_corruption`)
+- span corruption: T5
 - sentence permutation and text infilling: BART
 
 All are pure functions of a row's tokens and of its own random stream, so a resumed run corrupts a
@@ -11,15 +11,20 @@ row as an uninterrupted one does.
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
+from torch import Tensor
 
-from regard.core.seeding import philox
+from regard.core.seeding import derive_seed, philox
 from regard.data.padding import IGNORED
+from regard.system.errors import DataError
 
 Ids = NDArray[np.int64]
+_IMAGE_STREAM = 0x3A5C  # apart from those that order and augment images
 
 
 class RandomStream:
@@ -49,10 +54,47 @@ class RandomStream:
         return np.argsort(self.numbers(count), kind="stable")
 
 
-# --- masking (BERT) ---
-
-
 # --- span corruption (T5) ---
+
+
+def corrupt_spans(
+    ids: Ids, chance: RandomStream, *, share: float, mean: float, sentinels: Sequence[int]
+) -> tuple[Ids, Ids]:
+    """Span corruption: spans are replaced by one sentinel each (Raffel et al., 2020, figure 2).
+
+    The spans have `mean` length and `share` of all tokens. The target is every sentinel followed by
+    its span, and one more sentinel at the end.
+    """
+    # At least one token is hidden, and at least one stays.
+    hidden = min(max(1, round(share * len(ids))), len(ids) - 1)
+    visible = len(ids) - hidden
+    count = min(max(1, round(hidden / mean)), hidden, visible)
+    if count >= len(sentinels):
+        raise DataError(
+            f"{count} spans need {count + 1} sentinels, but the tokenizer has {len(sentinels)}",
+            "use a shorter context, or longer spans",
+        )
+    # Visible and hidden stretches alternate, and a visible one comes first.
+    visible_lengths = _random_partition(visible, count, chance)
+    hidden_lengths = _random_partition(hidden, count, chance)
+    corrupted: list[int] = []
+    target: list[int] = []
+    position = 0
+    for i in range(count):
+        start = position + visible_lengths[i]
+        end = start + hidden_lengths[i]
+        corrupted += [*ids[position:start], sentinels[i]]
+        target += [sentinels[i], *ids[start:end]]
+        position = end
+    target.append(sentinels[count])
+    return np.array(corrupted, dtype=np.int64), np.array(target, dtype=np.int64)
+
+
+def _random_partition(total: int, count: int, chance: RandomStream) -> Ids:
+    """`count` lengths of at least 1 that add up to `total`."""
+    # Random borders inside, as in T5's random_segmentation, and the total as the last one.
+    ends = np.append(chance.some(total - 1, count - 1) + 1, total)
+    return np.diff(ends, prepend=0)
 
 
 # --- sentence permutation and text infilling (BART) ---
@@ -178,3 +220,16 @@ def _sentence_break(ids: Ids, breaks: Ids, chance: RandomStream) -> int:
     if len(breaks) > 1:
         return int(breaks[1 + number])
     return len(ids) // 2
+
+
+# --- patches of images ---
+
+
+def masking_noise(seed: int, epoch: int, rows: Ids, patches: int) -> Tensor:
+    """Uniform noise [B, patches]; the patches with the highest are hidden.
+
+    Of (seed, epoch, row), so that a resumed run hides the same, in whichever batch a row is.
+    """
+    key = derive_seed(seed, _IMAGE_STREAM)
+    noise = [RandomStream(key, epoch, int(row)).numbers(patches) for row in rows]
+    return torch.from_numpy(np.stack(noise))

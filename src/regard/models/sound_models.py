@@ -1,0 +1,283 @@
+"""Encoders of sound: over waveforms (Wav2Vec2, HuBERT) or spectrograms (Whisper's), by their heads.
+
+Recordings are classified, or transcribed letter by letter.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from functools import cached_property
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from regard import spec as kinds
+from regard.core.finite_outputs import require_finite
+from regard.core.frontends.waveform_frontend import Waveform
+from regard.data.audio import RATE, Samples
+from regard.data.log_mel import log_mel
+from regard.data.padding import pad_rows
+from regard.data.text.ctc import CTCDecoder
+from regard.decode.batch_decoding import SpecialTokens, batch_by_length
+from regard.models.base import Model
+from regard.models.inputs.sound import (
+    Sound,
+    check_spectrogram,
+    read_folder_json,
+    read_recordings,
+    read_samples,
+    spectrogram_image,
+    window_seconds,
+)
+from regard.models.labels import Scores
+from regard.models.tasks import one_or_many
+from regard.system.errors import DataError, ModelError
+from regard.wirings.encoder import Encoder
+
+if TYPE_CHECKING:
+    from regard.look import MediaInput
+
+_BATCH_SAMPLES = 60 * RATE  # a minute of sound, padding included
+_WINDOWS_AT_ONCE = 8  # of spectrograms
+_LOOK_SECONDS = 10  # of a recording that `regard.look` shows: a model of waveforms has no window
+_LOOK_MELS = 80  # Whisper's number, for a picture only
+
+
+class SoundModel(Model):
+    """A model that reads recordings."""
+
+    medium = "sound"
+
+    def _shown(
+        self, inputs: Tensor, mels: Tensor, seconds: float, prompt: SpecialTokens | None = None
+    ) -> MediaInput:
+        """An input [1, …] for `regard.look`, on its spectrogram [mels, frames]."""
+        from regard.look import MediaInput
+        from regard.look.backdrop import SoundBackdrop
+
+        picture = spectrogram_image(mels)
+        backdrop = SoundBackdrop(picture, seconds)
+        return MediaInput(inputs.to(self.device, self.dtype), picture, prompt, backdrop)
+
+
+# ------------------------------------------------------------------ what they read
+
+
+class WaveformModel(SoundModel):
+    """An encoder that reads samples of sound; base class of those with a head."""
+
+    model: Encoder
+    spec: kinds.Encoder
+
+    @cached_property
+    def do_normalize(self) -> bool:
+        """Whether samples are scaled to mean 0 and variance 1, by preprocessor_config.json."""
+        config = read_folder_json(self, "preprocessor_config.json")
+        if config.get("sampling_rate", RATE) != RATE:
+            raise ModelError(
+                f"this model expects {config['sampling_rate']} samples per second",
+                f"use a model with a sampling_rate of {RATE}",
+            )
+        return bool(config.get("do_normalize", True))
+
+    def read_medium(self, data: bytes) -> MediaInput:
+        """The first seconds of a recording."""
+        samples = read_recordings([data], self.say)[0][: _LOOK_SECONDS * RATE]
+        seconds = max(0.1, len(samples) / RATE)
+        mels = log_mel(samples, _LOOK_MELS, seconds)[0]  # [mels, frames]
+        return self._shown(self.waveform(samples)[None], mels, seconds)  # [1, samples]
+
+    def batches(self, sounds: Sequence[Sound]) -> Iterator[tuple[list[int], Tensor, Tensor | None]]:
+        """Recordings of similar length: their numbers, samples [B, S] and padding mask [B, S].
+
+        A batch of one has no padding and no mask: attention then takes the faster path.
+        """
+        waveforms = [self.waveform(one) for one in read_recordings(sounds, self.say)]
+        # A norm over time includes the padding: such models take one recording at a time.
+        batch_samples = 1 if self.spec.waves.normalizes_over_time else _BATCH_SAMPLES
+        for rows in batch_by_length([len(waveform) for waveform in waveforms], batch_samples):
+            inputs, padding_mask = pad_rows([waveforms[i].numpy() for i in rows], 0.0)  # [B, S]
+            inputs = inputs.to(self.device, self.dtype)
+            yield rows, inputs, padding_mask.to(self.device) if len(rows) > 1 else None
+
+    def frames(self, lengths: NDArray[np.int64]) -> NDArray[np.int64]:
+        """The positions that the convolutions make of so many samples: [recordings]."""
+        front_end = self.model.input
+        assert isinstance(front_end, Waveform), "such models read waveforms"
+        return front_end.output_lengths(torch.from_numpy(lengths)).numpy()
+
+    def waveform(self, sound: Sound) -> Tensor:
+        """The samples of a recording as the model expects them: [samples]."""
+        waveform = torch.from_numpy(read_samples(sound))
+        if not self.do_normalize:
+            return waveform
+        # The constant and the biased variance of Hugging Face's feature extractor.
+        return (waveform - waveform.mean()) / (waveform.var(correction=0) + 1e-7).sqrt()
+
+
+class SpectrogramModel(SoundModel):
+    """A model that reads log-mel spectrograms, as Whisper does."""
+
+    spec: kinds.Encoder | kinds.EncoderDecoder
+
+    @cached_property
+    def front_end(self) -> kinds.Spectrogram:
+        """The spectrogram that it reads, which the folder must describe alike."""
+        check_spectrogram(self)
+        return self.spec.spectrogram
+
+    @property
+    def seconds(self) -> float:
+        """The length of a window."""
+        return window_seconds(self.spec.spectrogram)
+
+    def features(self, sound: Sound) -> Tensor:
+        """The log-mel spectrogram of a recording: [windows, mels, frames]."""
+        return log_mel(read_samples(sound), self.front_end.mels, self.seconds)
+
+    def prompt(self, features: Tensor) -> SpecialTokens | None:
+        """What the decoder is told of a recording, if there is one."""
+        return None
+
+    def read_medium(self, data: bytes) -> MediaInput:
+        """The first window of a recording, and the decoder prompt of its language."""
+        features = self.features(read_recordings([data], self.say)[0])[:1]
+        return self._shown(features, features[0], self.seconds, self.prompt(features))
+
+
+# ------------------------------------------------------------------ classification
+
+
+class _Classifier(SoundModel):
+    """A classifier of recordings, whatever it reads of them."""
+
+    evaluations = ("sounds",)
+    model: Encoder
+    spec: kinds.Encoder
+
+    def batches(self, sounds: Sequence[Sound]) -> Iterator[tuple[list[int], Tensor, Tensor | None]]:
+        """Recordings as tensors: their numbers, the inputs and the padding mask of each batch."""
+        raise NotImplementedError
+
+    @one_or_many
+    @torch.inference_mode()
+    def classify(self, sounds: list[Sound]) -> list[Scores]:
+        """Label → probability of a recording, likeliest first."""
+        self.model.eval()
+        scores: list[Scores] = [{} for _ in sounds]
+        for rows, inputs, padding_mask in self.batches(sounds):
+            hidden, _ = self.model(inputs, padding_mask)
+            logits = self.model.classes(hidden, padding_mask).float().cpu()  # [B, labels]
+            require_finite(logits, self.model)
+            for i, of_row in zip(rows, self.scores(logits), strict=True):
+                scores[i] = of_row
+        return scores
+
+
+class SoundClassifier(WaveformModel, _Classifier):
+    """Names what is heard: a keyword, a speaker, a language; made by `regard.load(folder)`."""
+
+
+class SpectrogramClassifier(SpectrogramModel, _Classifier):
+    """Whisper's encoder as a classifier of recordings; made by `regard.load(folder)`.
+
+    It hears one window; shorter recordings are padded with silence.
+    """
+
+    spec: kinds.Encoder
+
+    def features(self, sound: Sound) -> Tensor:
+        """The log-mel spectrogram of a recording: [1, mels, frames]."""
+        windows = super().features(sound)
+        if len(windows) > 1:
+            raise DataError(
+                f"a recording is longer than the {self.seconds:g} seconds that this model reads",
+                "split it into parts",
+            )
+        return windows
+
+    def batches(self, sounds: Sequence[Sound]) -> Iterator[tuple[list[int], Tensor, None]]:
+        """Recordings by eight: their numbers and spectrograms [B, mels, frames]."""
+        samples: list[Samples] = read_recordings(sounds, self.say)
+        for begin in range(0, len(samples), _WINDOWS_AT_ONCE):
+            rows = list(range(begin, min(begin + _WINDOWS_AT_ONCE, len(samples))))
+            features = torch.cat([self.features(samples[row]) for row in rows])
+            yield rows, features.to(self.device, self.dtype), None
+
+
+# ------------------------------------------------------------------ transcription
+
+
+class CTCModel(WaveformModel):
+    """An encoder that transcribes speech letter by letter; made by `regard.load(folder)`.
+
+    Connectionist temporal classification: Graves et al. 2006.
+    """
+
+    evaluations = ("transcribe",)
+
+    def __init__(
+        self,
+        model: Encoder,
+        spec: kinds.Encoder,
+        decoder: CTCDecoder | None = None,
+        config: dict[str, Any] | None = None,
+    ) -> None:
+        super().__init__(model, spec, config)
+        self._decoder = decoder
+
+    @property
+    def decoder(self) -> CTCDecoder:
+        """The alphabet and its blank, opened when it is first needed."""
+        if self._decoder is None:
+            if self.folder is None:
+                raise DataError(
+                    "this CTC model has no vocabulary",
+                    "pass one to the constructor, or load the model from a folder",
+                )
+            self._decoder = CTCDecoder.open(self.folder)
+        return self._decoder
+
+    def files(self) -> Mapping[str, str | dict[str, Any]]:
+        return {} if self._decoder is None else self._decoder.files()
+
+    def label_name(self, index: int) -> str:
+        """The letter of a logit; without an alphabet, its number."""
+        try:
+            decoder = self.decoder
+        except DataError:
+            return super().label_name(index)
+        if index == decoder.blank:
+            return "(blank)"
+        letter = decoder.names.get(index) or super().label_name(index)
+        return " " if letter == decoder.space else letter
+
+    def short_answer(self, logits: Tensor) -> str:
+        try:
+            return f"“{self.decoder.text(logits[0].argmax(dim=-1).tolist())}”"
+        except DataError:  # without letters, its attention can be looked at all the same
+            return ""
+
+    @one_or_many
+    @torch.inference_mode()
+    def transcribe(self, sounds: list[Sound]) -> list[str]:
+        """The text of a recording, by greedy CTC decoding.
+
+        The likeliest letter of each frame; repeated ones are merged, then blanks removed.
+        """
+        self.model.eval()
+        texts = ["" for _ in sounds]
+        for rows, inputs, padding_mask in self.batches(sounds):
+            hidden, _ = self.model(inputs, padding_mask)
+            logits = require_finite(self.model.classes(hidden, None), self.model)
+            labels = logits.argmax(dim=-1).cpu()  # [B, T]
+            frame_mask = self.model.input.output_padding_mask(padding_mask)  # [B, T]
+            for row, i in enumerate(rows):
+                frames = labels[row]
+                if frame_mask is not None:
+                    frames = frames[frame_mask[row].cpu()]
+                texts[i] = self.decoder.text(frames.tolist())
+        return texts
