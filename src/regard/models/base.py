@@ -88,7 +88,7 @@ class Model(Tasks):
     ) -> tuple[dict[str, Tensor], torch.Size | None]:
         """The tensors of a call by their names, which fit the model, and the choices in a row."""
         tensors, choices = fold_choices(self.spec, bind_arguments(self.spec, inputs, named_inputs))
-        check_inputs(self.spec, tensors, self.dtype, self.device)
+        check_inputs(self.spec, tensors, self.dtype)
         return tensors, choices
 
     def __repr__(self) -> str:

@@ -31,7 +31,6 @@ from regard.data.series import (
 from regard.models.base import Model
 from regard.models.hf_call import ModelOutput
 from regard.models.inputs.arrays import as_array
-from regard.system import memory
 from regard.system.arguments import LARGEST_SEED, is_whole, whole_number
 from regard.system.errors import DataError, ModelError
 from regard.wirings.baselines.linear_forecaster import LinearForecaster
@@ -46,7 +45,6 @@ if TYPE_CHECKING:
     from regard.look.backdrop import Backdrop
 
 _BATCH_VALUES = 1 << 20  # numbers in the windows of one batch
-_BYTES_PER_SAMPLE = 16  # of a number: drawn, stacked, and in float64
 _SERIES_FORMS = "pass a CSV file, or an array [steps, channels]"
 _SAMPLES = 100  # trajectories, where config.json does not say how many
 
@@ -165,12 +163,14 @@ class SeriesModel(Model):
         """
         window, features = self._last_window(series)
         forecasts = next(self.forecasts(window, features))[0]  # [H, C] or [H, C, Q]
-        if self.processor is None:
-            return forecasts.astype(np.float64)
-        if forecasts.ndim == 2:
-            return self.processor.restored(forecasts)
         # Quantiles stand last; statistics are of channels.
-        return self.processor.restored(forecasts.swapaxes(1, 2)).swapaxes(1, 2)
+        return self._restored(forecasts.swapaxes(1, -1)).swapaxes(1, -1)
+
+    def _restored(self, values: NDArray[np.float32]) -> NDArray[np.float64]:
+        """Forecasts [..., channels] in the units of the data."""
+        if self.processor is None:
+            return values.astype(np.float64)
+        return self.processor.restored(values)
 
     @torch.inference_mode()
     def sample(
@@ -180,10 +180,8 @@ class SeriesModel(Model):
 
         `count` is by default `num_parallel_samples` of config.json. The same seed draws the same.
         """
-        self._require_distribution()
-        count = self._sample_count if count is None else whole_number("count", count, least=1)
+        count = self._sample_count("count", count)
         seed = whole_number("seed", seed, least=0, most=LARGEST_SEED)
-        self._require_memory(count)
         window, features = self._last_window(series)
         values, mask = self._tensors(window)
         covariates = covariates_by_name(self._time_inputs(features))
@@ -193,10 +191,7 @@ class SeriesModel(Model):
         with torch.random.fork_rng(devices):
             torch.manual_seed(seed)
             drawn = self.model.sample(values, mask, covariates, count=count)
-        samples = require_finite(drawn[0].float().cpu(), self.model).numpy()
-        if self.processor is None:
-            return samples.astype(np.float64)
-        return self.processor.restored(samples)
+        return self._restored(require_finite(drawn[0].float().cpu(), self.model).numpy())
 
     def generate_sequences(
         self, num_parallel_samples: int | None = None, /, **inputs: Tensor | None
@@ -206,11 +201,8 @@ class SeriesModel(Model):
 
         The other arguments are those of a call without the future's values.
         """
-        self._require_distribution()
+        count = self._sample_count("num_parallel_samples", num_parallel_samples)
         tensors, _ = self._arguments(**inputs)
-        count = self._sample_count
-        if num_parallel_samples is not None:
-            count = whole_number("num_parallel_samples", num_parallel_samples, least=1)
         observed = tensors.get("past_observed_mask")
         mask = None if observed is None else with_channels(observed)
         self.model.check_values(tensors)
@@ -245,17 +237,13 @@ class SeriesModel(Model):
             has_more = len(series.columns) > len(columns) and set(columns) <= set(series.columns)
             return series.of_columns(columns) if columns and has_more else series
         if isinstance(series, str | Path):
-            # The reader of texts takes all files below a folder, and "" is the current one.
-            if not str(series).strip() or Path(series).is_dir():
-                raise DataError(f"{str(series)!r} is not a file", _SERIES_FORMS)
             return read_series(series, columns or None)
         values = as_array(series, "series", _SERIES_FORMS)
-        if values.ndim not in (1, 2) or not values.size or np.iscomplexobj(values):
+        if values.ndim not in (1, 2) or not values.size:
             raise DataError(f"an array of shape {values.shape} is not a series", _SERIES_FORMS)
         # An array has no names: its columns are taken to be the model's.
-        with np.errstate(
-            over="ignore"
-        ):  # what float32 cannot hold is infinite, and refused as such
+        # What float32 cannot hold is infinite, and refused as such.
+        with np.errstate(over="ignore"):
             return Series(values.reshape(len(values), -1).astype(np.float32), columns)
 
     def time_features(self, series: Series, future: int = 0) -> Values | None:
@@ -279,9 +267,7 @@ class SeriesModel(Model):
                 f"the series has no dates for the calendar features ({', '.join(names)})",
                 "pass a CSV file with dates such as 2016-07-01 00:00:00 in its first column",
             )
-        dates = series.dates
-        if future:
-            dates = np.concatenate([dates, dates_after(dates, future)])
+        dates = np.concatenate([series.dates, dates_after(series.dates, future)])
         return calendar_features(dates, names)
 
     def _last_window(self, series: AnySeries) -> tuple[Values, Values | None]:
@@ -362,29 +348,17 @@ class SeriesModel(Model):
             "future_time_features": tensor[:, self.length :],
         }
 
-    def _require_memory(self, count: int) -> None:
-        """Raises `ModelError` if so many trajectories do not fit into memory."""
-        values = count * self.horizon * self.channels
-        if self.spec.is_encoder_decoder:
-            # The states of all steps are remembered for each trajectory.
-            values += count * (self.length + self.horizon) * self.spec.d_model
-        memory.require_bytes(
-            _BYTES_PER_SAMPLE * values,
-            f"{count:,} trajectories of {self.horizon:,} steps",
-            "draw fewer samples: a hundred are enough for quantiles",
-        )
-
-    def _require_distribution(self) -> None:
+    def _sample_count(self, name: str, count: int | None) -> int:
+        """How many trajectories are drawn from the distribution that is forecast."""
         if not isinstance(self.output, kinds.Distribution):
             raise ModelError(
                 "this model does not forecast a distribution, so it has no samples",
                 "train one with --forecast student_t",
             )
-
-    @property
-    def _sample_count(self) -> int:
-        count = self.config.get("num_parallel_samples")
-        return count if is_whole(count, 1) else _SAMPLES
+        if count is not None:
+            return whole_number(name, count, least=1)
+        default = self.config.get("num_parallel_samples")
+        return default if is_whole(default, 1) else _SAMPLES
 
 
 def _refuse() -> NoReturn:
