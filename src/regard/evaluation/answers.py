@@ -21,8 +21,10 @@ def of_method(name: str, **settings: Any) -> Answer:
     """The answers of a method to all inputs, with these settings."""
 
     def answer(model: Any, inputs: list[str], options: PredictionOptions) -> list[Any]:
-        truncation = {"truncation": options.truncation} if name in model.truncates else {}
-        return [_plain(one) for one in getattr(model, name)(inputs, **settings, **truncation)]
+        keywords = dict(settings)
+        if name in model.truncates:
+            keywords["truncation"] = options.truncation
+        return [_plain(one) for one in getattr(model, name)(inputs, **keywords)]
 
     return answer
 
@@ -33,7 +35,9 @@ def _plain(answer: Any) -> Any:
         return answer.tolist()
     if isinstance(answer, list):
         return [_plain(one) for one in answer]
-    return asdict(answer) if is_dataclass(answer) else answer  # type: ignore[arg-type]
+    if is_dataclass(answer):
+        return asdict(answer)  # type: ignore[arg-type]
+    return answer
 
 
 # --- labels and their probabilities ---

@@ -63,13 +63,18 @@ def _of(kind: Any, *checks: Callable[[Any], bool]) -> Callable[[Any], Any]:
     names = [field.name for field in fields(kind)]
 
     def take(value: Any) -> Any:
-        values = [getattr(value, name) for name in names] if isinstance(value, kind) else value
+        values = value
+        if isinstance(value, kind):
+            values = [getattr(value, name) for name in names]
         if not isinstance(values, list | tuple):
             return None
         if len(values) == len(names) - 1 and _is_text_or_none in checks:
             values = (values[0], None, *values[1:])
-        fits = [check(one) for check, one in zip(checks, values, strict=False)]
-        return kind(*values) if len(values) == len(names) and all(fits) else None
+        if len(values) != len(names):
+            return None
+        if not all(check(one) for check, one in zip(checks, values, strict=True)):
+            return None
+        return kind(*values)
 
     return take
 

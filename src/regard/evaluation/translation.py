@@ -20,8 +20,7 @@ def translate(model: Translator, pairs: Sequence[Pair], settings: Settings) -> O
     decoding = model.settings(options.strategy, options.limit, options.batch_tokens)
     if options.precision is not None:
         # float32 is packed too, for the matrix kernels of a CPU.
-        model.prepare_for_inference(None if options.precision == "float32" else options.precision)
-    if options.precision is not None:
+        model.prepare_for_inference(options.precision)
         model.hypotheses(sources[:WARMUP], decoding)
     start = time.perf_counter()
     results = model.hypotheses(sources, decoding)

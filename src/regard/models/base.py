@@ -162,7 +162,9 @@ class Model(Tasks):
     def labels(self) -> list[str] | None:
         """The names of its labels, in the order of the logits; None where callers give labels."""
         labels = self.spec.labels
-        return None if labels is None else label_names(self.config, labels.count)
+        if labels is None:
+            return None
+        return label_names(self.config, labels.count)
 
     def require_labels(self) -> list[str]:
         """The names of its labels; `ModelError` where it has none."""
@@ -234,7 +236,7 @@ class Model(Tasks):
             edit.pack_weights(self.model, precision or "float32")
         elif precision == "bf16":
             cast(self.model, torch.bfloat16)
-        elif precision is not None:
+        elif precision not in (None, "float32"):
             raise SettingError(
                 f"{precision} weights are supported on CPUs only",
                 "remove the option, use bf16, or use the device cpu",
@@ -347,7 +349,9 @@ class Model(Tasks):
 
     def short_answer(self, logits: Tensor) -> str:
         """What the model answers in words, by the output of its head [1, …]."""
-        return "" if self.labels is None else top_labels(self.scores(logits.float())[0])
+        if self.labels is None:
+            return ""
+        return top_labels(self.scores(logits.float())[0])
 
     @property
     def decoder(self) -> CTCDecoder:

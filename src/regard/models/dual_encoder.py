@@ -17,7 +17,7 @@ from regard.models.base import TokenizerModel
 from regard.models.image_encoder import image_input, map_images, open_image_processor
 from regard.models.inputs.token_batches import different_texts
 from regard.models.labels import Scores, label_scores
-from regard.models.tasks import one_or_many
+from regard.models.tasks import one_or_many, one_or_stacked
 from regard.models.text_encoder import TextEncoder
 from regard.wirings.dual_encoder import DualEncoder
 
@@ -60,12 +60,11 @@ class DualEncoderModel(TokenizerModel):
         """The unit vector of a text, [D], or [N, D] for a list."""
         return functional.normalize(self.text_encoder.embed(text), dim=-1)
 
-    def embed_image(self, image: Picture | list[Picture]) -> Tensor:
+    @one_or_stacked
+    def embed_image(self, images: list[Picture]) -> Tensor:
         """The unit vector of an image, [D], or [N, D] for a list."""
-        images = image if isinstance(image, list) else [image]
         # [N, D]; `images` of the core model normalizes them already.
-        vectors = map_images(self, images, self.model.images)
-        return vectors if isinstance(image, list) else vectors[0]
+        return map_images(self, images, self.model.images)
 
     @one_or_many
     def classify(self, images: list[Picture], captions: Sequence[str]) -> list[Scores]:

@@ -19,7 +19,7 @@ from regard.data.corruption import masking_noise
 from regard.data.image import ImageProcessor, Picture, read_image_processor
 from regard.models.base import Model
 from regard.models.labels import Scores
-from regard.models.tasks import one_or_many
+from regard.models.tasks import one_or_many, one_or_stacked
 from regard.system.errors import ModelError
 from regard.wirings.encoder import Encoder
 
@@ -53,8 +53,8 @@ class ImageEncoder(Model):
 
     @property
     def evaluations(self) -> tuple[str, ...]:
-        classes = () if self.spec.labels is None else ("images",)
-        return classes if self.spec.pixels is None else (*classes, "masked_images")
+        heads = {"images": self.spec.labels, "masked_images": self.spec.pixels}
+        return tuple(name for name, head in heads.items() if head is not None)
 
     @one_or_many
     def classify(self, images: list[Picture]) -> list[Scores]:
@@ -62,15 +62,14 @@ class ImageEncoder(Model):
         self.require_labels()  # before images are read
         return self.scores(map_images(self, images, self._logits))  # [N, labels]
 
-    def embed(self, image: Picture | list[Picture]) -> Tensor:
+    @one_or_stacked
+    def embed(self, images: list[Picture]) -> Tensor:
         """The vector of an image, [D], or [N, D] for a list.
 
         The projected vector of a CLIP tower, the pooled one of SigLIP, otherwise the hidden state
         of the class token.
         """
-        images = image if isinstance(image, list) else [image]
-        vectors = map_images(self, images, self._vectors)  # [N, D]
-        return vectors if isinstance(image, list) else vectors[0]
+        return map_images(self, images, self._vectors)  # [N, D]
 
     def reconstruct(self, images: list[Picture], seed: int = 0) -> list[Reconstruction]:
         """Masked patches of images, filled in by a decoder of pixels (MAE, SimMIM).

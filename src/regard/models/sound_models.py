@@ -242,7 +242,9 @@ class CTCModel(WaveformModel):
         return self._decoder
 
     def files(self) -> Mapping[str, str | dict[str, Any]]:
-        return {} if self._decoder is None else self._decoder.files()
+        if self._decoder is None:
+            return {}
+        return self._decoder.files()
 
     def label_name(self, index: int) -> str:
         """The letter of a logit; without an alphabet, its number."""

@@ -19,6 +19,8 @@ from typing import (
     overload,
 )
 
+from torch import Tensor
+
 from regard.system.errors import ModelError
 
 M = TypeVar("M", bound="Tasks")
@@ -56,6 +58,13 @@ def one_or_many(
         return method(model, [inputs], *args, **kwargs)[0]  # type: ignore[list-item]
 
     return call  # type: ignore[return-value]
+
+
+def one_or_stacked(
+    method: Callable[Concatenate[M, list[One], P], Tensor],
+) -> Callable[Concatenate[M, One | Sequence[One], P], Tensor]:
+    """`one_or_many` of a method whose results are the rows of a tensor."""
+    return one_or_many(method)  # type: ignore[arg-type, return-value]
 
 
 class Lacking:

@@ -47,7 +47,7 @@ from regard.models.spans import (
     replaced_tokens,
     tagged_words,
 )
-from regard.models.tasks import one_or_many
+from regard.models.tasks import one_or_many, one_or_stacked
 from regard.system.arguments import whole_number
 from regard.system.errors import DataError, ModelError
 
@@ -121,7 +121,8 @@ class TextEncoder(TokenizerModel):
 
     # -------------------------------------------------------------- sentence vectors
 
-    def embed(self, text: str | Sequence[str], *, truncation: bool = False) -> Tensor:
+    @one_or_stacked
+    def embed(self, texts: list[str], *, truncation: bool = False) -> Tensor:
         """The vector of a text, [D], or [N, D] for a list.
 
         Pooled as a sentence-transformers folder says, the projected vector of a CLIP tower,
@@ -129,14 +130,11 @@ class TextEncoder(TokenizerModel):
         truncated with a warning if `truncation`.
         """
         # No pairs here: a sentence vector is of one text.
-        texts = text_list(text)
-        prepared = [self.sentence.prepare_text(one) for one in texts]
+        prepared = [self.sentence.prepare_text(one) for one in text_list(texts)]
         encodings = self._encode(
             prepared, truncation, self.sentence.max_seq_length, SPLIT_OR_TRUNCATE
         )
         vectors = self._map(encodings, self._pool)
-        if isinstance(text, str):
-            return vectors[0]
         if not vectors:
             # torch.stack refuses an empty list; D is that of any text's vector.
             vectors = self._map(self.tokenizer.encode_with_template(["a"]), self._pool)

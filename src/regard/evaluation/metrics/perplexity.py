@@ -23,7 +23,9 @@ class LikelihoodMetric(Metric):
     unit = ""
 
     def count(self, prediction: tuple[float, int], reference: str | int) -> Sequence[float]:
-        return (*prediction, len(reference) if isinstance(reference, str) else reference)
+        if isinstance(reference, str):
+            reference = len(reference)
+        return (*prediction, reference)
 
 
 @dataclass(frozen=True)
