@@ -250,8 +250,8 @@ def test_units_of_several_patches_are_hidden_as_a_whole(tmp_path: Path) -> None:
     theirs("Swin", SIZES["Swin"]["odd"], 0, tmp_path)
     loaded = regard.load(tmp_path)
     front: Any = loaded.model.input  # type: ignore[union-attr]
-    assert front.mask_unit == 4
-    assert front.maskable == 9  # 3 × 3 of 12 pixels
+    assert front.spec.mask_unit == 4
+    assert front.spec.maskable == 9  # 3 × 3 of 12 pixels
     masked = front.random_masking(torch.rand(5, 9)).masked
     # [B, unit, row in it, unit, column in it]
     units = masked.view(5, 3, 4, 3, 4).transpose(2, 3).flatten(3)

@@ -27,99 +27,54 @@ def build_front_end(
         case spec.Tokens():
             table = shared or embedding.Table(part.vocabulary, part.width or d_model)
             return build_embedding(part, table, d_model)
-        case spec.Spectrogram(mels, position, activation, dropout):
-            input_position = _input_position(position, d_model)
-            return spectrogram_frontend.Spectrogram(
-                mels, d_model, input_position, activation, dropout
-            )
+        case spec.Spectrogram():
+            position = _input_position(part.position, d_model)
+            return spectrogram_frontend.Spectrogram(part, d_model, position)
         case spec.Patches():
-            return _patches(part, d_model)
+            norm_part = build_norm(part.norm, d_model) if part.norm else None
+            return patch_embedding.Patches(part, d_model, _patch_position(part, d_model), norm_part)
         case spec.Waveform():
             return _waveform(part, d_model)
         case spec.SeriesPatches():
             return _series_patches(part, d_model)
         case spec.NodeFeatures():
-            return node_features.NodeFeatures(
-                d_model,
-                part.features,
-                normalized=part.normalized,
-                input_dropout=part.input_dropout,
-                dropout=part.dropout,
-                degrees=part.degrees,
-                laplacian=part.laplacian,
-            )
+            return node_features.NodeFeatures(part, d_model)
         case _:
             assert_never(part)
 
 
-def _patches(part: spec.Patches, d_model: int) -> patch_embedding.Patches:
-    shape = patch_embedding.PatchShape(
-        part.size,
-        part.patch,
-        part.channels,
-        part.interpolated,
-        part.masked_share,
-        part.padded,
-        part.mask_unit,
-    )
-    position: patch_embedding.PatchPosition | None
+def _patch_position(part: spec.Patches, d_model: int) -> patch_embedding.PatchPosition | None:
     match part.position:
         case "learned":
-            position = positional_encoding.LearnedPosition(d_model, part.positions)
+            return positional_encoding.LearnedPosition(d_model, part.positions)
         case "fixed":
-            position = positional_encoding.FixedPosition.grid(d_model, shape.side, part.extras)
+            return positional_encoding.FixedPosition.grid(d_model, part.side, part.extras)
         case "sinusoidal":
-            position = positional_encoding.Sinusoidal2D(d_model, shape.side, part.extras)
+            return positional_encoding.Sinusoidal2D(d_model, part.side, part.extras)
         case "none":
-            position = None
+            return None
         case _:
             assert_never(part.position)
-    return patch_embedding.Patches(
-        d_model,
-        shape,
-        position,
-        extras=part.extras,
-        bias=part.bias,
-        norm=build_norm(part.norm, d_model) if part.norm else None,
-        dropout=part.dropout,
-        mask_token=part.mask_token,
-    )
 
 
 def _waveform(part: spec.Waveform, d_model: int) -> waveform_frontend.Waveform:
     convolutions = []
     channels = 1  # samples are one channel; each convolution takes what the one before it gives
     for layer in part.convolutions:
-        convolutions.append(
-            waveform_frontend.Convolution(
-                channels,
-                layer.channels,
-                kernel=layer.kernel,
-                stride=layer.stride,
-                bias=layer.bias,
-                norm=_channel_norm(layer.norm, layer.channels),
-            )
-        )
+        channel_norm = _channel_norm(layer.norm, layer.channels)
+        convolutions.append(waveform_frontend.Convolution(layer, channels, channel_norm))
         channels = layer.channels
-    position = part.position
-    feature_norm = None if part.features is None else build_norm(part.features, channels)
-    norm = None if part.norm is None else build_norm(part.norm, d_model)
-    return waveform_frontend.Waveform(
-        convolutions,
-        feature_norm,
-        linear.Linear(channels, d_model),
-        waveform_frontend.ConvPosition(d_model, position.kernel, position.groups, part.activation),
-        activation=part.activation,
-        norm=norm,
-        dropout=(part.project_dropout, part.dropout),
-        masked=part.masked,
-    )
+    features = None if part.features is None else build_norm(part.features, channels)
+    norm_part = None if part.norm is None else build_norm(part.norm, d_model)
+    project = linear.Linear(channels, d_model)
+    return waveform_frontend.Waveform(part, convolutions, features, project, norm_part)
 
 
 def _series_patches(part: spec.SeriesPatches, d_model: int) -> series_patches.SeriesPatches:
-    scales = [series_patches.PatchScale(one.length, one.stride) for one in part.scales]
     maps = 1 if part.shared else part.channels
-    projections = [[linear.Linear(one.length, d_model) for _ in range(maps)] for one in scales]
+    projections = [
+        [linear.Linear(scale.length, d_model) for _ in range(maps)] for scale in part.scales
+    ]
     position: positional_encoding.LearnedPosition | positional_encoding.FixedPosition
     if part.position == "learned":
         position = positional_encoding.LearnedPosition(d_model, part.positions)
@@ -127,28 +82,7 @@ def _series_patches(part: spec.SeriesPatches, d_model: int) -> series_patches.Se
         position = positional_encoding.FixedPosition.sinusoidal(
             d_model, part.positions, standardized=True
         )
-    return series_patches.SeriesPatches(
-        (part.length, part.channels),
-        scales,
-        projections,
-        position,
-        scaler=part.scaler,
-        class_token=part.class_token,
-        dropout=part.dropout,
-        masking=_masking(part.masking),
-    )
-
-
-def build_lagged_values(part: spec.LaggedValues) -> lagged_values.LaggedValues:
-    categories = [embedding.Table(one.count, one.width) for one in part.categories]
-    return lagged_values.LaggedValues(
-        (part.length, part.channels),
-        part.lags,
-        scaler=part.scaler,
-        categories=categories,
-        static_features=part.static_features,
-        time_features=part.covariates,
-    )
+    return series_patches.SeriesPatches(part, projections, position)
 
 
 def build_step_embedding(
@@ -162,22 +96,6 @@ def build_step_embedding(
         start=start,
         dropout=part.dropout,
     )
-
-
-def _masking(
-    part: spec.RandomMasking | spec.ForecastMasking | None,
-) -> series_patches.PatchMasking | None:
-    match part:
-        case None:
-            return None
-        case spec.RandomMasking(share, same, never, value):
-            return series_patches.PatchMasking(
-                share=share, same_for_channels=same, never=never, value=value
-            )
-        case spec.ForecastMasking(patches, never, value):
-            return series_patches.PatchMasking(last=patches, never=never, value=value)
-        case _:
-            assert_never(part)
 
 
 def _channel_norm(

@@ -10,7 +10,7 @@ from regard import spec
 from regard.builder.norms import build_norm
 from regard.builder.stacks import build_stack
 from regard.core import attention, feedforward, linear, projection
-from regard.core.frontends import embedding, patch_embedding
+from regard.core.frontends import embedding
 from regard.core.heads import (
     attention_pool,
     contrastive_head,
@@ -46,9 +46,14 @@ def build_heads(
                 heads["series"] = _series_head(part, _encoder(model).windows, d_model)
             case spec.ContrastiveHead():
                 channels = _encoder(model).waves.convolutions[-1].channels
-                heads["contrastive"] = _contrastive_head(part, channels, d_model)
-            case spec.PixelDecoder() | spec.PixelShuffleHead():
-                heads["pixels"] = _pixel_decoder(part, _encoder(model).patches, width)
+                heads["contrastive"] = contrastive_head.ContrastiveHead(part, d_model, channels)
+            case spec.PixelDecoder(inner):
+                decoder = build_stack(part.stack, inner)
+                patches = _encoder(model).patches
+                heads["pixels"] = pixel_decoder.PixelDecoder(part, width, decoder, patches)
+            case spec.PixelShuffleHead():
+                patches = _encoder(model).patches
+                heads["pixels"] = pixel_decoder.PixelShuffleHead(part, width, patches)
             case _:
                 assert_never(part)
     return heads
@@ -80,17 +85,7 @@ def build_pool(part: spec.Pool, input_width: int, d_model: int) -> head.Pool:
         case _:
             which = part.which
     norm = None if part.norm is None else build_norm(part.norm, input_width)
-    projection = head.PoolProjection(part.width, part.bias) if part.width else None
-    return head.Pool(
-        d_model,
-        which,
-        part.activation,
-        part.dropout,
-        end=end,
-        norm=norm,
-        projection=projection,
-        input_width=input_width,
-    )
+    return head.Pool(part, which, input_width, d_model, end=end, norm=norm)
 
 
 def _attention_pool(part: spec.AttentionPool, d_model: int) -> attention_pool.AttentionPool:
@@ -123,18 +118,7 @@ def _classifier(
         pool = build_pool(spec.Pool(which, None), width, d_model)
     elif not part.each and model.pool is not None:
         inputs = _pooled_width(model.pool, d_model, width)
-    classifier = head.ClassifierHead(
-        inputs,
-        part.count,
-        task=part.task,
-        hidden=part.hidden,
-        bias=part.bias,
-        dropout=part.dropout,
-        feedforward=_feedforward(part.feedforward, inputs),
-        separator=part.excludes.separator if part.excludes else None,
-    )
-    classifier.pool = pool
-    return classifier
+    return head.ClassifierHead(part, inputs, pool, _feedforward(part.feedforward, inputs))
 
 
 def _pooled_width(pool: spec.Pool, d_model: int, width: int) -> int:
@@ -153,89 +137,18 @@ def _feedforward(part: spec.HeadFeedForward | None, d_model: int) -> head.HeadFe
     return head.HeadFeedForward(layers, build_norm(part.norm, d_model), part.dropout)
 
 
-def _contrastive_head(
-    part: spec.ContrastiveHead, channels: int, d_model: int
-) -> contrastive_head.ContrastiveHead:
-    return contrastive_head.ContrastiveHead(
-        d_model,
-        channels,
-        contrastive_head.Codebook(part.groups, part.entries, part.code_width),
-        part.width,
-        temperature=part.temperature,
-        diversity=part.diversity,
-        dropout=part.dropout,
-    )
-
-
-def _pixel_decoder(
-    part: spec.MaskedImageDecoder, patches: spec.Patches, inputs: int
-) -> pixel_decoder.MaskedImageDecoder:
-    shape = patch_embedding.PatchShape(patches.size, patches.patch, patches.channels)
-    match part:
-        case spec.PixelDecoder(d_model, stack, normalized):
-            return pixel_decoder.PixelDecoder(
-                inputs,
-                d_model,
-                build_stack(stack, d_model),
-                shape,
-                extras=patches.extras,
-                normalized=normalized,
-            )
-        case spec.PixelShuffleHead(stride):
-            return pixel_decoder.PixelShuffleHead(inputs, shape, stride, extras=patches.extras)
-        case _:
-            assert_never(part)
-
-
-# ------------------------------------------------------------------ time series
-
-
 def _series_head(
     part: spec.SeriesHead, windows: spec.SeriesPatches, d_model: int
 ) -> series_head.SeriesHead:
-    channels = windows.channels
     match part:
-        case spec.ForecastHead(horizon, output, pool, dropout):
-            width = d_model if pool else d_model * windows.positions
-            quantiles = len(output.levels) if isinstance(output, spec.Quantiles) else None
-            distribution = output.name if isinstance(output, spec.Distribution) else None
-            return series_head.ForecastHead(
-                width,
-                horizon,
-                channels,
-                pool=pool,
-                dropout=dropout,
-                quantiles=quantiles,
-                kind=distribution,
-            )
-        case spec.PatchHead(dropout):
-            return series_head.PatchHead(
-                d_model,
-                windows.scales[0].length,
-                channels,
-                class_token=windows.class_token,
-                dropout=dropout,
-            )
-        case spec.ChannelHead(count, task, output, pool, dropout, bounds):
-            return series_head.ChannelHead(
-                d_model,
-                count,
-                channels,
-                pool=pool,
-                dropout=dropout,
-                kind=output.name if isinstance(output, spec.Distribution) else None,
-                bounds=bounds,
-                task=task,
-            )
+        case spec.ForecastHead():
+            return series_head.ForecastHead(part, d_model, windows)
+        case spec.PatchHead():
+            return series_head.PatchHead(part, d_model, windows)
+        case spec.ChannelHead():
+            return series_head.ChannelHead(part, d_model, windows)
         case _:
             assert_never(part)
-
-
-def build_distribution_head(
-    part: spec.Distribution, d_model: int, channels: int
-) -> series_head.DistributionParameters:
-    """The parameters of a distribution for each channel, from the hidden state of a step."""
-    return series_head.DistributionParameters(part.name, d_model, channels)
 
 
 def build_forecast_loss(output: spec.Forecast) -> forecast_loss.ForecastLoss:

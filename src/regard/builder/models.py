@@ -12,10 +12,9 @@ from regard import spec
 from regard.builder.front_ends import (
     build_embedding,
     build_front_end,
-    build_lagged_values,
     build_step_embedding,
 )
-from regard.builder.heads import build_distribution_head, build_heads
+from regard.builder.heads import build_heads
 from regard.builder.sides import (
     build_decoder_side,
     build_encoder_side,
@@ -23,7 +22,8 @@ from regard.builder.sides import (
 )
 from regard.builder.stacks import build_stack
 from regard.builder.weight_tying import output_table, shared_tables
-from regard.core.frontends import embedding
+from regard.core.frontends import embedding, lagged_values
+from regard.core.heads import series_head
 from regard.core.meta_parameters import are_parameters_on_meta
 from regard.core.mixers.local_chunk_attention import ChunkedAttention
 from regard.system import memory
@@ -171,9 +171,9 @@ def _series_encoder_decoder(model: spec.SeriesEncoderDecoder) -> SeriesEncoderDe
     part = model.input
     head = None
     if model.output is not None:
-        head = build_distribution_head(model.output, d_model, part.channels)
+        head = series_head.DistributionParameters(model.output.name, d_model, part.channels)
     return SeriesEncoderDecoder(
-        input=build_lagged_values(part),
+        input=lagged_values.LaggedValues(part),
         source=build_step_embedding(part, d_model, model.horizon, start=0),
         target=build_step_embedding(part, d_model, model.horizon, start=part.length),
         encoder=build_stack(model.encoder, d_model),

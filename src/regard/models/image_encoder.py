@@ -84,7 +84,7 @@ class ImageEncoder(Model):
             )
         front = self.model.input
         assert isinstance(front, Patches), "such a decoder reads images"
-        noise = masking_noise(seed, 0, np.arange(len(images)), front.maskable)
+        noise = masking_noise(seed, 0, np.arange(len(images)), front.spec.maskable)
         orders = front.random_masking(noise)
         results = []
         for start in range(0, len(images), _BATCH_SIZE):

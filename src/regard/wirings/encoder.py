@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from regard.core.context import AuxiliaryLosses, Context
 from regard.core.frontends.lagged_values import Covariates
 from regard.core.frontends.patch_embedding import Patches, VisiblePatches
-from regard.core.frontends.series_patches import SeriesPatches
+from regard.core.frontends.series_patches import SeriesPatches, draw_masked_patches
 from regard.core.frontends.waveform_frontend import Waveform
 from regard.core.heads.contrastive_head import (
     GUMBEL_TEMPERATURE,
@@ -136,13 +136,13 @@ class Encoder(CoreModel):
         if self.part(ContrastiveHead) is not None:
             more["latents"] = cast(Waveform, front).latents(reading.main)
         drawn = not reading.options.everything
-        if isinstance(front, SeriesPatches) and front.masking is not None and drawn:
+        if isinstance(front, SeriesPatches) and front.spec.masking is not None and drawn:
             # Drawn as transformers draws them: under the same seed, the same patches are masked.
             patches = front.patches(reading.main, reading.padding_mask)[0]
             size = (len(reading.main), front.channels, patches.shape[2])
-            more["masked"] = front.masking.draw(*size, reading.main.device)
+            more["masked"] = draw_masked_patches(front.spec.masking, size, reading.main.device)
         decodes = self.part(PixelDecoder) is not None
-        hides = isinstance(front, Patches) and (decodes or front.masked_share)
+        hides = isinstance(front, Patches) and (decodes or front.spec.masked_share)
         if isinstance(front, Patches) and hides and front.mask_token is None:
             noise = reading.inputs.get("noise")
             if noise is None and drawn:

@@ -5,13 +5,13 @@ Letters of shapes: B windows, P steps of the past, H steps to come, C channels, 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import NamedTuple
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
+from regard import spec
 from regard.core.dropout import Dropout
 from regard.core.frontends.embedding import Table
 from regard.core.frontends.series_patches import Scaling, instance_scaling
@@ -52,48 +52,32 @@ class SeriesState(NamedTuple):
 class LaggedValues(nn.Module):
     """Lagged values and features of time steps (Salinas et al. 2020, DeepAR).
 
-    `shape` is the number of steps that the encoder reads, and of channels; `categories` are the
-    embeddings of static categorical features.
+    `categories` are the embeddings of static categorical features.
     """
 
-    def __init__(
-        self,
-        shape: tuple[int, int],
-        lags: Sequence[int],
-        *,
-        scaler: str | None,
-        categories: Sequence[Table],
-        static_features: int,
-        time_features: int,
-    ) -> None:
+    def __init__(self, part: spec.LaggedValues) -> None:
         super().__init__()
-        self.length, self.channels = shape
-        self.lags = tuple(lags)
-        self.scaler = scaler
-        self.categories = nn.ModuleList(categories)
-        self.static_features = static_features
-        self.time_features = time_features
+        self.spec = part
+        self.past = part.past  # the time steps of a window
+        self.length = part.length
+        self.channels = part.channels
+        self.time_features = part.covariates
+        self.categories = nn.ModuleList(Table(one.count, one.width) for one in part.categories)
 
     def extra_repr(self) -> str:
-        return f"length={self.length}, channels={self.channels}, lags={self.lags}"
-
-    @property
-    def past(self) -> int:
-        """The time steps of a window."""
-        return self.length + max(self.lags)
+        return f"length={self.length}, channels={self.channels}, lags={self.spec.lags}"
 
     def scaling(self, values: Tensor, observed: Tensor | None = None) -> Scaling:
         """The statistics of windows [B, P, C], over the steps that the encoder reads."""
         if observed is not None:
             observed = observed[:, -self.length :]
-        return instance_scaling(self.scaler, values[:, -self.length :], observed)
+        return instance_scaling(self.spec.scaler, values[:, -self.length :], observed)
 
     def start(self, values: Tensor, observed: Tensor | None, covariates: Covariates) -> SeriesState:
         """The state of windows [B, P, C]; `observed` is False where a value is missing."""
         self._check(values, covariates)
         scaling = self.scaling(values, observed)
-        static = self._static(scaling, covariates)
-        return SeriesState(scaling, scaling.apply(values), static)
+        return SeriesState(scaling, scaling.apply(values), self._static(scaling, covariates))
 
     def _static(self, scaling: Scaling, covariates: Covariates) -> Tensor:
         """[B, S]: embedded categories, static numbers, and the window's own scale."""
@@ -116,7 +100,7 @@ class LaggedValues(nn.Module):
         """The vectors [B, count, F] of some steps; `first` counts from the window's first step, and
         `time_features` [B, count, F] are those of these steps."""
         lagged = []
-        for lag in self.lags:
+        for lag in self.spec.lags:
             begin = first - lag
             lagged.append(state.normalized[:, begin : begin + count])
         # [B, count, C · lags]: the lags of a channel are next to each other.
@@ -136,7 +120,7 @@ class LaggedValues(nn.Module):
                 "pass the steps of the context, preceded by as many as the largest lag",
             )
         _check_features("static categorical", covariates.categories, len(self.categories))
-        _check_features("static real", covariates.static, self.static_features)
+        _check_features("static real", covariates.static, self.spec.static_features)
         _check_features("past time", covariates.past, self.time_features)
         # Those of the future are asked for when its steps are.
         if covariates.future is not None:

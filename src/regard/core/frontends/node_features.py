@@ -6,6 +6,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
+from regard import spec
 from regard.core.context import Context
 from regard.core.dropout import Dropout
 from regard.core.frontends.embedding import Table
@@ -20,27 +21,16 @@ class NodeFeatures(FrontEnd):
     Nodes have no order: all information about their structure is added here, or is in the edges.
     """
 
-    def __init__(
-        self,
-        d_model: int,
-        features: int,
-        *,
-        normalized: bool,
-        input_dropout: float,
-        dropout: float,
-        degrees: int,
-        laplacian: int,
-    ) -> None:
+    def __init__(self, part: spec.NodeFeatures, d_model: int) -> None:
         super().__init__()
-        self.normalized = normalized
-        self.input_dropout = input_dropout
-        self.project = Linear(features, d_model)
-        self.degrees = Table(degrees, d_model) if degrees else None
-        self.laplacian = Linear(laplacian, d_model, bias=False) if laplacian else None
-        self.dropout = Dropout(dropout)
+        self.spec = part
+        self.project = Linear(part.features, d_model)
+        self.degrees = Table(part.degrees, d_model) if part.degrees else None
+        self.laplacian = Linear(part.laplacian, d_model, bias=False) if part.laplacian else None
+        self.dropout = Dropout(part.dropout)
 
     def extra_repr(self) -> str:
-        return f"normalized={self.normalized}, input_dropout={self.input_dropout}"
+        return f"normalized={self.spec.normalized}, input_dropout={self.spec.input_dropout}"
 
     def forward(
         self,
@@ -55,9 +45,9 @@ class NodeFeatures(FrontEnd):
         """features [B, N, F], edges [E, 3] (row, from, to), eigenvectors [B, N, k] → [B, N, D].
         The `distances` are for attention."""
         # Bags of words of any length weigh alike (as in GCN and GAT).
-        if self.normalized:
+        if self.spec.normalized:
             features = functional.normalize(features, p=1.0, dim=-1)
-        features = functional.dropout(features, self.input_dropout, self.training)
+        features = functional.dropout(features, self.spec.input_dropout, self.training)
         x = self.project(features)
         if self.degrees is not None:
             x = x + self.degrees.weight[self._degrees(edges, x)]

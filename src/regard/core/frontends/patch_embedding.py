@@ -9,6 +9,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
+from regard import spec
 from regard.core.context import Context
 from regard.core.dropout import Dropout
 from regard.core.linear import Linear, normal
@@ -18,25 +19,6 @@ from regard.core.side import FrontEnd
 from regard.system.errors import DataError
 
 PatchPosition = LearnedPosition | FixedPosition | Sinusoidal2D
-
-
-class PatchShape(NamedTuple):
-    """An image of `size` × `size` pixels, cut into squares of `patch` × `patch`."""
-
-    size: int
-    patch: int
-    channels: int
-    interpolated: bool = False  # images of other sizes are read too
-    masked_share: float = 0.0  # of the patches, hidden in pre-training
-    padded: bool = False  # zeros fill up the patches at the edges
-    mask_unit: int = 1  # side, in patches, of the squares that are hidden as a whole
-
-    @property
-    def side(self) -> int:
-        """Patches along one side."""
-        if self.padded:
-            return -(-self.size // self.patch)
-        return self.size // self.patch
 
 
 class VisiblePatches(NamedTuple):
@@ -59,42 +41,29 @@ class Patches(FrontEnd):
     """
 
     def __init__(
-        self,
-        d_model: int,
-        shape: PatchShape,
-        position: PatchPosition | None,
-        *,
-        extras: int,
-        bias: bool,
-        norm: Norm | None,
-        dropout: float,
-        mask_token: bool = False,
+        self, part: spec.Patches, d_model: int, position: PatchPosition | None, norm: Norm | None
     ) -> None:
         super().__init__()
-        self.size = shape.size
-        self.patch = shape.patch
-        self.channels = shape.channels
-        self.side = shape.side
-        self.project = Linear(shape.channels * shape.patch**2, d_model, bias=bias)
-        self.extras = nn.ParameterList(nn.Parameter(normal(1, d_model)[0]) for _ in range(extras))
+        self.spec = part
+        self.patch = part.patch
+        self.side = part.side
+        self.project = Linear(part.channels * part.patch**2, d_model, bias=part.bias)
+        extras = [nn.Parameter(normal(1, d_model)[0]) for _ in range(part.extras)]
+        self.extras = nn.ParameterList(extras)
         self.position = position
         self.norm = norm
-        self.dropout = Dropout(dropout)
-        self.interpolated = shape.interpolated
-        self.masked_share = shape.masked_share
-        self.padded = shape.padded
-        self.mask_unit = shape.mask_unit
+        self.dropout = Dropout(part.dropout)
         # A norm of patches that nothing joins or moves does not change the mask token (Swin).
-        self.norm_before_masks = position is None and extras == 0
-        self.mask_token = nn.Parameter(torch.zeros(d_model)) if mask_token else None
+        self.norm_before_masks = position is None and part.extras == 0
+        self.mask_token = nn.Parameter(torch.zeros(d_model)) if part.mask_token else None
 
     def extra_repr(self) -> str:
-        return f"size={self.size}, patch={self.patch}, channels={self.channels}"
+        return f"size={self.spec.size}, patch={self.patch}, channels={self.spec.channels}"
 
     def grid(self, pixels: Tensor) -> tuple[int, int]:
         """Rows and columns of patches in images [..., height, width]."""
         height, width = pixels.shape[-2:]
-        if self.padded:
+        if self.spec.padded:
             return -(-height // self.patch), -(-width // self.patch)
         return height // self.patch, width // self.patch
 
@@ -132,15 +101,10 @@ class Patches(FrontEnd):
             x = self.norm(x)
         return self.dropout(x)
 
-    @property
-    def maskable(self) -> int:
-        """The number of squares of an image that can be masked: patches, or units of several."""
-        return (-(-self.side // self.mask_unit)) ** 2
-
     def random_masking(self, noise: Tensor) -> VisiblePatches:
         """Hides the squares with the highest noise [B, maskable], as many in every image."""
-        count = int(noise.shape[1] * (1 - self.masked_share)) * self.mask_unit**2
-        if self.mask_unit > 1:
+        count = int(noise.shape[1] * (1 - self.spec.masked_share)) * self.spec.mask_unit**2
+        if self.spec.mask_unit > 1:
             noise = self._of_patches(noise)
         shuffled = noise.argsort(dim=1)
         restore = shuffled.argsort(dim=1)
@@ -157,7 +121,7 @@ class Patches(FrontEnd):
         units = math.isqrt(values.shape[1])
         square = values.unflatten(1, (units, units))
         for dimension in (1, 2):
-            square = square.repeat_interleave(self.mask_unit, dimension)
+            square = square.repeat_interleave(self.spec.mask_unit, dimension)
         return square[:, : self.side, : self.side].flatten(1)
 
     def _with_mask_tokens(self, x: Tensor, masked: Tensor) -> Tensor:
@@ -180,13 +144,14 @@ class Patches(FrontEnd):
         return x.gather(1, rows[..., None].expand(-1, -1, x.shape[2]))
 
     def _check_size(self, pixels: Tensor) -> None:
-        fits = pixels.shape[1:] == (self.channels, self.size, self.size)
-        if self.interpolated:
-            fits = pixels.shape[1] == self.channels and min(self.grid(pixels)) > 0
+        shape = (self.spec.channels, self.spec.size, self.spec.size)
+        fits = pixels.shape[1:] == shape
+        if self.spec.interpolated:
+            fits = pixels.shape[1] == self.spec.channels and min(self.grid(pixels)) > 0
         if not fits:
             raise DataError(
                 f"the image has the shape {tuple(pixels.shape[1:])}, but this model needs "
-                f"{(self.channels, self.size, self.size)} (channels, height, width)",
+                f"{shape} (channels, height, width)",
                 "resize and crop images as the preprocessor_config.json of the model says",
             )
 
@@ -205,7 +170,7 @@ class Patches(FrontEnd):
     def unfold(self, pixels: Tensor) -> Tensor:
         """The pixels of each patch: [B, patches, channels · patch · patch]."""
         rows, columns = self.grid(pixels)
-        if self.padded:
+        if self.spec.padded:
             height, width = pixels.shape[-2:]
             missing = (0, columns * self.patch - width, 0, rows * self.patch - height)
             pixels = functional.pad(pixels, missing)

@@ -11,6 +11,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor, nn
 
+from regard import spec
 from regard.core.context import Context
 from regard.core.dropout import Dropout
 from regard.core.linear import Linear, normal
@@ -68,71 +69,39 @@ def _mean_scaling(values: Tensor, count: Tensor) -> Scaling:
     return Scaling(torch.zeros_like(scale), scale)
 
 
-class PatchMasking(nn.Module):
-    """Draws the masked patches of pre-training from torch's default generator.
+def draw_masked_patches(
+    part: spec.RandomMasking | spec.ForecastMasking,
+    shape: tuple[int, int, int],
+    device: torch.device,
+) -> Tensor:
+    """Which patches pre-training masks: [B, C, N] bool, from torch's default generator.
 
-    In the order of transformers' draws: the same seed masks the same patches there. With `last`,
-    the numbers of patches to choose from, they are the last ones, otherwise a `share` of all.
+    In the order of transformers' draws: the same seed masks the same patches there.
     """
-
-    def __init__(
-        self,
-        *,
-        share: float = 0.0,
-        same_for_channels: bool = False,
-        last: Sequence[int] = (),
-        never: Sequence[int] = (),
-        value: float = 0.0,
-    ) -> None:
-        super().__init__()
-        self.share = share
-        self.same_for_channels = same_for_channels
-        self.last = tuple(last)
-        self.never = list(never)
-        self.value = value
-
-    def extra_repr(self) -> str:
-        return f"last={self.last}" if self.last else f"share={self.share}"
-
-    def draw(self, rows: int, channels: int, patches: int, device: torch.device) -> Tensor:
-        """Which patches are masked: [B, C, N] bool."""
-        if self.last:
-            masked = self._last(rows, channels, patches, device)
-        else:
-            masked = self._share(rows, channels, patches, device)
-        masked[:, self.never] = False
-        return masked
-
-    def _share(self, rows: int, channels: int, patches: int, device: torch.device) -> Tensor:
-        drawn = 1 if self.same_for_channels else channels
+    rows, channels, patches = shape
+    if isinstance(part, spec.RandomMasking):
+        drawn = 1 if part.same_for_channels else channels
         noise = torch.rand(rows, drawn, patches, device=device)
         # The rank of each patch by its noise: those with the least stay.
         ranks = noise.argsort(dim=-1).argsort(dim=-1)
-        return (ranks >= int(patches * (1 - self.share))).expand(-1, channels, -1).clone()
-
-    def _last(self, rows: int, channels: int, patches: int, device: torch.device) -> Tensor:
+        masked = (ranks >= int(patches * (1 - part.share))).expand(-1, channels, -1).clone()
+    else:
         # The rows are shared out equally; the first number has what is left over.
-        counts = [rows // len(self.last)] * len(self.last)
+        counts = [rows // len(part.patches)] * len(part.patches)
         counts[0] += rows - sum(counts)
-        masked = torch.zeros(rows, channels, patches, dtype=torch.bool, device=device)
-        begin = 0
-        for number, count in zip(self.last, counts, strict=True):
-            masked[begin : begin + count, :, -number:] = True
-            begin += count
-        return masked[torch.randperm(rows)]
+        numbers = torch.tensor(part.patches).repeat_interleave(torch.tensor(counts))
+        from_end = torch.arange(patches, 0, -1)
+        masked = (from_end <= numbers[torch.randperm(rows), None]).to(device)
+        masked = masked[:, None].repeat(1, channels, 1)
+    masked[:, list(part.never)] = False
+    return masked
 
 
-class PatchScale(NamedTuple):
-    """Patches of `length` steps, one every `stride`."""
-
-    length: int
-    stride: int
-
-    def unfold(self, values: Tensor) -> Tensor:
-        """[B, C, L] → [B, C, N, P], of which the last patch ends with the window."""
-        # The newest steps matter most: what does not fill a patch is dropped at the beginning.
-        left_over = (values.shape[-1] - self.length) % self.stride
-        return values[..., left_over:].unfold(-1, self.length, self.stride)
+def _unfold(scale: spec.TimeScale, values: Tensor) -> Tensor:
+    """[B, C, L] → [B, C, N, P], of which the last patch ends with the window."""
+    # The newest steps matter most: what does not fill a patch is dropped at the beginning.
+    left_over = (values.shape[-1] - scale.length) % scale.stride
+    return values[..., left_over:].unfold(-1, scale.length, scale.stride)
 
 
 class SeriesPatches(FrontEnd):
@@ -144,29 +113,22 @@ class SeriesPatches(FrontEnd):
 
     def __init__(
         self,
-        shape: tuple[int, int],
-        scales: Sequence[PatchScale],
+        part: spec.SeriesPatches,
         projections: Sequence[Sequence[Linear]],
         position: LearnedPosition | FixedPosition,
-        *,
-        scaler: str | None,
-        class_token: bool,
-        dropout: float,
-        masking: PatchMasking | None,
     ) -> None:
         super().__init__()
-        self.length, self.channels = shape
-        self.scales = tuple(scales)
-        self.scaler = scaler
+        self.spec = part
+        self.channels = part.channels
         self.projections = nn.ModuleList(nn.ModuleList(each) for each in projections)
         width = position.table.shape[1]
-        self.class_token = nn.Parameter(normal(1, width)[0]) if class_token else None
+        self.class_token = nn.Parameter(normal(1, width)[0]) if part.class_token else None
         self.position = position
-        self.dropout = Dropout(dropout)
-        self.masking = masking
+        self.dropout = Dropout(part.dropout)
 
     def extra_repr(self) -> str:
-        return f"length={self.length}, channels={self.channels}, scaler={self.scaler!r}"
+        part = self.spec
+        return f"length={part.length}, channels={part.channels}, scaler={part.scaler!r}"
 
     def output_padding_mask(self, padding_mask: Tensor | None) -> Tensor | None:
         """What was not observed changes the statistics of a window; it is no padding."""
@@ -178,13 +140,19 @@ class SeriesPatches(FrontEnd):
 
     def scaling(self, values: Tensor, observed: Tensor | None = None) -> Scaling:
         """The statistics of windows, by which a forecast is scaled back."""
-        return instance_scaling(self.scaler, values, observed)
+        return instance_scaling(self.spec.scaler, values, observed)
 
     def patches(self, values: Tensor, observed: Tensor | None = None) -> list[Tensor]:
         """The normalised values of the patches of each scale: [B, C, N, P]."""
-        self._check(values)
+        shape = (self.spec.length, self.channels)
+        if values.shape[1:] != shape:
+            raise DataError(
+                f"the window has the shape {tuple(values.shape[1:])}, but this model needs "
+                f"{shape} (time steps, channels)",
+                "pass the last time steps, and the channels that the model was trained on",
+            )
         normalized = self.scaling(values, observed).apply(values).mT  # [B, C, L]
-        return [scale.unfold(normalized) for scale in self.scales]
+        return [_unfold(scale, normalized) for scale in self.spec.scales]
 
     def forward(
         self,
@@ -200,8 +168,8 @@ class SeriesPatches(FrontEnd):
         # Each scale has maps of its own: patches of other lengths are other numbers.
         for patches, maps in zip(self.patches(values, observed), self.projections, strict=True):
             if masked is not None:
-                assert self.masking is not None, "this model has no masking"
-                patches = patches.masked_fill(masked[..., None], self.masking.value)
+                assert self.spec.masking is not None, "this model has no masking"
+                patches = patches.masked_fill(masked[..., None], self.spec.masking.value)
             embedded.append(self._project(patches, maps))  # type: ignore[arg-type]
         # Channels become rows of the batch: no channel attends to another.
         x = torch.cat(embedded, dim=2).flatten(0, 1)  # [B·C, N, D]
@@ -215,14 +183,5 @@ class SeriesPatches(FrontEnd):
     def _project(self, patches: Tensor, maps: nn.ModuleList) -> Tensor:
         """[B, C, N, P] → [B, C, N, D]"""
         if len(maps) == 1:
-            embedded: Tensor = maps[0](patches)
-            return embedded
+            return maps[0](patches)
         return torch.stack([one(patches[:, i]) for i, one in enumerate(maps)], dim=1)
-
-    def _check(self, values: Tensor) -> None:
-        if values.shape[1:] != (self.length, self.channels):
-            raise DataError(
-                f"the window has the shape {tuple(values.shape[1:])}, but this model needs "
-                f"{(self.length, self.channels)} (time steps, channels)",
-                "pass the last time steps, and the channels that the model was trained on",
-            )

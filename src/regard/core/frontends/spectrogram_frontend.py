@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from torch import Tensor, nn
 
+from regard import spec
 from regard.core.context import Context
 from regard.core.dropout import Dropout
 from regard.core.feedforward import ACTIVATIONS
@@ -16,24 +17,17 @@ class Spectrogram(FrontEnd):
     second keeps every other position; then positions (Radford et al. 2023)."""
 
     def __init__(
-        self,
-        mels: int,
-        d_model: int,
-        position: InputPosition | None,
-        activation: str,
-        dropout: float,
+        self, part: spec.Spectrogram, d_model: int, position: InputPosition | None
     ) -> None:
         super().__init__()
-        self.first = nn.Conv1d(mels, d_model, kernel_size=3, padding=1)
+        self.first = nn.Conv1d(part.mels, d_model, kernel_size=3, padding=1)
         self.second = nn.Conv1d(d_model, d_model, kernel_size=3, padding=1, stride=2)
-        self.activation = ACTIVATIONS[activation]
+        self.activation = ACTIVATIONS[part.activation]
         self.position = position
-        self.dropout = Dropout(dropout)
+        self.dropout = Dropout(part.dropout)
 
     def output_padding_mask(self, padding_mask: Tensor | None) -> Tensor | None:
-        if padding_mask is None:
-            return None
-        return padding_mask[:, ::2]
+        return None if padding_mask is None else padding_mask[:, ::2]
 
     def forward(
         self, features: Tensor, padding_mask: Tensor | None = None, context: Context | None = None

@@ -6,6 +6,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
+from regard import spec
 from regard.core.context import Context
 from regard.core.dropout import Dropout
 from regard.core.feedforward import ACTIVATIONS
@@ -33,20 +34,12 @@ class Convolution(nn.Module):
     initialisation."""
 
     def __init__(
-        self,
-        inputs: int,
-        outputs: int,
-        *,
-        kernel: int,
-        stride: int,
-        bias: bool,
-        norm: LayerNorm | TimeNorm | None,
+        self, part: spec.Convolution, inputs: int, norm: LayerNorm | TimeNorm | None
     ) -> None:
         super().__init__()
-        self.kernel = kernel
-        self.stride = stride
-        self.weight = nn.Parameter(torch.empty(outputs, inputs, kernel))
-        self.bias = nn.Parameter(torch.zeros(outputs)) if bias else None
+        self.stride = part.stride
+        self.weight = nn.Parameter(torch.empty(part.channels, inputs, part.kernel))
+        self.bias = nn.Parameter(torch.zeros(part.channels)) if part.bias else None
         self.norm = norm
         if not self.weight.is_meta:
             nn.init.kaiming_normal_(self.weight)
@@ -65,10 +58,11 @@ class ConvPosition(nn.Module):
     """wav2vec 2.0's convolutional positions. The weight is kept as directions and their lengths,
     one for each position of the kernel (weight normalisation, Salimans and Kingma 2016)."""
 
-    def __init__(self, d_model: int, kernel: int, groups: int, activation: str) -> None:
+    def __init__(self, part: spec.ConvPosition, d_model: int, activation: str) -> None:
         super().__init__()
-        self.kernel = kernel
-        self.groups = groups
+        kernel = part.kernel
+        groups = part.groups
+        self.spec = part
         self.activation = ACTIVATIONS[activation]
         self.direction = nn.Parameter(torch.empty(d_model, d_model // groups, kernel))
         self.length = nn.Parameter(torch.empty(1, 1, kernel))
@@ -84,9 +78,8 @@ class ConvPosition(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         """The positional term [B, T, D] to add to x."""
         weight = self.direction * (self.length / self._norm())  # [D, D / groups, kernel]
-        near = functional.conv1d(
-            x.mT, weight, self.bias, padding=self.kernel // 2, groups=self.groups
-        )
+        padding = self.spec.kernel // 2
+        near = functional.conv1d(x.mT, weight, self.bias, padding=padding, groups=self.spec.groups)
         near = near[:, :, : x.shape[1]]  # an even kernel makes one position too many
         return self.activation(near).mT
 
@@ -97,27 +90,25 @@ class Waveform(FrontEnd):
 
     def __init__(
         self,
+        part: spec.Waveform,
         convolutions: list[Convolution],
         features: Norm | None,
         project: Linear,
-        position: ConvPosition,
-        *,
-        activation: str,
         norm: Norm | None,
-        dropout: tuple[float, float],
-        masked: bool,
     ) -> None:
         super().__init__()
+        d_model = len(project.weight)
+        position = ConvPosition(part.position, d_model, part.activation)
         self.convolutions = nn.ModuleList(convolutions)
-        self.strides = [(convolution.kernel, convolution.stride) for convolution in convolutions]
-        self.activation = ACTIVATIONS[activation]
+        self.strides = [(layer.kernel, layer.stride) for layer in part.convolutions]
+        self.activation = ACTIVATIONS[part.activation]
         self.features = features
         self.project = project
-        self.project_dropout = Dropout(dropout[0])
-        self.mask = nn.Parameter(normal(1, len(project.weight))[0]) if masked else None
+        self.project_dropout = Dropout(part.project_dropout)
+        self.mask = nn.Parameter(normal(1, d_model)[0]) if part.masked else None
         self.position = position
         self.norm = norm
-        self.dropout = Dropout(dropout[1])
+        self.dropout = Dropout(part.dropout)
 
     def output_lengths(self, lengths: Tensor) -> Tensor:
         """The number of positions after the convolutions; below 1 for too few samples."""

@@ -8,6 +8,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
+from regard import spec
 from regard.core.dropout import Dropout
 from regard.core.heads.head import Head, Reading
 from regard.core.linear import Linear
@@ -18,22 +19,14 @@ from regard.system.errors import SettingError
 GUMBEL_TEMPERATURE = 2.0  # where its annealing begins (Section 4.2)
 
 
-class Codebook(NamedTuple):
-    """The sizes of product quantization: G groups of V entries, `width` for all groups together."""
-
-    groups: int
-    entries: int
-    width: int
-
-
 class Quantizer(nn.Module):
     """Product quantization by Gumbel-softmax (Baevski et al. 2020, equation 1)."""
 
-    def __init__(self, inputs: int, codebook: Codebook) -> None:
+    def __init__(self, part: spec.ContrastiveHead, inputs: int) -> None:
         super().__init__()
-        self.groups = codebook.groups
-        rows = codebook.groups * codebook.entries
-        self.codes = nn.Parameter(torch.rand(rows, codebook.width // codebook.groups))
+        self.groups = part.groups
+        rows = part.groups * part.entries
+        self.codes = nn.Parameter(torch.rand(rows, part.code_width // part.groups))
         self.choose = Linear(inputs, rows)
         self.share: BatchShare | None = None  # where several processes compute a batch
 
@@ -85,25 +78,15 @@ class ContrastiveOutput(NamedTuple):
 class ContrastiveHead(Head):
     """Hidden states and quantized latents in one space, and the loss that tells them apart."""
 
-    def __init__(
-        self,
-        d_model: int,
-        latents: int,
-        codebook: Codebook,
-        width: int,
-        *,
-        temperature: float,
-        diversity: float,
-        dropout: float,
-    ) -> None:
+    def __init__(self, part: spec.ContrastiveHead, d_model: int, latents: int) -> None:
         super().__init__()
-        self.quantizer = Quantizer(latents, codebook)
-        self.project_states = Linear(d_model, width)
-        self.project_targets = Linear(codebook.width, width)
-        self.codes = codebook.groups * codebook.entries
-        self.temperature = temperature
-        self.diversity = diversity
-        self.dropout = Dropout(dropout)
+        self.quantizer = Quantizer(part, latents)
+        self.project_states = Linear(d_model, part.width)
+        self.project_targets = Linear(part.code_width, part.width)
+        self.codes = part.groups * part.entries
+        self.temperature = part.temperature
+        self.diversity = part.diversity
+        self.dropout = Dropout(part.dropout)
 
     def forward(
         self,
@@ -122,25 +105,19 @@ class ContrastiveHead(Head):
         masked = reading.more.get("masked")
         negatives = reading.inputs.get("sampled_negative_indices")
         both = self(hidden, reading.more["latents"], masked)
-        outputs = {
-            "projected_states": Output(both.states, reading.positions),
-            **asides(
-                projected_quantized_states=both.targets, codevector_perplexity=both.perplexity
-            ),
-        }
+        sides = {"projected_states": Output(both.states, reading.positions)} | asides(
+            projected_quantized_states=both.targets, codevector_perplexity=both.perplexity
+        )
         if negatives is None:
-            return outputs
+            return sides
         if masked is None:
             raise SettingError(
                 "sampled_negative_indices needs mask_time_indices", "pass mask_time_indices"
             )
         contrastive, diversity = self.losses(both, masked, negatives.long())
         loss = contrastive + self.diversity * diversity
-        return {
-            **asides(loss=loss),
-            **outputs,
-            **asides(contrastive_loss=contrastive, diversity_loss=diversity),
-        }
+        losses = asides(contrastive_loss=contrastive, diversity_loss=diversity)
+        return asides(loss=loss) | sides | losses
 
     def losses(
         self, output: ContrastiveOutput, masked: Tensor, negatives: Tensor

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor, nn
@@ -19,7 +19,9 @@ from regard.core.output import Output, OutputOptions, Outputs
 from regard.core.quantized_linear import PackedWeight
 from regard.system import disk
 
-_OF_INPUTS = ("classify", "next", "choice")  # the tasks with one label for each input
+if TYPE_CHECKING:
+    from regard import spec
+
 _EXCLUDED = 1e6  # what scores of excluded positions lose; transformers' number
 
 
@@ -42,8 +44,7 @@ class Reading:
         """The padding mask of hidden states: convolutions shorten sound."""
         if self.front is None:
             return self.padding_mask
-        mask: Tensor | None = self.front.output_padding_mask(self.padding_mask)
-        return mask
+        return self.front.output_padding_mask(self.padding_mask)
 
 
 class Head(nn.Module):
@@ -103,8 +104,7 @@ class LMHead(Head):
         return logits if self.cap is None else self.cap * torch.tanh(logits / self.cap)
 
     def prediction(self, hidden: Tensor, reading: Reading) -> Tensor:
-        logits: Tensor = self(hidden)
-        return logits
+        return self(hidden)
 
     def named_outputs(self, hidden: Tensor, reading: Reading) -> Outputs:
         name = "prediction_logits" if reading.pretrains else "logits"
@@ -131,48 +131,35 @@ class HeadTransform(nn.Module):
         return self.norm(self.activation(self.dense(x)))
 
 
-class PoolProjection(NamedTuple):
-    """The last linear map of a pool: its width, and whether it has a bias."""
-
-    width: int
-    bias: bool = False
-
-
 class Pool(Head):
-    """Pooling: [B, T, D] → [B, D], one position or the mean of the tokens, through a dense layer if
-    there is an activation.
+    """Pooling: [B, T, inputs] → [B, D], one position or the mean of the tokens, through a dense
+    layer if there is an activation.
 
     `end` is the token that marks the position of "end", the first such token, and of "last end";
     without one it is the highest token of the row. "attention" is pooled by the part that is given
-    as `which`. `input_width` is the width of what comes in,
-    where it is not D.
+    as `which`.
     """
 
     def __init__(
         self,
-        d_model: int,
+        part: spec.Pool,
         which: str | nn.Module,
-        activation: str | None,
-        dropout: float,
+        inputs: int,
+        d_model: int,
         *,
-        end: int | None = None,
-        norm: Norm | None = None,
-        projection: PoolProjection | None = None,
-        input_width: int | None = None,
+        end: int | None,
+        norm: Norm | None,
     ) -> None:
         super().__init__()
-        inputs = input_width or d_model
         self.which = which if isinstance(which, str) else "attention"
         self.attention = None if isinstance(which, str) else which
         self.end = end
         self.norm = norm
-        self.dropout = Dropout(dropout)
-        self.dense = Linear(inputs, d_model) if activation else None
-        self.activation = ACTIVATIONS[activation] if activation else None
-        pooled_width = d_model if activation else inputs
-        self.project = None
-        if projection is not None:
-            self.project = Linear(pooled_width, projection.width, bias=projection.bias)
+        self.dropout = Dropout(part.dropout)
+        self.dense = Linear(inputs, d_model) if part.activation else None
+        self.activation = ACTIVATIONS[part.activation] if part.activation else None
+        pooled_width = d_model if part.activation else inputs
+        self.project = Linear(pooled_width, part.width, bias=part.bias) if part.width else None
 
     def extra_repr(self) -> str:
         return f"which={self.which!r}"
@@ -200,8 +187,7 @@ class Pool(Head):
         if self.which == "last" and reading.options.pad is not None:
             # As transformers finds the last token of a text, whatever its mask.
             mask = reading.options.unpadded(reading.main)
-        vector: Tensor = self(hidden, mask, reading.main)
-        return vector
+        return self(hidden, mask, reading.main)
 
     def named_outputs(self, hidden: Tensor, reading: Reading) -> Outputs:
         embeds = "image_embeds" if reading.main.is_floating_point() else "text_embeds"
@@ -212,8 +198,7 @@ class Pool(Head):
         """One position of each row, or the mean of its tokens: [B, D]."""
         batch = torch.arange(x.shape[0], device=x.device)
         if self.attention is not None:
-            pooled: Tensor = self.attention(x, padding_mask)
-            return pooled
+            return self.attention(x, padding_mask)
         if self.which == "first":
             return x[:, 0]
         if self.which == "first_and_mean":
@@ -227,10 +212,8 @@ class Pool(Head):
             return x[batch, marks.argmax(dim=1)]
         if self.which == "last end":
             assert tokens is not None, "where the end is can only be seen in the tokens"
-            assert self.end is not None, "the last end token has an id"
-            positions = torch.arange(x.shape[1], device=x.device)
-            return x[batch, torch.where(tokens == self.end, positions, 0).amax(dim=1)]
-        if self.which == "last":
+            padding_mask = tokens.eq(self.end or 0)
+        if self.which in ("last", "last end"):
             positions = torch.arange(x.shape[1], device=x.device)
             last = positions[-1:]
             if padding_mask is not None:
@@ -264,7 +247,7 @@ class HeadFeedForward(nn.Module):
 class LabelHead(Head):
     """Abstract: logits of labels, of each position, or of one vector for the whole input."""
 
-    task = "classify"  # its outputs are named by it
+    task: str = "classify"  # its outputs are named by it
     separator: int | None = None  # the token after a question that cannot be the answer
     per_token = True  # it reads the hidden states of several positions itself
 
@@ -296,26 +279,21 @@ class ClassifierHead(LabelHead):
 
     def __init__(
         self,
-        d_model: int,
-        count: int,
-        *,
-        task: str,
-        hidden: str | None,
-        bias: bool,
-        dropout: float,
-        feedforward: HeadFeedForward | None = None,
-        separator: int | None = None,
+        part: spec.ClassifierHead,
+        inputs: int,
+        pool: Pool | None,
+        feedforward: HeadFeedForward | None,
     ) -> None:
         super().__init__()
-        self.task = task
-        self.per_token = task not in _OF_INPUTS
-        self.pool: Pool | None = None
+        self.task = part.task
+        self.per_token = part.each
         self.feedforward = feedforward
-        self.separator = separator
-        self.dense = Linear(d_model, d_model) if hidden else None
-        self.activation = ACTIVATIONS[hidden] if hidden else None
-        self.dropout = Dropout(dropout)
-        self.output = Linear(d_model, count, bias=bias)
+        self.separator = part.excludes.separator if part.excludes else None
+        self.dense = Linear(inputs, inputs) if part.hidden else None
+        self.activation = ACTIVATIONS[part.hidden] if part.hidden else None
+        self.dropout = Dropout(part.dropout)
+        self.output = Linear(inputs, part.count, bias=part.bias)
+        self.pool = pool
 
     def forward(self, x: Tensor) -> Tensor:
         if self.feedforward is not None:

@@ -8,7 +8,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from regard.core.frontends.patch_embedding import PatchShape, VisiblePatches
+from regard import spec
+from regard.core.frontends.patch_embedding import VisiblePatches
 from regard.core.heads.head import Head, Reading
 from regard.core.linear import Linear, normal
 from regard.core.output import Output, Outputs, asides
@@ -27,24 +28,18 @@ class PixelDecoder(Head):
     """
 
     def __init__(
-        self,
-        inputs: int,
-        width: int,
-        stack: Stack,
-        shape: PatchShape,
-        *,
-        extras: int,
-        normalized: bool,
+        self, part: spec.PixelDecoder, inputs: int, stack: Stack, patches: spec.Patches
     ) -> None:
         super().__init__()
+        width = part.d_model
+        self.spec = part
         self.project = Linear(inputs, width)
         self.mask_token = nn.Parameter(normal(1, width)[0])
-        self.position = FixedPosition.grid(width, shape.side, extras)
+        self.position = FixedPosition.grid(width, patches.side, patches.extras)
         self.stack = stack
-        self.output = Linear(width, shape.channels * shape.patch**2)
-        self.channels = shape.channels
-        self.extras = extras
-        self.normalized = normalized
+        self.output = Linear(width, patches.channels * patches.patch**2)
+        self.channels = patches.channels
+        self.extras = patches.extras
 
     def forward(self, hidden: Tensor, order: VisiblePatches) -> Tensor:
         """hidden [B, extras + K, D] of the visible patches → pixels of all of them [B, N, P]."""
@@ -62,7 +57,7 @@ class PixelDecoder(Head):
         """The targets of the loss: pixels [B, N, P] of unfolded patches, normalized or not."""
         # A patch is unfolded as channel, row, column.
         pixels = patches.unflatten(-1, (self.channels, -1)).mT.flatten(-2)
-        if not self.normalized:
+        if not self.spec.normalized:
             return pixels
         variance, mean = torch.var_mean(pixels, dim=-1, keepdim=True)
         return (pixels - mean) / (variance + _VARIANCE_EPS).sqrt()
@@ -89,13 +84,13 @@ class PixelShuffleHead(Head):
     A convolution of that size is a linear map of each position, so it is one here.
     """
 
-    def __init__(self, inputs: int, shape: PatchShape, stride: int, *, extras: int) -> None:
+    def __init__(self, part: spec.PixelShuffleHead, inputs: int, patches: spec.Patches) -> None:
         super().__init__()
-        self.output = Linear(inputs, shape.channels * stride**2)
-        self.stride = stride
-        self.size = shape.size
-        self.patch = shape.patch
-        self.extras = extras
+        self.output = Linear(inputs, patches.channels * part.stride**2)
+        self.stride = part.stride
+        self.size = patches.size
+        self.patch = patches.patch
+        self.extras = patches.extras
 
     def image(self, hidden: Tensor) -> Tensor:
         """hidden [B, extras + N, D], row by row → [B, channels, √N · stride, √N · stride]."""

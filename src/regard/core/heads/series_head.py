@@ -5,6 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor, distributions, nn
 
+from regard import spec
 from regard.core.dropout import Dropout
 from regard.core.frontends.series_patches import Scaling
 from regard.core.heads.head import Head, Reading
@@ -103,8 +104,7 @@ class SeriesHead(Head):
 
     def mean(self, hidden: Tensor, scaling: Scaling) -> Tensor:
         """Points: of a distribution its mean."""
-        predicted: Tensor = self(hidden, scaling)
-        return predicted
+        return self(hidden, scaling)
 
     def prediction(self, hidden: Tensor, reading: Reading) -> Tensor:
         return self.mean(hidden, _scaling(reading))
@@ -112,49 +112,40 @@ class SeriesHead(Head):
 
 def _scaling(reading: Reading) -> Scaling:
     """The statistics of the windows of a call, by which a forecast is scaled back."""
-    scaling: Scaling = reading.front.scaling(reading.main, reading.padding_mask)
-    return scaling
+    return reading.front.scaling(reading.main, reading.padding_mask)
+
+
+def _output(part: spec.Forecast, width: int, count: int) -> Linear | DistributionParameters:
+    """`count` numbers, or the parameters of as many distributions, of what is pooled."""
+    if isinstance(part, spec.Distribution):
+        return DistributionParameters(part.name, width, count)
+    return Linear(width, count * len(part.levels or (0.5,)))
 
 
 class ForecastHead(SeriesHead):
     """Forecasts of each channel from its own hidden states, on the scale of its window.
 
-    `width` is that of what is pooled. Points [B, H, C], quantiles [B, H, C, Q], or the parameters
+    Points [B, H, C], quantiles [B, H, C, Q], or the parameters
     of a distribution, [B, H, C] each and on the normalised scale.
     """
 
-    def __init__(
-        self,
-        width: int,
-        horizon: int,
-        channels: int,
-        *,
-        pool: str | None,
-        dropout: float,
-        quantiles: int | None = None,
-        kind: str | None = None,
-    ) -> None:
+    def __init__(self, part: spec.ForecastHead, d_model: int, windows: spec.SeriesPatches) -> None:
         super().__init__()
-        self.horizon = horizon
-        self.channels = channels
-        self.pool = pool
-        self.quantiles = quantiles
-        self.dropout = Dropout(dropout)
-        self.output: Linear | DistributionParameters
-        if kind is None:
-            self.output = Linear(width, horizon * (quantiles or 1))
-        else:
-            self.output = DistributionParameters(kind, width, horizon)
+        self.spec = part
+        self.channels = windows.channels
+        self.dropout = Dropout(part.dropout)
+        width = d_model if part.pool else d_model * windows.positions
+        self.output = _output(part.output, width, part.horizon)
 
     def forward(self, hidden: Tensor, scaling: Scaling) -> Tensor | tuple[Tensor, ...]:
-        output = self.output(self.dropout(_pooled(hidden, self.pool)))
+        output = self.output(self.dropout(_pooled(hidden, self.spec.pool)))
         if isinstance(output, tuple):
             return tuple(self._steps_first(one) for one in output)
-        if self.quantiles is None:
-            return scaling.invert(self._steps_first(output))
-        # A linear map has all levels of a step next to each other.
-        by_level = output.unflatten(1, (self.horizon, self.quantiles))  # [B·C, H, Q]
-        return scaling.invert(self._steps_first(by_level))
+        levels = self.spec.output.levels
+        if levels is not None:
+            # A linear map has all levels of a step next to each other: [B·C, H, Q]
+            output = output.unflatten(1, (self.spec.horizon, len(levels)))
+        return scaling.invert(self._steps_first(output))
 
     def named_outputs(self, hidden: Tensor, reading: Reading) -> Outputs:
         """What transformers gives of forecasts."""
@@ -183,19 +174,16 @@ class ForecastHead(SeriesHead):
 class PatchHead(SeriesHead):
     """The normalised values of each patch: [B·C, N, D] → [B, C, N, P]."""
 
-    def __init__(
-        self, d_model: int, length: int, channels: int, *, class_token: bool, dropout: float
-    ) -> None:
+    def __init__(self, part: spec.PatchHead, d_model: int, windows: spec.SeriesPatches) -> None:
         super().__init__()
-        self.channels = channels
-        self.class_token = class_token
-        self.dropout = Dropout(dropout)
-        self.output = Linear(d_model, length)
+        self.windows = windows
+        self.dropout = Dropout(part.dropout)
+        self.output = Linear(d_model, windows.scales[0].length)
 
     def forward(self, hidden: Tensor, scaling: Scaling) -> Tensor:
-        values = self.output(self.dropout(hidden)).unflatten(0, (-1, self.channels))
+        values = self.output(self.dropout(hidden)).unflatten(0, (-1, self.windows.channels))
         # The class token has no patch to reconstruct.
-        return values[:, :, 1:] if self.class_token else values
+        return values[:, :, 1:] if self.windows.class_token else values
 
     def named_outputs(self, hidden: Tensor, reading: Reading) -> Outputs:
         """The reconstruction, and its loss over masked patches; nothing where none are masked."""
@@ -213,45 +201,27 @@ class PatchHead(SeriesHead):
 class ChannelHead(SeriesHead):
     """Logits or numbers of a series, from the pooled vectors of all its channels: [B, count]."""
 
-    def __init__(
-        self,
-        d_model: int,
-        count: int,
-        channels: int,
-        *,
-        pool: str,
-        dropout: float,
-        kind: str | None = None,
-        bounds: tuple[float, float] | None = None,
-        task: str = "classify",
-    ) -> None:
+    def __init__(self, part: spec.ChannelHead, d_model: int, windows: spec.SeriesPatches) -> None:
         super().__init__()
-        self.task = task
-        self.channels = channels
-        self.pool = pool
-        self.bounds = bounds
-        self.dropout = Dropout(dropout)
+        self.spec = part
+        self.channels = windows.channels
+        self.dropout = Dropout(part.dropout)
         # The channels side by side: which one says something may matter.
-        width = channels * d_model
-        self.output: Linear | DistributionParameters
-        if kind is None:
-            self.output = Linear(width, count)
-        else:
-            self.output = DistributionParameters(kind, width, count)
+        self.output = _output(part.output, self.channels * d_model, part.count)
 
     def forward(self, hidden: Tensor, scaling: Scaling) -> Tensor | tuple[Tensor, ...]:
-        pooled = _pooled(hidden, self.pool).unflatten(0, (-1, self.channels))  # [B, C, D]
-        output: Tensor | tuple[Tensor, ...] = self.output(self.dropout(pooled.flatten(1)))
-        if self.bounds is None or isinstance(output, tuple):
+        pooled = _pooled(hidden, self.spec.pool).unflatten(0, (-1, self.channels))  # [B, C, D]
+        output = self.output(self.dropout(pooled.flatten(1)))
+        if self.spec.range is None or isinstance(output, tuple):
             return output
         # A sigmoid, so that no number outside of the range can be predicted.
-        least, most = self.bounds
+        least, most = self.spec.range
         return output.sigmoid() * (most - least) + least
 
     def named_outputs(self, hidden: Tensor, reading: Reading) -> Outputs:
         """Logits, or the numbers of a regression, under transformers' names."""
         predicted = self(hidden, _scaling(reading))
-        if self.task == "classify":
+        if self.spec.task == "classify":
             return {"prediction_logits": Output(predicted)}
         if isinstance(predicted, tuple):
             # Of a single target, transformers drops the dimension of targets.

@@ -88,7 +88,7 @@ class MaskedImages(ScoredObjective):
     def collate(self, split: str, rows: Rows, position: Position = (0, 0)) -> Batch:
         """With the `VisiblePatches` of a batch, sorted here: a step on the device sorts nothing."""
         batch = super().collate(split, rows, position)
-        noise = masking_noise(self.settings.seed, position[0], rows, self.patches.maskable)
+        noise = masking_noise(self.settings.seed, position[0], rows, self.patches.spec.maskable)
         order = self.patches.random_masking(noise)._asdict()
         return replace(batch, tensors=batch.tensors | order)
 
