@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import assert_never
 
 from regard import spec
-from regard.builder.norms import build_norm
+from regard.builder.norms import build_norm, optional_norm
 from regard.core import linear, norm, side
 from regard.core.frontends import (
     embedding,
@@ -31,7 +31,7 @@ def build_front_end(
             position = _input_position(part.position, d_model)
             return spectrogram_frontend.Spectrogram(part, d_model, position)
         case spec.Patches():
-            norm_part = build_norm(part.norm, d_model) if part.norm else None
+            norm_part = optional_norm(part.norm, d_model)
             return patch_embedding.Patches(part, d_model, _patch_position(part, d_model), norm_part)
         case spec.Waveform():
             return _waveform(part, d_model)
@@ -64,8 +64,8 @@ def _waveform(part: spec.Waveform, d_model: int) -> waveform_frontend.Waveform:
         channel_norm = _channel_norm(layer.norm, layer.channels)
         convolutions.append(waveform_frontend.Convolution(layer, channels, channel_norm))
         channels = layer.channels
-    features = None if part.features is None else build_norm(part.features, channels)
-    norm_part = None if part.norm is None else build_norm(part.norm, d_model)
+    features = optional_norm(part.features, channels)
+    norm_part = optional_norm(part.norm, d_model)
     project = linear.Linear(channels, d_model)
     return waveform_frontend.Waveform(part, convolutions, features, project, norm_part)
 
@@ -128,9 +128,7 @@ def build_embedding(part: spec.Tokens, table: embedding.Table, d_model: int) -> 
     segments = None
     if part.segments:
         segments = embedding.Table(part.segments, width)
-    norm_part = None
-    if part.norm is not None:
-        norm_part = build_norm(part.norm, total_width)
+    norm_part = optional_norm(part.norm, total_width)
     project = None
     # A width that is set explicitly has a projection, even where it equals d_model.
     if part.width or concatenated:

@@ -7,7 +7,7 @@ from functools import partial
 from typing import Any, assert_never
 
 from regard import spec
-from regard.builder.norms import build_norm
+from regard.builder.norms import build_norm, optional_norm
 from regard.builder.stacks import build_stack
 from regard.core import attention, feedforward, linear, projection
 from regard.core.frontends import embedding
@@ -84,7 +84,7 @@ def build_pool(part: spec.Pool, input_width: int, d_model: int) -> head.Pool:
             which = _attention_pool(part.which, input_width)
         case _:
             which = part.which
-    norm = None if part.norm is None else build_norm(part.norm, input_width)
+    norm = optional_norm(part.norm, input_width)
     return head.Pool(part, which, input_width, d_model, end=end, norm=norm)
 
 

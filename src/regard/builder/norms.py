@@ -25,6 +25,13 @@ def build_norm(part: spec.Norm, width: int) -> norm.LayerNorm | norm.RMSNorm:
             assert_never(part)
 
 
+def optional_norm(part: spec.Norm | None, width: int) -> norm.LayerNorm | norm.RMSNorm | None:
+    """The same, where there may be none."""
+    if part is None:
+        return None
+    return build_norm(part, width)
+
+
 def build_block_norm(part: spec.Norm, width: int) -> norm.Norm:
     """A norm of a block, or after the last one."""
     if isinstance(part, spec.BatchNorm):

@@ -8,7 +8,7 @@ from typing import TypeVar, assert_never
 from torch import Tensor
 
 from regard import spec
-from regard.builder.norms import build_norm
+from regard.builder.norms import optional_norm
 from regard.core.positions import position_terms, relative_position, rotary
 from regard.system.errors import ModelError
 
@@ -62,7 +62,7 @@ def build_stack_position(
         case spec.Disentangled(distance, buckets, terms, table_norm, dropout):
             both = ("c2p", "p2c") if terms == "both" else (terms,)
             d_model = sizes.d_model
-            normed = build_norm(table_norm, d_model) if table_norm else None
+            normed = optional_norm(table_norm, d_model)
             return relative_position.Disentangled(d_model, distance, buckets, both, normed, dropout)
         case _:
             return built_as(position_terms.StackPosition, part, sizes)

@@ -136,7 +136,9 @@ class Stack(Side):
         kind = x.device.type
         if x.dtype != torch.float32 or not torch.is_autocast_enabled(kind):
             return x
-        return x.to(torch.bfloat16) if torch.get_autocast_dtype(kind) == torch.bfloat16 else x
+        if torch.get_autocast_dtype(kind) != torch.bfloat16:
+            return x
+        return x.to(torch.bfloat16)
 
     def residual_stream(self, embedded: Tensor) -> Tensor:
         """The input of the first block, from the embeddings."""

@@ -11,25 +11,6 @@ You Need".
 
 from __future__ import annotations
 
-# get_type_hints evaluates the annotations of all kinds with the names of this module.
-from typing import Literal  # noqa: F401
-
-from regard.spec.validation import (  # noqa: F401
-    Count,
-    Depth,
-    Experts,
-    ExtraTokens,
-    Fraction,
-    GridSide,
-    HeadSize,
-    NonNegative,
-    Positive,
-    Rate,
-    Share,
-    Size,
-    WindowSide,
-)
-
 # isort: off
 # fmt: off
 from regard.spec.attention import (
@@ -101,16 +82,23 @@ from regard.spec.frontend import (
 )
 from regard.spec.inputs import Input, InputKind
 from regard.spec.model_spec import Head, ModelSpec, heads, knows_at_the_end, with_label_head
-from regard.spec.encoder_decoder import EncoderDecoder, SequenceToSequence, SeriesEncoderDecoder
-from regard.spec.encoder import DualEncoder, Encoder, RecurrentEncoder
-from regard.spec.decoder import Decoder, RecurrentDecoder
-from regard.spec.model import LinearForecaster, MemoryNetwork, Model
-from regard.spec.pixel_decoder import MaskedImageDecoder, PixelDecoder, PixelShuffleHead
-from regard.spec.masked_image_model import (
+from regard.spec.encoder import (
     SIMMIM_MASK_RATIO,
+    DualEncoder,
+    Encoder,
+    RecurrentEncoder,
     image_stride,
     masked_image_model,
 )
+from regard.spec.decoder import (
+    Decoder,
+    EncoderDecoder,
+    RecurrentDecoder,
+    SequenceToSequence,
+    SeriesEncoderDecoder,
+)
+from regard.spec.model import LinearForecaster, MemoryNetwork, Model
+from regard.spec.pixel_decoder import MaskedImageDecoder, PixelDecoder, PixelShuffleHead
 from regard.spec.mask import (
     LongerThan,
     BlockLocalMask,
@@ -129,7 +117,7 @@ from regard.spec.mask import (
     is_causal,
     counts_from_the_end,
 )
-from regard.spec.serialization import _KINDS, from_dict, own_kinds, to_dict
+from regard.spec.serialization import from_dict, own_kinds, to_dict
 from regard.spec.position import (
     Alibi,
     AxialPosition,
@@ -193,163 +181,3 @@ from regard.spec.stack import (
 )
 # fmt: on
 # isort: on
-
-__all__ = [
-    "SIMMIM_MASK_RATIO",
-    "Activation",
-    "AdditiveAttention",
-    "AdditiveScore",
-    "Alibi",
-    "And",
-    "Attention",
-    "AttentionPool",
-    "AttentionScore",
-    "AttentionSizes",
-    "AutoBuckets",
-    "AxialPosition",
-    "BahdanauAttention",
-    "BandedScaling",
-    "BatchNorm",
-    "Block",
-    "BlockLocalMask",
-    "BottleneckUnit",
-    "BuildsAttention",
-    "BuildsPosition",
-    "CausalMask",
-    "ChannelHead",
-    "ChannelPool",
-    "ChunkRing",
-    "ChunkedAttention",
-    "ClassifierHead",
-    "CompressiveMemory",
-    "ConcatenatedPosition",
-    "ContrastiveHead",
-    "ConvFeedForward",
-    "ConvLayer",
-    "ConvPosition",
-    "Convolution",
-    "Convolutional",
-    "Decoder",
-    "DilatedMask",
-    "Disentangled",
-    "DistilledHead",
-    "Distribution",
-    "DotScore",
-    "DualEncoder",
-    "EluFeatures",
-    "Encoder",
-    "EncoderDecoder",
-    "EndToken",
-    "FavorFeatures",
-    "FeedForward",
-    "FirstTokens",
-    "FixedPosition",
-    "Forecast",
-    "ForecastHead",
-    "ForecastMasking",
-    "FrontEnd",
-    "FullMask",
-    "GatedFeedForward",
-    "GatedUnit",
-    "GeneralScore",
-    "GlobalMask",
-    "GlobalTokens",
-    "Head",
-    "HeadFeedForward",
-    "HeadTask",
-    "HeadTransform",
-    "Input",
-    "InputKind",
-    "InputPosition",
-    "LMHead",
-    "LaggedValues",
-    "LayerNorm",
-    "LearnedPosition",
-    "LinearAttention",
-    "LinearForecaster",
-    "LinearScaling",
-    "Linformer",
-    "LongerThan",
-    "LshAttention",
-    "LuongAttention",
-    "MaskPattern",
-    "MaskedImageDecoder",
-    "MemoryNetwork",
-    "Mixer",
-    "MixtureOfExperts",
-    "Model",
-    "ModelSpec",
-    "NeighbourMask",
-    "NoResidual",
-    "NodeFeatures",
-    "Norm",
-    "Not",
-    "Or",
-    "Parallel",
-    "PatchHead",
-    "Patches",
-    "PixelDecoder",
-    "PixelShuffleHead",
-    "Plain",
-    "Points",
-    "Pool",
-    "PositionSizes",
-    "PositionWise",
-    "PostNorm",
-    "PreNorm",
-    "Quantiles",
-    "QuestionTokens",
-    "RMSNorm",
-    "RandomBlockMask",
-    "RandomMasking",
-    "Recurrent",
-    "RecurrentDecoder",
-    "RecurrentEncoder",
-    "RelativeKeys",
-    "RelativeSinusoids",
-    "RepeatedBlockBias",
-    "Residual",
-    "Reversible",
-    "Rope",
-    "RopeScaling",
-    "SandwichNorm",
-    "ScaledDotScore",
-    "Scheme",
-    "Segments",
-    "SequenceToSequence",
-    "SeriesEncoderDecoder",
-    "SeriesHead",
-    "SeriesPatches",
-    "Shared",
-    "ShortestPathBias",
-    "Sinusoidal",
-    "SoftmaxAttention",
-    "Spectrogram",
-    "Stack",
-    "StackPosition",
-    "Stages",
-    "StaticCategory",
-    "StridedMask",
-    "T5Bias",
-    "TimeNorm",
-    "TimeScale",
-    "Tokens",
-    "Universal",
-    "Waveform",
-    "WindowMask",
-    "YarnScaling",
-    "counts_from_the_end",
-    "from_dict",
-    "heads",
-    "image_stride",
-    "is_causal",
-    "knows_at_the_end",
-    "masked_image_model",
-    "own_kinds",
-    "to_dict",
-    "with_label_head",
-]  # fmt: skip
-
-# In errors and pickles a kind is `regard.spec.SoftmaxAttention`, whichever file defines it.
-for _kind in _KINDS.values():
-    _kind.__module__ = __name__

@@ -76,6 +76,8 @@ class Recurrent(Part):
     looks: BahdanauAttention | LuongAttention | None = None  # attention to the encoder, in decoders
     dropout: Rate = 0.0  # after each layer
 
+    kv_cache_size = 0  # the state has a fixed size
+
     def width(self, d_model: int) -> int:
         """The width of the output, as `Stack.width`."""
         return d_model
@@ -114,6 +116,8 @@ class Convolutional(Part):
     # same position (`aligned`, ByteNet). None in an encoder.
     sees: Literal["attention", "aligned"] | None = None
     dropout: Rate = 0.0
+
+    kv_cache_size = 0  # the states of convolutions have a fixed size
 
     def validate(self) -> None:
         if not self.unit.dilations:

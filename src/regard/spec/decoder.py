@@ -1,32 +1,57 @@
-"""Decoder-only language models: Transformers and recurrent networks."""
+"""Models with a decoder: language models, encoder–decoders, and those that forecast time series."""
 
 from __future__ import annotations
 
 import dataclasses
 from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import Self
+from dataclasses import dataclass, field
+from typing import Any, Literal, Self
 
-from regard.spec.attention import LshAttention
-from regard.spec.baselines import Recurrent
-from regard.spec.frontend import FrontEnd, LaggedValues, Tokens
-from regard.spec.head import LMHead
+from regard.spec.baselines import Convolutional, Recurrent
+from regard.spec.frontend import FrontEnd, LaggedValues, Spectrogram, Tokens
+from regard.spec.head import Distribution, LMHead, SeriesWindow
 from regard.spec.inputs import Input, arguments
 from regard.spec.model_spec import (
     Head,
     ModelSpec,
     check_decoder,
     check_no_cross,
+    check_recurrent_encoder,
     check_tied,
-    chunks_shift,
 )
 from regard.spec.stack import Segments, Stack
 from regard.spec.validation import Size
 from regard.system.errors import ModelError
 
+# ------------------------------------------------------------------ language models
+
+
+class _LanguageModel(ModelSpec):
+    """What language models have in common, whatever their decoder is made of."""
+
+    tokens: Tokens
+    stack: Stack | Recurrent
+
+    @property
+    def front_ends(self) -> dict[str, FrontEnd | LaggedValues]:
+        return {"decoder": self.tokens}
+
+    @property
+    def inputs(self) -> tuple[Input, ...]:
+        segments = " token_type_ids" * self.tokens.segment_tokens
+        return arguments(self.tokens.main_input_name, f"attention_mask{segments}")
+
+    @property
+    def vocab_size(self) -> int:
+        return self.tokens.vocabulary
+
+    @property
+    def kv_cache_size(self) -> int:
+        return self.stack.kv_cache_size
+
 
 @dataclass(frozen=True)
-class Decoder(ModelSpec):
+class Decoder(_LanguageModel):
     """Decoder-only Transformer (GPT): a causal language model, unless its heads say otherwise."""
 
     d_model: Size
@@ -38,13 +63,7 @@ class Decoder(ModelSpec):
     def validate(self) -> None:
         check_no_cross(self.stack)
         check_decoder(self.stack)
-        if self.head is not None:
-            check_tied(self.tied, self.stack, self.d_model)
-        if any(
-            isinstance(b.attention.mixer, LshAttention) and b.attention.mixer.ring is None
-            for b in self.stack.blocks
-        ):
-            raise chunks_shift()
+        check_tied(self.tied, self.stack, self.d_model, self.head)
         if isinstance(self.stack.scheme, Segments) and self.tokens.position is not None:
             raise ModelError(
                 "positions added at the input start again in each segment, so they do not "
@@ -54,36 +73,15 @@ class Decoder(ModelSpec):
             )
 
     @property
-    def embeddings(self) -> dict[str, Tokens]:
-        return {"tokens": self.tokens}
-
-    @property
-    def front_ends(self) -> dict[str, FrontEnd | LaggedValues]:
-        return {"decoder": self.tokens}
-
-    @property
-    def inputs(self) -> tuple[Input, ...]:
-        segments = " token_type_ids" if self.tokens.segment_tokens else ""
-        return arguments(self.tokens.main_input_name, f"attention_mask{segments}")
-
-    @property
-    def vocab_size(self) -> int:
-        return self.tokens.vocabulary
-
-    @property
     def stacks(self) -> dict[str, Stack]:
         return {"decoder": self.stack}
 
     def with_stacks(self, stacks: Mapping[str, Stack]) -> Self:
         return dataclasses.replace(self, stack=stacks["decoder"])
 
-    @property
-    def kv_cache_size(self) -> int:
-        return self.stack.kv_cache_size
-
 
 @dataclass(frozen=True)
-class RecurrentDecoder(ModelSpec):
+class RecurrentDecoder(_LanguageModel):
     """Recurrent language model, whose state may be carried over from segment to segment."""
 
     d_model: Size
@@ -98,22 +96,211 @@ class RecurrentDecoder(ModelSpec):
         if self.stack.looks is not None:
             raise ModelError("a language model has no encoder to attend to", "remove `looks`")
 
-    @property
-    def embeddings(self) -> dict[str, Tokens]:
-        return {"tokens": self.tokens}
+
+# ------------------------------------------------------------------ encoder–decoders
+
+
+class _TwoSided(ModelSpec):
+    """What encoder–decoders have in common, whatever their sides are made of."""
+
+    encoder: Any
+    decoder: Any
 
     @property
-    def front_ends(self) -> dict[str, FrontEnd | LaggedValues]:
-        return {"decoder": self.tokens}
-
-    @property
-    def inputs(self) -> tuple[Input, ...]:
-        return arguments(self.tokens.main_input_name, "attention_mask")
-
-    @property
-    def vocab_size(self) -> int:
-        return self.tokens.vocabulary
+    def is_encoder_decoder(self) -> bool:
+        return True
 
     @property
     def kv_cache_size(self) -> int:
-        return 0  # a state of a fixed size
+        return self.decoder.kv_cache_size
+
+    @property
+    def stacks(self) -> dict[str, Stack]:
+        sides = {"encoder": self.encoder, "decoder": self.decoder}
+        return {name: side for name, side in sides.items() if isinstance(side, Stack)}
+
+    def with_stacks(self, stacks: Mapping[str, Stack]) -> Self:
+        return dataclasses.replace(self, **stacks)  # type: ignore[type-var]
+
+
+class _Translator(_TwoSided):
+    """What encoder–decoders have in common that write tokens."""
+
+    source: Tokens | Spectrogram
+    target: Tokens
+
+    @property
+    def front_ends(self) -> dict[str, FrontEnd | LaggedValues]:
+        return {"encoder": self.source, "decoder": self.target}
+
+    @property
+    def inputs(self) -> tuple[Input, ...]:
+        writes = self.head is not None
+        return (
+            Input(self.source.main_input_name),
+            Input("attention_mask", required=False),
+            # Without a language-model head the decoder reads the source once more (BART's
+            # classifier), unless it is given something else, and there are no target tokens to
+            # score.
+            Input("decoder_input_ids", required=writes or isinstance(self.source, Spectrogram)),
+            *arguments("", "decoder_attention_mask" + " labels" * writes),
+        )
+
+    @property
+    def vocab_size(self) -> int:
+        return self.target.vocabulary
+
+    @property
+    def tokens(self) -> Tokens:
+        """The token embedding of a source of text."""
+        assert isinstance(self.source, Tokens)
+        return self.source
+
+
+@dataclass(frozen=True)
+class EncoderDecoder(_Translator):
+    """Encoder–decoder Transformer (Figure 1)."""
+
+    d_model: Size  # width of the residual stream
+    source: Tokens | Spectrogram
+    target: Tokens
+    encoder: Stack
+    decoder: Stack
+    heads: tuple[Head, ...] = (LMHead(),)
+    # Weight tying (Section 3.4): one matrix for both embeddings and the output, for the target
+    # embedding and the output, for both embeddings, or for none of them.
+    share: Literal["all", "target", "inputs", "none"] = "all"
+    # Cross-attention to the encoder's last layer, or to the layer of the same number, to which the
+    # final norm is applied as to the last.
+    looks: Literal["last", "matching"] = "last"
+
+    def validate(self) -> None:
+        if self.looks == "matching" and self.encoder.layers != self.decoder.layers:
+            raise ModelError(
+                "looks='matching' needs as many encoder as decoder layers, not "
+                f"{self.encoder.layers} and {self.decoder.layers}",
+                "set the same number of layers",
+            )
+        _check_sides(self)
+        # Speech has no vocabulary, and no embedding to share.
+        source_vocabulary = self.source.vocabulary if isinstance(self.source, Tokens) else 0
+        _check_vocabulary(self.share, source_vocabulary, self.target.vocabulary)
+        if any(isinstance(stack.scheme, Segments) for stack in (self.encoder, self.decoder)):
+            raise ModelError(
+                "a segment memory is for language models, which read a text segment by segment",
+                "use another scheme",
+            )
+
+    @property
+    def spectrogram(self) -> Spectrogram:
+        """The front end of a speech model."""
+        assert isinstance(self.source, Spectrogram)
+        return self.source
+
+
+@dataclass(frozen=True)
+class SequenceToSequence(_Translator):
+    """Sequence-to-sequence model with a recurrent or convolutional encoder and decoder."""
+
+    d_model: Size
+    source: Tokens
+    target: Tokens
+    encoder: Recurrent | Convolutional
+    decoder: Recurrent | Convolutional
+    heads: tuple[Head, ...] = (LMHead(),)
+    share: Literal["all", "target", "inputs", "none"] = "all"  # as in EncoderDecoder
+
+    def validate(self) -> None:
+        _check_vocabulary(self.share, self.source.vocabulary, self.target.vocabulary)
+        encoder = self.encoder
+        decoder = self.decoder
+        if isinstance(encoder, Recurrent):
+            check_recurrent_encoder(encoder, self.d_model)
+        if isinstance(decoder, Recurrent) and decoder.bidirectional:
+            raise ModelError("a decoder cannot be bidirectional", "set bidirectional=False")
+        if isinstance(encoder, Convolutional) and encoder.sees is not None:
+            raise ModelError(
+                "an encoder has no other sequence to attend to", "remove `sees` from the encoder"
+            )
+        if isinstance(encoder, Convolutional) and encoder.unit.kernel % 2 == 0:
+            raise ModelError(
+                (f"the kernel of an encoder's convolution must be odd, not {encoder.unit.kernel}"),
+                "set an odd kernel size",
+            )
+        if isinstance(decoder, Convolutional) and decoder.sees is None:
+            raise ModelError(
+                "a convolutional decoder must attend to the encoder",
+                "set sees='attention' or sees='aligned'",
+            )
+        if isinstance(encoder, Convolutional) != isinstance(decoder, Convolutional):
+            raise ModelError(
+                "a recurrent and a convolutional side cannot be combined",
+                "use the same kind for encoder and decoder",
+            )
+
+
+@dataclass(frozen=True)
+class SeriesEncoderDecoder(_TwoSided):
+    """Encoder–decoder of time series: each step is forecast from those before it.
+
+    The decoder reads the lagged values of the steps to come, in training those of the data, in
+    forecasting its own. Its hidden states become a distribution for each step.
+    """
+
+    d_model: Size
+    input: LaggedValues
+    encoder: Stack
+    decoder: Stack
+    horizon: Size  # steps that are forecast
+    output: Distribution | None = field(default_factory=Distribution)  # None: without a head
+
+    def validate(self) -> None:
+        _check_sides(self)
+
+    @property
+    def front_ends(self) -> dict[str, FrontEnd | LaggedValues]:
+        return {"encoder": self.input}
+
+    @property
+    def inputs(self) -> tuple[Input, ...]:
+        part = self.input
+        return (
+            Input(part.main_input_name),
+            Input("past_time_features", required=part.covariates > 0),
+            Input("past_observed_mask", required=False),
+            Input("static_categorical_features", required=bool(part.categories)),
+            Input("static_real_features", required=part.static_features > 0),
+            *arguments("", "future_values future_time_features future_observed_mask"),
+            Input("decoder_attention_mask", required=False),
+        )
+
+    @property
+    def series_window(self) -> SeriesWindow:
+        part = self.input
+        # What comes before is read as lagged values only.
+        spans = tuple((step, step + 1) for step in range(part.past - part.length, part.past))
+        return SeriesWindow(part.past, part.channels, self.horizon, self.output, spans)
+
+
+def _check_sides(model: EncoderDecoder | SeriesEncoderDecoder) -> None:
+    """A decoder reads an encoder of the same width, and neither reads anything else."""
+    check_no_cross(model.encoder)
+    check_decoder(model.decoder, chunks=False)
+    if any(block.cross is None for block in model.decoder.blocks):
+        raise ModelError(
+            "the decoder of an encoder–decoder has no cross-attention", "set `cross` of its blocks"
+        )
+    if any(stack.width(model.d_model) != model.d_model for stack in model.stacks.values()):
+        raise ModelError(
+            "the outputs of the encoder and the decoder must have d_model dimensions",
+            "set Reversible(gives='mean')",
+        )
+
+
+def _check_vocabulary(share: str, source: int, target: int) -> None:
+    if share in ("all", "inputs") and source != target:
+        raise ModelError(
+            f"share={share!r} needs one vocabulary, but source has {source} tokens and "
+            f"target {target}",
+            "train a joint tokenizer, or set share='target'",
+        )

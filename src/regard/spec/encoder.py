@@ -36,10 +36,11 @@ from regard.spec.model_spec import (
     check_no_cross,
     check_recurrent_encoder,
     check_tied,
+    heads,
 )
 from regard.spec.pixel_decoder import MaskedImageDecoder, PixelDecoder, PixelShuffleHead
 from regard.spec.position import ShortestPathBias
-from regard.spec.stack import Stack
+from regard.spec.stack import Stack, Stages
 from regard.spec.validation import Size
 from regard.system.errors import ModelError
 
@@ -70,12 +71,7 @@ class Encoder(ModelSpec):
                 "PixelShuffleHead needs a mask token, and PixelDecoder works without one",
                 "set mask_token=True for PixelShuffleHead, mask_token=False for PixelDecoder",
             )
-        if self.head is not None and self.head.transform is None:
-            check_tied(self.tied, self.stack, self.d_model)
-
-    @property
-    def embeddings(self) -> dict[str, Tokens]:
-        return {"input": self.input} if isinstance(self.input, Tokens) else {}
+        check_tied(self.tied, self.stack, self.d_model, self.head)
 
     @property
     def front_ends(self) -> dict[str, FrontEnd | LaggedValues]:
@@ -105,21 +101,12 @@ class Encoder(ModelSpec):
                     *arguments(name, "attention_mask"),
                     Input("edges"),
                     Input("eigenvectors", required=laplacian > 0),
-                    Input(
-                        "distances",
-                        required=paths,
-                    ),
+                    Input("distances", required=paths),
                 )
             case Waveform() if self.contrastive is not None:
                 return arguments(name, "attention_mask mask_time_indices sampled_negative_indices")
             case Waveform():
                 return arguments(name, "attention_mask")
-
-    @property
-    def vocab_size(self) -> int | None:
-        if isinstance(self.input, Tokens):
-            return self.input.vocabulary
-        return None
 
     @property
     def stacks(self) -> dict[str, Stack]:
@@ -254,20 +241,12 @@ class RecurrentEncoder(ModelSpec):
         check_recurrent_encoder(self.stack, self.d_model)
 
     @property
-    def embeddings(self) -> dict[str, Tokens]:
-        return {"input": self.input}
-
-    @property
     def front_ends(self) -> dict[str, FrontEnd | LaggedValues]:
         return {"encoder": self.input}
 
     @property
     def inputs(self) -> tuple[Input, ...]:
         return arguments(self.input.main_input_name, "attention_mask token_type_ids")
-
-    @property
-    def vocab_size(self) -> int:
-        return self.input.vocabulary
 
     @property
     def tokens(self) -> Tokens:
@@ -329,3 +308,47 @@ class DualEncoder(ModelSpec):
         text = dataclasses.replace(self.text, stack=stacks["text.encoder"])
         image = dataclasses.replace(self.image, stack=stacks["image.encoder"])
         return dataclasses.replace(self, text=text, image=image)
+
+
+# ------------------------------------------------------------------ masked image modelling
+
+SIMMIM_MASK_RATIO = 0.6  # Xie et al. 2022, Section 4.1
+
+
+def masked_image_model(
+    encoder: Encoder, stride: int | None = None, share: float = SIMMIM_MASK_RATIO
+) -> Encoder:
+    """An encoder of images with mask tokens for hidden patches, and a decoder of one layer.
+
+    `stride` is the side of what one position reconstructs, in pixels; None: so that all positions
+    give the image. What one position reconstructs is hidden as a whole.
+    """
+    if not isinstance(encoder.input, Patches):
+        raise ModelError(
+            "masked image modelling needs an encoder of images",
+            "use an Encoder with input=Patches(…)",
+        )
+    patches = encoder.input
+    stride = stride or image_stride(encoder)
+    if stride is None:
+        raise ModelError(
+            f"the image size {patches.size} is not divisible by the patch size {patches.patch}, "
+            "or by the grid of the last stage",
+            "change --image-size or --patch, or use fewer stages",
+        )
+    unit = 1 if stride % patches.patch else stride // patches.patch
+    masked = dataclasses.replace(patches, mask_token=True, masked_share=share, mask_unit=unit)
+    # Pooling by a mean (Swin) has no weights; a class token's is of no use without its head.
+    has_mean = encoder.pool is not None and encoder.pool.which == "mean"
+    parts = heads(encoder.pool if has_mean else None, PixelShuffleHead(stride))
+    return dataclasses.replace(encoder, input=masked, heads=parts)
+
+
+def image_stride(encoder: Encoder) -> int | None:
+    """Pixels along an image for each position of the last layer; None if they do not divide it."""
+    patches = encoder.patches
+    scheme = encoder.stack.scheme
+    side = scheme.sides[-1] if isinstance(scheme, Stages) else patches.side
+    if patches.size % side or patches.size % patches.patch:
+        return None
+    return patches.size // side

@@ -12,10 +12,24 @@ from regard.spec.validation import Count, ExtraTokens, NonNegative, Part, Rate, 
 from regard.system.errors import ModelError
 
 
+class _Sequence(Part):
+    """What has positions added."""
+
+    position: InputPosition | None
+
+    @property
+    def max_length(self) -> int | None:
+        """The longest sequence that there are positions for; None where any length has them."""
+        if self.position is None:
+            return None
+        return self.position.max_length
+
+
 @dataclass(frozen=True)
-class Tokens(Part):
+class Tokens(_Sequence):
     """Token embeddings (Sections 3.4, 3.5, 5.4), plus positions and segments, norm and dropout."""
 
+    main_input_name = "input_ids"  # the argument of a model's call, as transformers names it
     vocabulary: Size  # number of token ids
     position: InputPosition | None = field(default_factory=Sinusoidal)
     scale: bool = True  # multiply by √d_model (Section 3.4)
@@ -26,42 +40,19 @@ class Tokens(Part):
     # E of ALBERT and ELECTRA, mapped to d_model at the end; None: d_model.
     width: Size | None = None
 
-    @property
-    def main_input_name(self) -> str:
-        """The argument of a model's call that holds the input, as transformers names it."""
-        return "input_ids"
-
-    @property
-    def max_length(self) -> int | None:
-        """The longest sequence that there are positions for; None where any length has them."""
-        if self.position is None:
-            return None
-        return self.position.max_length
-
 
 @dataclass(frozen=True)
-class Spectrogram(Part):
+class Spectrogram(_Sequence):
     """Log-mel spectrogram front end (Whisper): two convolutions, then positions and dropout.
 
     Both convolutions span three frames; the second has stride 2, which halves the length.
     """
 
+    main_input_name = "input_features"  # frames [B, mels, N]
     mels: Size  # mel bands of a frame
     position: InputPosition | None
     activation: Activation = "gelu"
     dropout: Rate = 0.0
-
-    @property
-    def main_input_name(self) -> str:
-        """The argument for frames [B, mels, N]."""
-        return "input_features"
-
-    @property
-    def max_length(self) -> int | None:
-        """The longest sequence that there are positions for; None where any length has them."""
-        if self.position is None:
-            return None
-        return self.position.max_length
 
 
 @dataclass(frozen=True)
@@ -71,6 +62,7 @@ class Patches(Part):
     Each patch is mapped linearly to a vector. Positions, norm and dropout follow.
     """
 
+    main_input_name = "pixel_values"  # images [B, channels, size, size]
     size: Size  # side of the image in pixels
     patch: Size  # side of a patch in pixels
     channels: Size = 3
@@ -121,11 +113,6 @@ class Patches(Part):
         """How many squares of an image are hidden or not: patches, or units of several."""
         return (-(-self.side // self.mask_unit)) ** 2
 
-    @property
-    def main_input_name(self) -> str:
-        """The argument for images [B, channels, size, size]."""
-        return "pixel_values"
-
 
 @dataclass(frozen=True)
 class TimeNorm(Part):
@@ -163,6 +150,7 @@ class Waveform(Part):
     A norm and a linear map to d_model follow the convolutions; then positions, norm and dropout.
     """
 
+    main_input_name = "input_values"  # samples [B, N]
     convolutions: tuple[Convolution, ...]
     position: ConvPosition = field(default_factory=ConvPosition)
     activation: Activation = "gelu"  # after each convolution
@@ -186,11 +174,6 @@ class Waveform(Part):
         for convolution in self.convolutions:
             samples = (samples - convolution.kernel) // convolution.stride + 1
         return samples
-
-    @property
-    def main_input_name(self) -> str:
-        """The argument for samples [B, N]."""
-        return "input_values"
 
 
 @dataclass(frozen=True)
@@ -229,6 +212,7 @@ class SeriesPatches(Part):
     scales, the patches of all of them are one sequence.
     """
 
+    main_input_name = "past_values"  # windows [B, length, channels]
     length: Size  # of the window, in time steps: the look-back
     channels: Size
     scales: tuple[TimeScale, ...]
@@ -273,11 +257,6 @@ class SeriesPatches(Part):
                 spans.append((begin, begin + scale.length))
         return tuple(spans)
 
-    @property
-    def main_input_name(self) -> str:
-        """The argument for windows [B, length, channels]."""
-        return "past_values"
-
 
 @dataclass(frozen=True)
 class StaticCategory(Part):
@@ -297,6 +276,7 @@ class LaggedValues(Part):
     and dropout follow, on each side by weights of its own.
     """
 
+    main_input_name = "past_values"  # windows [B, past, channels]
     length: Size  # steps that the encoder reads: the context
     channels: Size
     lags: tuple[Size, ...] = (1, 2, 3, 4, 5, 6, 7)  # in time steps
@@ -334,11 +314,6 @@ class LaggedValues(Part):
         static = embedded + self.static_features + 2 * self.channels
         return len(self.lags) * self.channels + static + self.covariates
 
-    @property
-    def main_input_name(self) -> str:
-        """The argument for windows [B, past, channels]."""
-        return "past_values"
-
 
 @dataclass(frozen=True)
 class NodeFeatures(Part):
@@ -349,17 +324,13 @@ class NodeFeatures(Part):
     each training step.
     """
 
+    main_input_name = "node_features"  # features [B, nodes, features]
     features: Size  # numbers of a node
     normalized: bool = True  # each node's features are divided by their sum of absolute values
     input_dropout: Rate = 0.0  # on the features
     dropout: Rate = 0.0  # on the embedding
     degrees: Count = 0  # rows of the embedding of degrees; 0 for none
     laplacian: Count = 0  # eigenvectors; 0 for none
-
-    @property
-    def main_input_name(self) -> str:
-        """The argument for features [B, nodes, features]."""
-        return "node_features"
 
 
 FrontEnd = Tokens | Spectrogram | Patches | Waveform | SeriesPatches | NodeFeatures

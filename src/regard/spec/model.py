@@ -4,9 +4,14 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from regard.spec.decoder import Decoder, RecurrentDecoder
+from regard.spec.decoder import (
+    Decoder,
+    EncoderDecoder,
+    RecurrentDecoder,
+    SequenceToSequence,
+    SeriesEncoderDecoder,
+)
 from regard.spec.encoder import DualEncoder, Encoder, RecurrentEncoder
-from regard.spec.encoder_decoder import EncoderDecoder, SequenceToSequence, SeriesEncoderDecoder
 from regard.spec.head import Points, Quantiles, SeriesWindow
 from regard.spec.inputs import Input, arguments
 from regard.spec.model_spec import ModelSpec

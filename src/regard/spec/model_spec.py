@@ -7,6 +7,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from typing import Any, Self, TypeVar
 
+from regard.spec.attention import ChunkedAttention, LshAttention
 from regard.spec.baselines import Recurrent
 from regard.spec.frontend import FrontEnd, LaggedValues, Tokens
 from regard.spec.head import (
@@ -67,7 +68,8 @@ class ModelSpec(Part, ABC):
     @property
     def vocab_size(self) -> int | None:
         """The number of token ids that the model writes, or reads if it writes none."""
-        return None
+        sizes = [tokens.vocabulary for tokens in self.embeddings.values()]
+        return next(reversed(sizes), None)
 
     def part(self, *kinds: type[Head]) -> Any:
         """The head of one of these kinds, if there is one."""
@@ -107,7 +109,9 @@ class ModelSpec(Part, ABC):
     @property
     def embeddings(self) -> dict[str, Tokens]:
         """The token embeddings, under the names of their fields."""
-        return {}
+        names = [field.name for field in dataclasses.fields(self)]  # type: ignore[arg-type]
+        parts = {name: getattr(self, name) for name in names}
+        return {name: part for name, part in parts.items() if isinstance(part, Tokens)}
 
     @property
     def front_ends(self) -> dict[str, FrontEnd | LaggedValues]:
@@ -183,8 +187,9 @@ def check_no_cross(stack: Stack) -> None:
         )
 
 
-def check_decoder(stack: Stack) -> None:
-    """Autoregressive decoding: the mask is causal, and the same for every length of the text."""
+def check_decoder(stack: Stack, *, chunks: bool = True) -> None:
+    """Autoregressive decoding: the mask is causal, and the same for every length of the text.
+    Chunks on a ring, which shift as it grows, are possible where all of it is computed anew."""
     patterns = {block.pattern for block in stack.blocks}
     if not all(map(is_causal, patterns)):
         raise ModelError(
@@ -196,20 +201,19 @@ def check_decoder(stack: Stack) -> None:
             "the mask of a decoder must not depend on the length of the text",
             "use GlobalMask(last=0) and RandomBlockMask(of='before')",
         )
+    mixers = [block.attention.mixer for block in stack.blocks]
+    chunked = [mixer for mixer in mixers if isinstance(mixer, ChunkedAttention | LshAttention)]
+    if any(mixer.ring is None or not chunks for mixer in chunked):
+        raise ModelError(
+            "LSH attention cannot be cached in a decoder: the chunks change as the text grows",
+            "use LshAttention in an Encoder (whose pattern may be causal), "
+            "and another mixer in decoders",
+        )
 
 
-def chunks_shift() -> ModelError:
-    """The error of a decoder whose attention sorts the text into chunks anew as it grows."""
-    return ModelError(
-        "LSH attention cannot be cached in a decoder: the chunks change as the text grows",
-        "use LshAttention in an Encoder (whose pattern may be causal), "
-        "and another mixer in decoders",
-    )
-
-
-def check_tied(tied: bool, stack: Stack, d_model: int) -> None:
+def check_tied(tied: bool, stack: Stack, d_model: int, head: LMHead | None) -> None:
     """An output matrix that is the embedding's has the width of what the stack puts out."""
-    if tied and stack.width(d_model) != d_model:
+    if tied and head and not head.transform and stack.width(d_model) != d_model:
         raise ModelError(
             "weight tying needs hidden states of width d_model, but the stack returns both streams",
             "set tied=False",

@@ -13,8 +13,17 @@ from regard.system.errors import ModelError
 # ------------------------------------------------------------------ added at the input
 
 
+class _AddedPosition(Part):
+    """A position that is added at the input."""
+
+    @property
+    def max_length(self) -> int | None:
+        """The longest sequence that there are positions for; sinusoids have none."""
+        return getattr(self, "length", None)
+
+
 @dataclass(frozen=True)
-class Sinusoidal(Part):
+class Sinusoidal(_AddedPosition):
     """Sinusoidal positional encoding (Section 3.5): sines and cosines of geometric wavelengths."""
 
     # `halves` puts all sines before all cosines (the authors' code, and Marian); `interleaved`
@@ -22,14 +31,9 @@ class Sinusoidal(Part):
     order: Literal["halves", "interleaved"] = "halves"
     base: Positive = 10_000.0  # the longest wavelength is 2π · base
 
-    @property
-    def max_length(self) -> None:
-        """Sinusoids have no longest sequence."""
-        return None
-
 
 @dataclass(frozen=True)
-class LearnedPosition(Part):
+class LearnedPosition(_AddedPosition):
     """Learned positional embeddings (Table 3, row E): one trained vector for each position."""
 
     length: Size = 512  # the longest sequence
@@ -38,14 +42,9 @@ class LearnedPosition(Part):
     # the unused rows.
     padding: Count | None = None
 
-    @property
-    def max_length(self) -> int:
-        """The longest sequence that the table has rows for."""
-        return self.length
-
 
 @dataclass(frozen=True)
-class FixedPosition(Part):
+class FixedPosition(_AddedPosition):
     """Fixed positional embeddings: a table of vectors that is saved but not trained.
 
     They are initialized as sinusoids, but a checkpoint's values win: Whisper's were rounded to
@@ -54,14 +53,9 @@ class FixedPosition(Part):
 
     length: Size  # the longest sequence
 
-    @property
-    def max_length(self) -> int:
-        """The longest sequence that the table has rows for."""
-        return self.length
-
 
 @dataclass(frozen=True)
-class ConcatenatedPosition(Part):
+class ConcatenatedPosition(_AddedPosition):
     """Concatenated positional encoding: sinusoids appended to the token embedding.
 
     A linear map takes the longer vectors to d_model.
@@ -71,14 +65,9 @@ class ConcatenatedPosition(Part):
     order: Literal["halves", "interleaved"] = "halves"
     base: Positive = 10_000.0
 
-    @property
-    def max_length(self) -> None:
-        """Sinusoids have no longest sequence."""
-        return None
-
 
 @dataclass(frozen=True)
-class AxialPosition(Part):
+class AxialPosition(_AddedPosition):
     """Axial positional embeddings (Kitaev et al. 2020, Reformer): one table per axis of a grid.
 
     Positions fill the grid row by row. The vector of a position is the concatenation of the
@@ -102,12 +91,8 @@ class AxialPosition(Part):
 
     @property
     def length(self) -> int:
-        return min(self.most, math.prod(self.shape))
-
-    @property
-    def max_length(self) -> int:
         """The longest sequence: the grid may be larger."""
-        return self.length
+        return min(self.most, math.prod(self.shape))
 
 
 InputPosition = Sinusoidal | LearnedPosition | FixedPosition | ConcatenatedPosition | AxialPosition

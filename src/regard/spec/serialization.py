@@ -5,46 +5,21 @@ from __future__ import annotations
 import dataclasses
 import itertools
 import reprlib
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
-from regard.spec import (
-    attention,
-    baselines,
-    feedforward,
-    frontend,
-    global_tokens,
-    head,
-    mask,
-    model,
-    pixel_decoder,
-    position,
-    residual,
-    stack,
-)
-from regard.spec.validation import Depth, check_field, describe, type_hints
+from regard.spec.validation import Depth, Part, check_field, describe, type_hints
 from regard.system.errors import ModelError, did_you_mean
 
-# The `kind` written to JSON → its class: all dataclasses of the other files.
-_KINDS: dict[str, type] = {
-    name: kind
-    for file in (
-        position,
-        residual,
-        feedforward,
-        attention,
-        mask,
-        stack,
-        frontend,
-        global_tokens,
-        head,
-        baselines,
-        pixel_decoder,
-        model,
-    )
-    for name, kind in vars(file).items()
-    if isinstance(kind, type) and dataclasses.is_dataclass(kind)
-}
+
+def _subclasses(kind: type) -> Iterator[type]:
+    subclasses: list[type] = kind.__subclasses__()
+    for subclass in subclasses:
+        yield from (subclass, *_subclasses(subclass))
+
+
+# The `kind` written to JSON → its class: all parts, which the package imports before this file.
+_KINDS = {kind.__name__: kind for kind in _subclasses(Part) if dataclasses.is_dataclass(kind)}
 
 
 def to_dict(part: Any) -> Any:

@@ -27,7 +27,9 @@ class Spectrogram(FrontEnd):
         self.dropout = Dropout(part.dropout)
 
     def output_padding_mask(self, padding_mask: Tensor | None) -> Tensor | None:
-        return None if padding_mask is None else padding_mask[:, ::2]
+        if padding_mask is None:
+            return None
+        return padding_mask[:, ::2]
 
     def forward(
         self, features: Tensor, padding_mask: Tensor | None = None, context: Context | None = None

@@ -163,7 +163,7 @@ class GlobalProjection(nn.Module):
         rows = index[:, None, :, None].expand(-1, q.shape[1], -1, -1)  # [B, H, count, 1]
         global_q = q.gather(2, rows.expand(-1, -1, -1, q.shape[-1]))  # [B, H, count, K]
         weights = attention_weights(global_q, k, allowed, self.mixer.scale)  # [B, H, count, S]
-        dropout = self.mixer.dropout if self.training else 0.0
+        dropout = self.mixer.dropout * self.training
         found = functional.dropout(weights, dropout) @ per_query_head(v, q.shape[1])
         rows = rows.expand_as(found)  # [B, H, count, E]
         # Rows that only fill up to `count` keep what local attention found.

@@ -79,7 +79,7 @@ class Linformer(Mixer):
             q,
             k,
             v,
-            dropout_p=self.dropout if self.training else 0.0,
+            dropout_p=self.dropout * self.training,
             scale=self.scale,
             enable_gqa=q.shape[1] != k.shape[1],
         )

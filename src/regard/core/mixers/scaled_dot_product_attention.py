@@ -308,7 +308,7 @@ class SoftmaxAttention(Mixer):
         cache: Cache | None = None,
     ) -> Tensor:
         """[B, H, T, E]"""
-        dropout = self.dropout if self.training else 0.0
+        dropout = self.dropout * self.training
         if not self.is_plain:
             weights = self._weights(q, k, mask.allowed, _bias_tensor(mask, bias), self.sinks)
             if dropout > 0:

@@ -46,4 +46,6 @@ class ConvStack(Stack):
         self, number: int, x: Tensor, inputs: LayerInputs, context: LayerContext
     ) -> Tensor:
         out = super().apply_block(number, x, inputs, context)
-        return out if number > 0 else self.conv_layer(x, out, inputs.mask)
+        if number > 0:
+            return out
+        return self.conv_layer(x, out, inputs.mask)

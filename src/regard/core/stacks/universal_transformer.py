@@ -39,7 +39,9 @@ class Universal(nn.Module):
         return x + signal.to(x.dtype)
 
     def begin(self) -> Halting | None:
-        return None if self.halt is None else Halting(self.halt, self.spec)
+        if self.halt is None:
+            return None
+        return Halting(self.halt, self.spec)
 
 
 class Halting:
