@@ -202,9 +202,9 @@ def test_a_stack_leaves_padding_out_of_batch_statistics() -> None:
 
 def test_kernels_of_1_are_the_feed_forward_network() -> None:
     torch.manual_seed(5)
-    usual = FeedForward(12, 20, "relu", 0.0, True)
+    usual = FeedForward(spec.FeedForward(20), 12)
     torch.manual_seed(5)
-    convolutions = ConvFeedForward(12, 20, (1, 1), "relu", 0.0, bias=True, causal=False)
+    convolutions = ConvFeedForward(spec.ConvFeedForward(20), 12, causal=False)
     # The same seed draws the same weights.
     torch.testing.assert_close(convolutions.inner.weight[:, :, 0], usual.inner.weight)
     torch.testing.assert_close(convolutions.outer.weight[:, :, 0], usual.outer.weight)
@@ -213,7 +213,7 @@ def test_kernels_of_1_are_the_feed_forward_network() -> None:
 
 
 def test_wide_kernels_are_pytorchs_convolutions() -> None:
-    part = ConvFeedForward(12, 20, (3, 5), "gelu", 0.0, bias=True, causal=False)
+    part = ConvFeedForward(spec.ConvFeedForward(20, (3, 5), "gelu"), 12, causal=False)
     inner = nn.Conv1d(12, 20, 3, padding=1)
     outer = nn.Conv1d(20, 12, 5, padding=2)
     inner.weight = part.inner.weight
@@ -227,8 +227,9 @@ def test_wide_kernels_are_pytorchs_convolutions() -> None:
 
 @pytest.mark.parametrize("tied", ["qkv", "qk", "kv"])
 def test_tied_projections_are_equal_matrices(tied: str) -> None:
-    part = TiedProjection(12, 3, 3, 4, 4, "qkv", tied=tied)
-    apart = SelfProjection(12, 3, 3, 4, 4, "qkv")
+    projection: Any = f"tied_{tied}"
+    part = TiedProjection(spec.Attention(3, 4, 4, projection=projection), 12)
+    apart = SelfProjection(spec.Attention(3, 4, 4), 12)
     nn.init.normal_(part.maps.bias)  # type: ignore[arg-type]
     weights = dict(zip(part.letters, part.maps.weight.split(12), strict=True))
     assert part.maps.bias is not None

@@ -15,8 +15,8 @@ from regard.builder.parameter_count import parameter_count
 from regard.core.context import Context
 from regard.core.masks.attention_mask import AttentionMask
 from regard.core.masks.mask import CausalMask, FullMask, PaddingMask
-from regard.core.mixers.local_chunk_attention import ChunkedAttention, ChunkRing
-from regard.core.mixers.lsh_attention import Hashing, LshAttention, auto_buckets
+from regard.core.mixers.local_chunk_attention import ChunkedAttention
+from regard.core.mixers.lsh_attention import LshAttention, auto_buckets
 from regard.core.positions.positional_encoding import AxialPosition
 from regard.core.probe import NO_PROBE, AttentionCall, Probe
 from regard.system.errors import DataError, ModelError
@@ -47,7 +47,7 @@ def decoder(dropout: float = 0.0) -> spec.Decoder:
     return spec.Decoder(12, tokens, stack, (spec.LMHead("kept"),), tied=False)
 
 
-def counted(length: int, chunk: int, around: tuple[int, int], ring: ChunkRing) -> torch.Tensor:
+def counted(length: int, chunk: int, around: tuple[int, int], ring: spec.ChunkRing) -> torch.Tensor:
     """[T, T]: how often each place meets each, chunk by chunk as they are written down."""
     whole = length + -length % ring.multiple
     count, times = whole // chunk, torch.zeros(whole, whole)
@@ -68,8 +68,8 @@ def test_a_ring_counts_each_meeting(causal: bool, length: int, around: tuple[int
     attention_mask = AttentionMask(
         (CausalMask() if causal else FullMask()) & PaddingMask(padding_mask), places, places, 2
     )
-    mixer = ChunkedAttention(0.4, chunk=4, around=around, ring=ChunkRing(12, 4), dropout=0.0)
-    times = counted(length, 4, around, ChunkRing(12, 4)) * attention_mask.allowed
+    mixer = ChunkedAttention(spec.ChunkedAttention(4, RING, *around), 0.4)
+    times = counted(length, 4, around, RING) * attention_mask.allowed
     scores = (q @ k.mT * 0.4).exp() * times
     expected = scores / scores.sum(-1, keepdim=True).clamp_min(1e-99) @ v  # padding may see nothing
     found = mixer(q, k, v, attention_mask)
@@ -87,16 +87,8 @@ def test_a_ring_counts_each_meeting(causal: bool, length: int, around: tuple[int
 def test_hashing_on_a_ring_says_which_keys_it_could_see(causal: bool, rounds: int) -> None:
     q = torch.randn(2, 3, 50, 4)
     k, places = torch.nn.functional.normalize(q, dim=-1), torch.arange(50)
-    mixer = LshAttention(
-        4,
-        3,
-        1.0,
-        hashing=Hashing(None, rounds, seed=1, limit=4),
-        chunk=6,
-        around=(1, 0),
-        ring=ChunkRing(12, 4),
-        dropout=0.0,
-    ).eval()
+    part = spec.LshAttention(spec.AutoBuckets(4), 6, rounds, seed=1, ring=RING)
+    mixer = LshAttention(part, 3, 4, 1.0).eval()
     attention_mask = AttentionMask(CausalMask() if causal else FullMask(), places, places, 2)
     rows = torch.tensor([0, 7, 31, 49])
     seen, weights = (
@@ -112,16 +104,8 @@ def test_hashing_on_a_ring_of_one_turn_is_full_attention_without_itself() -> Non
     q, v = torch.randn(2, 3, 12, 4).double(), torch.randn(2, 3, 12, 5).double()
     k, places = torch.nn.functional.normalize(q, dim=-1), torch.arange(12)
     attention_mask = AttentionMask(FullMask(), places, places, 2)
-    mixer = LshAttention(
-        4,
-        3,
-        1.0,
-        hashing=Hashing((4,), seed=1),
-        chunk=6,
-        around=(1, 0),
-        ring=ChunkRing(12, 6),
-        dropout=0.0,
-    ).eval()
+    part = spec.LshAttention(4, 6, seed=1, ring=spec.ChunkRing(12, 6))
+    mixer = LshAttention(part, 3, 4, 1.0).eval()
     expected = (q @ k.mT).masked_fill(torch.eye(12, dtype=torch.bool), -1e5).softmax(-1) @ v
     torch.testing.assert_close(mixer(q, k, v, attention_mask), expected, rtol=1e-9, atol=1e-9)
 

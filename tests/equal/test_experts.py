@@ -24,10 +24,10 @@ from regard.system.errors import ModelError
 
 def made(count: int, top: int = 1, **options: Any) -> MixtureOfExperts:
     torch.manual_seed(0)
-    inner = [FeedForward(6, 10, "relu", 0.0, True) for _ in range(count)]
-    return MixtureOfExperts(
-        6, inner, top=top, **{"capacity": 1.25, "balance": 0.01, **options}
-    ).double()
+    inner = spec.FeedForward(10)
+    part = spec.MixtureOfExperts(count, inner, top, **options)
+    experts = [FeedForward(inner, 6) for _ in range(count)]
+    return MixtureOfExperts(part, 6, experts).double()
 
 
 def test_one_expert_is_the_plain_network() -> None:

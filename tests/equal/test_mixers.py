@@ -25,7 +25,6 @@ from regard.core.mixers import (
     lsh_attention,
     scaled_dot_product_attention,
 )
-from regard.core.mixers.lsh_attention import Hashing
 from regard.core.probe import AttentionCall, Probe
 from regard.system.errors import DataError, ModelError
 
@@ -400,7 +399,8 @@ def test_performer_is_unbiased_and_its_error_falls_as_the_root_of_the_features()
     for count in (16, 64, 256, 1024):
         outs = []
         for seed in range(24):
-            features = linear_attention.FavorFeatures(8, count, 8**-0.5, seed, 0).double()
+            part = spec.FavorFeatures(count, seed, 0)
+            features = linear_attention.FavorFeatures(part, 8, 8**-0.5).double()
             outs.append(linear_attention.LinearAttention(features)(q, k, v, attention_mask))
             if count == 64:
                 kernels.append(
@@ -445,7 +445,7 @@ def test_redrawing_is_a_function_of_the_step_and_of_training_only() -> None:
 def test_large_keys_do_not_overflow() -> None:
     """Steps whose keys grow: sums of the past are brought to the new scale."""
     mixer = linear_attention.LinearAttention(
-        linear_attention.FavorFeatures(8, 64, 1.0, 0, 0)
+        linear_attention.FavorFeatures(spec.FavorFeatures(64, redraw=0), 8, 1.0)
     ).eval()
     q = torch.randn(1, 2, 30, 8)
     k = torch.randn(1, 2, 30, 8) * torch.linspace(0.1, 9, 30)[:, None]
@@ -470,7 +470,7 @@ def test_large_keys_do_not_overflow() -> None:
 
 def test_linformer_with_the_identity_is_full_attention() -> None:
     q, k, v = (torch.randn(2, 4, 9, 6).double() for _ in range(3))
-    lengths = linformer.LengthProjection(9, 9, 1, values=True).double()
+    lengths = linformer.LengthProjection(spec.Linformer(9, 9), 4).double()
     with torch.no_grad():
         lengths.keys.copy_(torch.eye(9)[None])
         lengths.values.copy_(torch.eye(9)[None])  # type: ignore[union-attr]
@@ -492,7 +492,6 @@ def test_linformer_with_the_identity_is_full_attention() -> None:
 def test_hashing_with_one_chunk_is_full_attention_without_itself(hidden: bool, rounds: int) -> None:
     q, v = torch.randn(2, 4, 9, 6).double(), torch.randn(2, 4, 9, 5).double()
     k = torch.nn.functional.normalize(q, dim=-1)
-    options = {"hashing": Hashing((4,), rounds), "dropout": 0.0}
     places = torch.arange(9)
     attention_mask = AttentionMask(CausalMask() if hidden else FullMask(), places, places, 2)
     scores = (
@@ -503,7 +502,8 @@ def test_hashing_with_one_chunk_is_full_attention_without_itself(hidden: bool, r
     expected = scores.softmax(-1) @ v
     # One chunk; two that see each other, sorted by their hashes; and chunks of which the outer ones see all.
     for chunk, around in ((9, (1, 0)), (5, (1, 1)), (3, (2, 2))):
-        mixer = lsh_attention.LshAttention(6, 4, 1.0, chunk=chunk, around=around, **options).eval()  # type: ignore[arg-type]
+        part = spec.LshAttention(4, chunk, rounds, *around)
+        mixer = lsh_attention.LshAttention(part, 4, 6, 1.0).eval()
         torch.testing.assert_close(mixer(q, k, v, attention_mask), expected, rtol=1e-9, atol=1e-9)
 
 
@@ -511,9 +511,8 @@ def test_alike_places_find_each_other() -> None:
     """Two clusters of queries in opposite directions share no chunk, whatever their places."""
     side = torch.tensor([1.0, -1.0]).repeat(8)[None, None, :, None]
     q = side * torch.tensor([3.0, 0.0, 0.0, 0.0]) + 0.01 * torch.randn(1, 1, 16, 4)
-    mixer = lsh_attention.LshAttention(
-        4, 1, 1.0, hashing=Hashing((2,), seed=1), chunk=8, around=(0, 0), dropout=0.0
-    ).eval()
+    part = spec.LshAttention(2, 8, before=0, seed=1)
+    mixer = lsh_attention.LshAttention(part, 1, 4, 1.0).eval()
     places = torch.arange(16)
     weights = mixer.weights(
         q,
@@ -531,9 +530,8 @@ def test_hashing_says_which_keys_it_could_see(pattern: Any, rounds: int) -> None
     """No others have a weight, and those that do not are themselves, or had no chance beside others."""
     q = torch.randn(2, 3, 50, 4)
     k, places = torch.nn.functional.normalize(q, dim=-1), torch.arange(50)
-    mixer = lsh_attention.LshAttention(
-        4, 3, 1.0, hashing=Hashing((2, 4), rounds, seed=1), chunk=8, around=(1, 0), dropout=0.0
-    ).eval()
+    part = spec.LshAttention((2, 4), 8, rounds, seed=1)
+    mixer = lsh_attention.LshAttention(part, 3, 4, 1.0).eval()
     attention_mask = AttentionMask(pattern, places, places, 2)
     rows = torch.tensor([0, 7, 31, 49])
     seen = AttentionCall(mixer, q, k, q, attention_mask).visible(rows)

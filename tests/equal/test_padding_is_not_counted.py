@@ -93,8 +93,10 @@ def test_a_prompt_without_labels_is_no_padding() -> None:
 def test_padding_takes_no_place_in_the_queue_of_an_expert() -> None:
     """Padding comes first and would fill the only expert that is asked."""
     torch.manual_seed(0)
-    experts = [FeedForward(6, 10, "relu", 0.0, True) for _ in range(2)]
-    part = MixtureOfExperts(6, experts, top=1, capacity=1.0, balance=1.0).double().train()
+    inner = spec.FeedForward(10)
+    experts = [FeedForward(inner, 6) for _ in range(2)]
+    options = spec.MixtureOfExperts(2, inner, 1, 1.0, 1.0)
+    part = MixtureOfExperts(options, 6, experts).double().train()
     with torch.no_grad():
         part.router.weight.zero_()
         part.router.weight[1] = 1.0

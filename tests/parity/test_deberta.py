@@ -10,6 +10,7 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
+from regard import spec
 from regard.builder import trainable
 from regard.builder.parameter_count import parameter_count
 from regard.core.positions.relative_position import Disentangled
@@ -185,9 +186,8 @@ def test_buckets(buckets: int, distance: int) -> None:
 
     max_lookback = torch.arange(-2000, 2001)
     wanted = make_log_bucket_position(max_lookback, buckets, distance).long()
-    assert torch.equal(
-        Disentangled(4, distance, buckets, (), None, 0.0)._bucket(max_lookback), wanted
-    )
+    part = Disentangled(spec.Disentangled(distance, buckets), 4, None)
+    assert torch.equal(part._bucket(max_lookback), wanted)
 
 
 def test_files_of_pretraining_open_whole(tmp_path: Path) -> None:

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor, nn
 
 import regard
+from regard import spec
 from regard.core.block import Block
 from regard.core.feedforward import FeedForward
 from regard.core.mixture_of_experts import MixtureOfExperts
@@ -60,12 +61,10 @@ def with_experts(model: nn.Module) -> list[MixtureOfExperts]:
     found = []
     for block in [part for part in model.modules() if isinstance(part, Block)]:
         width = next(block.residual.parameters()).shape[0]
+        inner = spec.FeedForward(12)
+        part = spec.MixtureOfExperts(3, inner, top=1, balance=0.0)
         block.feedforward = MixtureOfExperts(
-            width,
-            [FeedForward(width, 12, "relu", 0.0, True) for _ in range(3)],
-            top=1,
-            capacity=1.25,
-            balance=0.0,
+            part, width, [FeedForward(inner, width) for _ in range(3)]
         )
         found.append(block.feedforward)
     return found

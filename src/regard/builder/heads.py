@@ -96,11 +96,11 @@ def _attention_pool(part: spec.AttentionPool, d_model: int) -> attention_pool.At
         )
     d_head = d_model // part.heads
     attend = attention.Attention(
-        projection.JointProjection(d_model, part.heads, part.heads, d_head, d_head, "qkvo"),
+        projection.JointProjection(spec.Attention(part.heads, d_head, d_head), d_model),
         scaled_dot_product_attention.SoftmaxAttention(d_head**-0.5, 0.0),
         linear.Linear(d_model, d_model),
     )
-    layers = feedforward.FeedForward(d_model, part.d_ff, part.activation, 0.0, bias=True)
+    layers = feedforward.FeedForward(spec.FeedForward(part.d_ff, part.activation), d_model)
     return attention_pool.AttentionPool(d_model, attend, build_norm(part.norm, d_model), layers)
 
 
@@ -133,7 +133,7 @@ def _feedforward(part: spec.HeadFeedForward | None, d_model: int) -> head.HeadFe
     if part is None:
         return None
     # Dropout acts around the layers, not between them.
-    layers = feedforward.FeedForward(d_model, part.d_ff, part.activation, 0.0, bias=True)
+    layers = feedforward.FeedForward(spec.FeedForward(part.d_ff, part.activation), d_model)
     return head.HeadFeedForward(layers, build_norm(part.norm, d_model), part.dropout)
 
 

@@ -59,11 +59,9 @@ def build_stack_position(
             return relative_position.ShortestPathBias(sizes.heads, distance)
         case spec.RepeatedBlockBias(size, times, length):
             return relative_position.RepeatedBlockBias(size, times, length)
-        case spec.Disentangled(distance, buckets, terms, table_norm, dropout):
-            both = ("c2p", "p2c") if terms == "both" else (terms,)
-            d_model = sizes.d_model
-            normed = optional_norm(table_norm, d_model)
-            return relative_position.Disentangled(d_model, distance, buckets, both, normed, dropout)
+        case spec.Disentangled(norm=table_norm):
+            normed = optional_norm(table_norm, sizes.d_model)
+            return relative_position.Disentangled(part, sizes.d_model, normed)
         case _:
             return built_as(position_terms.StackPosition, part, sizes)
 

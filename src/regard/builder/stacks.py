@@ -12,7 +12,6 @@ from regard.builder.attention_layers import (
     build_cross_attention,
     build_length_projection,
     build_self_attention,
-    global_tokens,
 )
 from regard.builder.masks import build_mask_pattern
 from regard.builder.norms import build_block_norm, build_norm
@@ -93,7 +92,7 @@ def _mask_pattern(
 ) -> mask.MaskPattern:
     pattern = build_mask_pattern(part)
     if has_global_tokens:
-        return global_attention.GlobalTokens(pattern, global_tokens(by_default))
+        return global_attention.GlobalTokens(pattern, by_default)
     return pattern
 
 
@@ -167,15 +166,11 @@ def _feedforward(
     match part:
         case spec.FeedForward() | spec.GatedFeedForward():
             return _dense_feedforward(part, d_model)
-        case spec.ConvFeedForward(d_ff, kernels, activation, dropout, bias):
-            return feedforward.ConvFeedForward(
-                d_model, d_ff, kernels, activation, dropout, bias=bias, causal=causal
-            )
-        case spec.MixtureOfExperts(count, inner, top, capacity, balance, bias):
+        case spec.ConvFeedForward():
+            return feedforward.ConvFeedForward(part, d_model, causal=causal)
+        case spec.MixtureOfExperts(count, inner):
             experts = [_dense_feedforward(inner, d_model) for _ in range(count)]
-            return mixture_of_experts.MixtureOfExperts(
-                d_model, experts, top=top, capacity=capacity, balance=balance, router_bias=bias
-            )
+            return mixture_of_experts.MixtureOfExperts(part, d_model, experts)
         case _:
             assert_never(part)
 
@@ -183,7 +178,6 @@ def _feedforward(
 def _dense_feedforward(
     part: spec.FeedForward | spec.GatedFeedForward, d_model: int
 ) -> feedforward.FeedForward | feedforward.GatedFeedForward:
-    options = (d_model, part.d_ff, part.activation, part.dropout, part.bias)
     if isinstance(part, spec.GatedFeedForward):
-        return feedforward.GatedFeedForward(*options, part.limit)
-    return feedforward.FeedForward(*options)
+        return feedforward.GatedFeedForward(part, d_model)
+    return feedforward.FeedForward(part, d_model)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor, nn
@@ -13,6 +14,9 @@ from regard.core.context import LayerContext
 from regard.core.convolution import DilatedConvolution, zero_padding
 from regard.core.dropout import Dropout
 from regard.core.linear import Linear
+
+if TYPE_CHECKING:
+    from regard import spec
 
 
 def gelu_tanh(x: Tensor) -> Tensor:
@@ -54,14 +58,12 @@ class PositionWise(nn.Module):
 class FeedForward(PositionWise):
     """FFN(x) = activation(x W₁ + b₁) W₂ + b₂ (equation 2)."""
 
-    def __init__(
-        self, d_model: int, d_ff: int, activation: str, dropout: float, bias: bool
-    ) -> None:
+    def __init__(self, part: spec.FeedForward, d_model: int) -> None:
         super().__init__()
-        self.inner = Linear(d_model, d_ff, bias=bias)
-        self.outer = Linear(d_ff, d_model, bias=bias)
-        self.activation = ACTIVATIONS[activation]
-        self.dropout = Dropout(dropout)
+        self.inner = Linear(d_model, part.d_ff, bias=part.bias)
+        self.outer = Linear(part.d_ff, d_model, bias=part.bias)
+        self.activation = ACTIVATIONS[part.activation]
+        self.dropout = Dropout(part.dropout)
 
     def extra_repr(self) -> str:
         return f"activation={ACTIVATION_NAMES[self.activation]}"
@@ -75,21 +77,13 @@ class GatedFeedForward(PositionWise):
     """Gated linear unit (SwiGLU, GEGLU): (activation(x W) ⊙ (x V)) W₂, with W and V in one matrix
     (Shazeer 2020). With a `limit` both are clamped, and the value is around 1 (gpt-oss)."""
 
-    def __init__(
-        self,
-        d_model: int,
-        d_ff: int,
-        activation: str,
-        dropout: float,
-        bias: bool,
-        limit: float | None = None,
-    ) -> None:
+    def __init__(self, part: spec.GatedFeedForward, d_model: int) -> None:
         super().__init__()
-        self.inner = Linear(d_model, 2 * d_ff, bias=bias, parts=(d_ff, d_ff))
-        self.outer = Linear(d_ff, d_model, bias=bias)
-        self.activation = ACTIVATIONS[activation]
-        self.dropout = Dropout(dropout)
-        self.limit = limit
+        self.inner = Linear(d_model, 2 * part.d_ff, bias=part.bias, parts=(part.d_ff, part.d_ff))
+        self.outer = Linear(part.d_ff, d_model, bias=part.bias)
+        self.activation = ACTIVATIONS[part.activation]
+        self.dropout = Dropout(part.dropout)
+        self.limit = part.limit
 
     def extra_repr(self) -> str:
         return f"activation={ACTIVATION_NAMES[self.activation]}"
@@ -110,26 +104,17 @@ class ConvFeedForward(PositionWise):
     `causal` ones read no later position; while decoding, the cache holds the inputs of both.
     """
 
-    def __init__(
-        self,
-        d_model: int,
-        d_ff: int,
-        kernels: tuple[int, int],
-        activation: str,
-        dropout: float,
-        *,
-        bias: bool,
-        causal: bool,
-    ) -> None:
+    def __init__(self, part: spec.ConvFeedForward, d_model: int, *, causal: bool) -> None:
         super().__init__()
+        inner, outer = part.kernels
         self.inner = DilatedConvolution(
-            d_model, d_ff, kernels[0], 1, bias=bias, initialization="xavier"
+            d_model, part.d_ff, inner, 1, bias=part.bias, initialization="xavier"
         )
         self.outer = DilatedConvolution(
-            d_ff, d_model, kernels[1], 1, bias=bias, initialization="xavier"
+            part.d_ff, d_model, outer, 1, bias=part.bias, initialization="xavier"
         )
-        self.activation = ACTIVATIONS[activation]
-        self.dropout = Dropout(dropout)
+        self.activation = ACTIVATIONS[part.activation]
+        self.dropout = Dropout(part.dropout)
         self.causal = causal
 
     def extra_repr(self) -> str:

@@ -9,6 +9,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor, nn
 
+from regard import spec
 from regard.core.context import LayerContext
 from regard.core.feedforward import FeedForward, GatedFeedForward, PositionWise
 from regard.core.linear import Linear
@@ -29,20 +30,16 @@ class MixtureOfExperts(PositionWise):
 
     def __init__(
         self,
+        part: spec.MixtureOfExperts,
         d_model: int,
         experts: Sequence[FeedForward | GatedFeedForward],
-        *,
-        top: int,
-        capacity: float,
-        balance: float,
-        router_bias: bool = False,
     ) -> None:
         super().__init__()
-        self.router = Linear(d_model, len(experts), bias=router_bias)
+        self.router = Linear(d_model, len(experts), bias=part.router_bias)
         self.experts = nn.ModuleList(experts)
-        self.top = top
-        self.capacity = capacity
-        self.balance = balance
+        self.top = part.top
+        self.capacity = part.capacity
+        self.balance = part.balance
         self.share: BatchShare | None = None  # where several processes compute a batch
 
     def extra_repr(self) -> str:

@@ -3,7 +3,7 @@ with one matrix for several of them."""
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor, nn
@@ -11,6 +11,9 @@ from torch import Tensor, nn
 from regard.core.caches.kv_cache import CrossKV
 from regard.core.linear import Linear, dimensions
 from regard.core.norm import LayerNorm, RMSNorm
+
+if TYPE_CHECKING:
+    from regard import spec
 
 Qkv = tuple[Tensor, Tensor, Tensor]
 
@@ -25,18 +28,47 @@ def merge_heads(x: Tensor) -> Tensor:
     return x.transpose(1, 2).flatten(-2)
 
 
-class _Projection(nn.Module):
-    """Sizes that all projections have. Key heads (`groups`) may be fewer than query heads."""
+class Projection(nn.Module):
+    """Abstract: maps to queries, keys and values, each with widths of its own. Key heads (`groups`)
+    may be fewer than query heads."""
 
-    def __init__(self, heads: int, groups: int, d_k: int, d_v: int) -> None:
+    def __init__(self, part: spec.Attention) -> None:
         super().__init__()
-        self.heads = heads
-        self.groups = groups
-        self.d_k = d_k
-        self.d_v = d_v
+        self.heads = part.heads
+        self.groups = part.key_heads
+        self.d_k = part.d_k
+        self.d_v = part.d_v
 
     def extra_repr(self) -> str:
         return f"heads={self.heads}, key_heads={self.groups}, d_k={self.d_k}, d_v={self.d_v}"
+
+    def matrices(self) -> dict[str, Linear]:
+        """The matrices, by the letters of what each gives: queries, keys and values."""
+        raise NotImplementedError
+
+    def keep(self, heads: Tensor) -> None:
+        """Prunes all but these heads, with their keys and values."""
+        key_heads = self._key_heads(heads)
+        rows = {
+            "q": dimensions(heads, self.d_k),
+            "k": dimensions(key_heads, self.d_k),
+            "v": dimensions(key_heads, self.d_v),
+        }
+        for letters, part in self.matrices().items():
+            part.keep_outputs([rows[letter] for letter in letters])
+        self.heads = len(heads)
+        self.groups = len(key_heads)
+
+    def _map(self, part: spec.Attention, d_model: int, letters: str) -> Linear:
+        """One matrix for several of queries, keys and values."""
+        widths = {
+            "q": self.heads * self.d_k,
+            "k": self.groups * self.d_k,
+            "v": self.groups * self.d_v,
+        }
+        parts = [widths[letter] for letter in letters]
+        biased = [letter in part.bias for letter in letters]
+        return Linear(d_model, sum(parts), bias=biased, parts=parts)
 
     def _key_heads(self, heads: Tensor) -> Tensor:
         """The key heads that some query heads use: one each, or the one that all have in common."""
@@ -46,40 +78,33 @@ class _Projection(nn.Module):
         return torch.arange(self.groups, device=heads.device)
 
 
-class SelfProjection(_Projection):
+class SelfProjection(Projection):
     """Queries, keys and values of one sequence, in one matrix product."""
 
-    def __init__(
-        self, d_model: int, heads: int, groups: int, d_k: int, d_v: int, bias: str
-    ) -> None:
-        super().__init__(heads, groups, d_k, d_v)
-        widths = (heads * d_k, groups * d_k, groups * d_v)  # of q, k and v
-        biased = [letter in bias for letter in "qkv"]
-        self.qkv = Linear(d_model, sum(widths), bias=biased, parts=widths)
+    def __init__(self, part: spec.Attention, d_model: int) -> None:
+        super().__init__(part)
+        self.qkv = self._map(part, d_model, "qkv")
+
+    def matrices(self) -> dict[str, Linear]:
+        return {"qkv": self.qkv}
 
     def forward(self, x: Tensor, memory: Tensor | CrossKV | None) -> Qkv:
         q, k, v = self.qkv(x).split(self.qkv.parts, dim=-1)
         # [B, H, T, K], [B, G, T, K], [B, G, T, E]
         return split_heads(q, self.heads), split_heads(k, self.groups), split_heads(v, self.groups)
 
-    def keep(self, heads: Tensor) -> None:
-        """Prunes all but these heads, with their keys and values."""
-        key_heads = self._key_heads(heads)
-        q_rows = dimensions(heads, self.d_k)
-        k_rows = dimensions(key_heads, self.d_k)
-        v_rows = dimensions(key_heads, self.d_v)
-        self.qkv.keep_outputs([q_rows, k_rows, v_rows])
-        self.heads = len(heads)
-        self.groups = len(key_heads)
-
 
 class NormedProjection(SelfProjection):
     """Queries and keys of one sequence, each head's normalised (QK-norm), and its values."""
 
     def __init__(
-        self, *sizes: Any, q_norm: LayerNorm | RMSNorm, k_norm: LayerNorm | RMSNorm
+        self,
+        part: spec.Attention,
+        d_model: int,
+        q_norm: LayerNorm | RMSNorm,
+        k_norm: LayerNorm | RMSNorm,
     ) -> None:
-        super().__init__(*sizes)  # those of `SelfProjection`
+        super().__init__(part, d_model)
         self.q_norm = q_norm
         self.k_norm = k_norm
 
@@ -99,17 +124,16 @@ class JointProjection(SelfProjection):
         return split_heads(q, self.heads), split_heads(k, self.groups), split_heads(v, self.groups)
 
 
-class CrossProjection(_Projection):
+class CrossProjection(Projection):
     """Queries of one sequence; keys and values of another, or as they were cached."""
 
-    def __init__(
-        self, d_model: int, heads: int, groups: int, d_k: int, d_v: int, bias: str
-    ) -> None:
-        super().__init__(heads, groups, d_k, d_v)
-        widths = (groups * d_k, groups * d_v)  # of k and v
-        self.q = Linear(d_model, heads * d_k, bias="q" in bias)
-        biased = [letter in bias for letter in "kv"]
-        self.kv = Linear(d_model, sum(widths), bias=biased, parts=widths)
+    def __init__(self, part: spec.Attention, d_model: int) -> None:
+        super().__init__(part)
+        self.q = self._map(part, d_model, "q")
+        self.kv = self._map(part, d_model, "kv")
+
+    def matrices(self) -> dict[str, Linear]:
+        return {"q": self.q, "kv": self.kv}
 
     def keys_and_values(self, memory: Tensor) -> CrossKV:
         """Keys and values of the encoder memory [B, S, D]: [B, G, S, K] and [B, G, S, E]."""
@@ -122,26 +146,17 @@ class CrossProjection(_Projection):
             memory = self.keys_and_values(memory)
         return split_heads(self.q(x), self.heads), memory.k, memory.v
 
-    def keep(self, heads: Tensor) -> None:
-        """Prunes all but these heads, with their keys and values."""
-        key_heads = self._key_heads(heads)
-        self.q.keep_outputs([dimensions(heads, self.d_k)])
-        self.kv.keep_outputs([dimensions(key_heads, self.d_k), dimensions(key_heads, self.d_v)])
-        self.heads = len(heads)
-        self.groups = len(key_heads)
 
-
-class SharedProjection(_Projection):
+class SharedProjection(Projection):
     """Shared QK (Reformer): values, and queries that are keys too, at length 1 (Kitaev et al.
     2020)."""
 
-    def __init__(
-        self, d_model: int, heads: int, groups: int, d_k: int, d_v: int, bias: str
-    ) -> None:
-        super().__init__(heads, groups, d_k, d_v)
-        widths = (heads * d_k, groups * d_v)  # of q, which is k too, and v
-        biased = [letter in bias for letter in "qv"]
-        self.qv = Linear(d_model, sum(widths), bias=biased, parts=widths)
+    def __init__(self, part: spec.Attention, d_model: int) -> None:
+        super().__init__(part)
+        self.qv = self._map(part, d_model, "qv")
+
+    def matrices(self) -> dict[str, Linear]:
+        return {"qv": self.qv}
 
     def forward(self, x: Tensor, memory: Tensor | CrossKV | None) -> Qkv:
         q, v = self.qv(x).split(self.qv.parts, dim=-1)
@@ -150,35 +165,22 @@ class SharedProjection(_Projection):
         k = q * (q.square().sum(dim=-1, keepdim=True) + 1e-6 * self.d_k).rsqrt()
         return q, k, split_heads(v, self.groups)
 
-    def keep(self, heads: Tensor) -> None:
-        raise AssertionError("hashes are drawn for each head")
 
-
-class TiedProjection(_Projection):
+class TiedProjection(Projection):
     """Tied projections: one matrix for queries, keys and values (`qkv`), or for two (`qk`, `kv`).
 
     With `qkv` or `qk`, scores are those of a symmetric form: x W Wᵀ xᵀ.
     """
 
-    def __init__(
-        self,
-        d_model: int,
-        heads: int,
-        groups: int,
-        d_k: int,
-        d_v: int,
-        bias: str,
-        *,
-        tied: str,
-    ) -> None:
-        super().__init__(heads, groups, d_k, d_v)
-        self.tied = tied
+    def __init__(self, part: spec.Attention, d_model: int) -> None:
+        super().__init__(part)
+        self.tied = part.projection.removeprefix("tied_")
         # A matrix is called by the first of its letters: `q` and `v` remain of `qk`.
-        self.letters = [letter for letter in "qkv" if letter not in tied[1:]]
-        widths = {"q": heads * d_k, "k": groups * d_k, "v": groups * d_v}
-        parts = [widths[letter] for letter in self.letters]
-        biased = [letter in bias for letter in self.letters]
-        self.maps = Linear(d_model, sum(parts), bias=biased, parts=parts)
+        self.letters = "".join(letter for letter in "qkv" if letter not in self.tied[1:])
+        self.maps = self._map(part, d_model, self.letters)
+
+    def matrices(self) -> dict[str, Linear]:
+        return {self.letters: self.maps}
 
     def extra_repr(self) -> str:
         return f"{super().extra_repr()}, tied={self.tied}"
@@ -194,21 +196,6 @@ class TiedProjection(_Projection):
             split_heads(by_letter["k"], self.groups),
             split_heads(by_letter["v"], self.groups),
         )
-
-    def keep(self, heads: Tensor) -> None:
-        """Prunes all but these heads, with their keys and values."""
-        key_heads = self._key_heads(heads)
-        rows = {
-            "q": dimensions(heads, self.d_k),
-            "k": dimensions(key_heads, self.d_k),
-            "v": dimensions(key_heads, self.d_v),
-        }
-        self.maps.keep_outputs([rows[letter] for letter in self.letters])
-        self.heads = len(heads)
-        self.groups = len(key_heads)
-
-
-Projection = SelfProjection | CrossProjection | SharedProjection | TiedProjection
 
 
 def per_query_head(x: Tensor, heads: int) -> Tensor:

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor, nn
 from torch.func import functional_call
 
+from regard import spec
 from regard.core.caches.kv_cache import Cache, Positions
 from regard.core.linear import Linear
 from regard.core.masks.attention_mask import MaskAxes
@@ -85,8 +86,7 @@ class ConvCompression(nn.Module):
         self.map = Linear(factor * d_model, d_model)
 
     def forward(self, groups: Tensor) -> Tensor:
-        compressed: Tensor = self.map(groups.flatten(-2))
-        return compressed
+        return self.map(groups.flatten(-2))
 
 
 class Leaving(NamedTuple):
@@ -110,23 +110,20 @@ class CompressiveMemory(nn.Module):
     are remembered. `room` counts all positions of both.
     """
 
-    def __init__(
-        self,
-        function: PoolCompression | ConvCompression,
-        d_model: int,
-        *,
-        recent: int,
-        length: int,
-        factor: int,
-    ) -> None:
+    function: PoolCompression | ConvCompression
+
+    def __init__(self, part: spec.CompressiveMemory, d_model: int, recent: int) -> None:
         super().__init__()
-        self.function = function
+        if part.function == "convolution":
+            self.function = ConvCompression(d_model, part.factor)
+        else:
+            self.function = PoolCompression(part.function)
         self.d_model = d_model
         self.recent = recent
-        self.length = length
-        self.factor = factor
+        self.length = part.length
+        self.factor = part.factor
         # Up to factor − 1 positions wait until their group is complete.
-        self.room = length + factor - 1 + recent
+        self.room = part.length + part.factor - 1 + recent
 
     def extra_repr(self) -> str:
         return f"recent={self.recent}, compressed={self.length}, factor={self.factor}"

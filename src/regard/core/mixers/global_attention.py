@@ -9,6 +9,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
+from regard import spec
 from regard.core.attention import Attention
 from regard.core.caches.kv_cache import Cache, CrossKV
 from regard.core.context import LayerContext
@@ -23,46 +24,12 @@ from regard.core.projection import Projection, SelfProjection, per_query_head
 
 
 @dataclass(frozen=True)
-class FirstTokens:
-    """The first tokens of a row are global."""
-
-    count: int
-    waits_for_device = False
-
-    def bind(self, local: MaskPattern, call: Call) -> MaskPattern:
-        count = min(self.count, call.length)
-        positions = torch.arange(call.length, device=call.device)
-        which = (positions < self.count).expand(call.rows, -1)
-        return GlobalPattern(local | GlobalMask(self.count), which, count)
-
-
-@dataclass(frozen=True)
-class QuestionTokens:
-    """The tokens of a question are global, which ends at the first separator, or those of the
-    `answers` behind a second one."""
-
-    separator: int
-    answers: bool = False
-    waits_for_device = True  # to count them
-
-    def bind(self, local: MaskPattern, call: Call) -> MaskPattern:
-        tokens = call.inputs.get("inputs")
-        if tokens is None:
-            return local
-        if not self.answers:
-            return _with_global_tokens(local, before_separator(tokens, self.separator))
-        positions = torch.arange(tokens.shape[1], device=tokens.device)
-        behind = positions > question_ends(tokens, self.separator) + 1
-        return _with_global_tokens(local, behind)
-
-
-@dataclass(frozen=True)
 class GlobalTokens(MaskPattern):
     """A local pattern, and global tokens with projections of their own: those that a call names,
     or `default`."""
 
     local: MaskPattern
-    default: FirstTokens | QuestionTokens | None = None
+    default: spec.GlobalTokens | None = None
 
     @property
     def causal(self) -> bool:  # type: ignore[override]
@@ -74,15 +41,25 @@ class GlobalTokens(MaskPattern):
 
     @property
     def waits_for_device(self) -> bool:  # type: ignore[override]
-        return self.default is not None and self.default.waits_for_device
+        return isinstance(self.default, spec.QuestionTokens)  # to count them
 
     def bind(self, call: Call) -> MaskPattern:
         local = anchor(self.local.bind(call), call)
         if call.global_tokens is not None:
             return _with_global_tokens(local, call.global_tokens)
-        if self.default is None:
-            return local
-        return self.default.bind(local, call)
+        positions = torch.arange(call.length, device=call.device)
+        tokens = call.inputs.get("inputs")
+        match self.default:
+            case spec.FirstTokens(count):
+                which = (positions < count).expand(call.rows, -1)
+                return GlobalPattern(local | GlobalMask(count), which, min(count, call.length))
+            case spec.QuestionTokens(separator, answers=True) if tokens is not None:
+                behind = positions > question_ends(tokens, separator) + 1
+                return _with_global_tokens(local, behind)
+            case spec.QuestionTokens(separator) if tokens is not None:
+                return _with_global_tokens(local, before_separator(tokens, separator))
+            case _:
+                return local
 
 
 def _with_global_tokens(local: MaskPattern, which: Tensor) -> GlobalPattern:

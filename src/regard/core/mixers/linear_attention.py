@@ -7,15 +7,21 @@ size.
 
 from __future__ import annotations
 
+import math
+
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
+from regard import spec
 from regard.core.attention import Mixer
 from regard.core.caches.kv_cache import Cache, PrefixSumCache
 from regard.core.masks.attention_mask import AttentionMask, ScoreBias
 from regard.core.seeding import generator
+from regard.system import memory
 
+# Random directions are drawn in float64, also on the meta device, and with them their factors.
+_BYTES_PER_DIRECTION = 32
 CHUNK = 64  # positions whose pairs are written out; sums are kept between chunks only
 
 
@@ -47,14 +53,21 @@ class FavorFeatures(nn.Module):
     first: Tensor
     drawn: Tensor
 
-    def __init__(self, d_k: int, count: int, scale: float, seed: int, every: int) -> None:
+    def __init__(self, part: spec.FavorFeatures, d_k: int, scale: float) -> None:
         super().__init__()
         self.d_k = d_k
-        self.count = count
-        self.seed = seed
-        self.every = every
+        # d ln d features suffice for uniform approximation (Choromanski et al., Theorem 4).
+        self.count = part.count or math.ceil(d_k * math.log(d_k)) or 1
+        self.seed = part.seed
+        self.every = part.redraw
+        memory.require_bytes(
+            _BYTES_PER_DIRECTION * self.count * d_k,
+            f"{self.count:,} random features of {d_k:,} dimensions",
+            "give FavorFeatures a smaller `count`",
+        )
         self.root = scale**0.5  # half of the scale goes to q, half to k
-        self.register_buffer("first", directions(count, d_k, seed, 0), persistent=False)  # [F, K]
+        first = directions(self.count, d_k, self.seed, 0)  # [F, K]
+        self.register_buffer("first", first, persistent=False)
         self.register_buffer("drawn", self.first.clone(), persistent=False)
         self.draw = 0
 

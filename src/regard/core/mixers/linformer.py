@@ -6,6 +6,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
+from regard import spec
 from regard.core.attention import Mixer
 from regard.core.caches.kv_cache import Cache
 from regard.core.masks.attention_mask import AttentionMask, ScoreBias
@@ -14,14 +15,20 @@ from regard.system.errors import DataError
 
 
 class LengthProjection(nn.Module):
-    """Maps `length` positions to `rank`: one matrix for each of `heads`, or one for all; another
-    for values, or the same."""
+    """Maps `length` positions to `rank`: one matrix for each of the key heads, or one for all;
+    another for values, or the same."""
 
-    def __init__(self, length: int, rank: int, heads: int, *, values: bool) -> None:
+    def __init__(self, part: spec.Linformer, key_heads: int) -> None:
         super().__init__()
+        heads = 1  # broadcast over the heads
+        if part.share == "none":
+            heads = key_heads
         # E and F of the paper: [heads, rank, length]
-        self.keys = nn.Parameter(_normal(heads, rank, length))
-        self.values = nn.Parameter(_normal(heads, rank, length)) if values else None
+        self.keys = nn.Parameter(_normal(heads, part.rank, part.length))
+        self.values = None
+        # One matrix for keys and values where `both` or `layers` are shared: E = F.
+        if part.share in ("none", "heads"):
+            self.values = nn.Parameter(_normal(heads, part.rank, part.length))
 
     def extra_repr(self) -> str:
         return f"length={self.keys.shape[2]}, rank={self.keys.shape[1]}"

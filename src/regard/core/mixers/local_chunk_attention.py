@@ -3,25 +3,18 @@ layers; `lsh_attention` sorts positions by their hash first)."""
 
 from __future__ import annotations
 
-from typing import ClassVar, NamedTuple
+from typing import ClassVar
 
 import torch
 from torch import Tensor
 from torch.nn import functional
 
+from regard import spec
 from regard.core.attention import Mixer
 from regard.core.caches.kv_cache import Cache
 from regard.core.masks.attention_mask import AttentionMask, ScoreBias
 
 NEVER = float("-inf")
-
-
-class ChunkRing(NamedTuple):
-    """Reformer's ring of chunks: inputs of more than `beyond` positions are filled up to a multiple
-    of `multiple`, and the last chunk precedes the first."""
-
-    multiple: int
-    beyond: int
 
 
 class ChunkedAttention(Mixer):
@@ -37,21 +30,15 @@ class ChunkedAttention(Mixer):
     self_score: ClassVar[float | None] = None
     rounds = 1
 
-    def __init__(
-        self,
-        scale: float,
-        *,
-        chunk: int,
-        around: tuple[int, int],
-        ring: ChunkRing | None,
-        dropout: float,
-    ) -> None:
+    def __init__(self, part: spec.ChunkedAttention | spec.LshAttention, scale: float) -> None:
         super().__init__()
         self.scale = scale
-        self.dropout = dropout
-        self.chunk = chunk
-        self.ring = ring
-        self.before, self.after = around
+        self.dropout = part.dropout
+        self.chunk = part.chunk
+        self.ring = part.ring
+        self.filling = part.ring or spec.ChunkRing(part.chunk, part.chunk)
+        self.before = part.before
+        self.after = part.after
 
     def extra_repr(self) -> str:
         return f"chunk={self.chunk}, before={self.before}, after={self.after}"
@@ -108,10 +95,9 @@ class ChunkedAttention(Mixer):
 
     def _padded_length(self, length: int) -> int:
         """The number of positions that are cut into chunks."""
-        multiple, beyond = self.ring or (self.chunk, self.chunk)
-        if length <= beyond:
+        if length <= self.filling.beyond:
             return length
-        return length + -length % multiple
+        return length + -length % self.filling.multiple
 
     def _sort_rows(self, x: Tensor, order: Tensor) -> Tensor:
         """[B, T] → [B, H, R, chunks, size]"""

@@ -2,28 +2,15 @@
 
 from __future__ import annotations
 
-from typing import ClassVar, NamedTuple
+from typing import ClassVar
 
 import torch
 from torch import Tensor
 from torch.nn import functional
 
-from regard.core.mixers.local_chunk_attention import ChunkedAttention, ChunkRing
+from regard import spec
+from regard.core.mixers.local_chunk_attention import ChunkedAttention
 from regard.core.seeding import generator
-
-
-class Hashing(NamedTuple):
-    """How positions are hashed: into a product of `buckets`, in several `rounds`, drawn from
-    `seed`.
-
-    Without `buckets`, their number follows from the length (`auto_buckets`); more than `limit` are
-    the product of two hashes.
-    """
-
-    buckets: tuple[int, ...] | None
-    rounds: int = 1
-    seed: int = 0
-    limit: int = 0
 
 
 class LshAttention(ChunkedAttention):
@@ -39,41 +26,28 @@ class LshAttention(ChunkedAttention):
     self_score: ClassVar[float | None] = -1e5  # as in Hugging Face's Reformer
     rotations: Tensor | None
 
-    def __init__(
-        self,
-        d_k: int,
-        heads: int,
-        scale: float,
-        *,
-        hashing: Hashing,
-        chunk: int,
-        around: tuple[int, int],
-        dropout: float,
-        ring: ChunkRing | None = None,
-    ) -> None:
-        super().__init__(scale, chunk=chunk, around=around, ring=ring, dropout=dropout)
+    def __init__(self, part: spec.LshAttention, heads: int, d_k: int, scale: float) -> None:
+        super().__init__(part, scale)
+        self.spec = part
         self.shape = (heads, d_k)
-        self.hashing = hashing
-        self.rounds = hashing.rounds
-        rotations = self._draw_rotations(hashing.buckets) if hashing.buckets else None
+        self.rounds = part.rounds
+        self.limit = getattr(part.buckets, "limit", 0)  # of buckets whose number follows from T
+        rotations = self._draw_rotations(part.factors) if part.factors else None
         self.register_buffer("rotations", rotations, persistent=False)
 
     def _draw_rotations(self, factors: tuple[int, ...]) -> Tensor:
         """[H, K, R · Σ factors / 2], drawn from the seed."""
-        seed = self.hashing.seed
         if self.ring is None:
-            chance = generator(seed)
+            chance = generator(self.spec.seed)
         else:
-            chance = torch.Generator().manual_seed(seed)
+            chance = torch.Generator().manual_seed(self.spec.seed)
         count = self.rounds * sum(factors) // 2
         return torch.randn(*self.shape, count, generator=chance, device="cpu")
 
     def _order(self, q: Tensor, padding_mask: Tensor) -> Tensor:
         """Sorted by bucket, in a bucket by position; padding comes last."""
         length = self._padded_length(q.shape[2])
-        factors = self.hashing.buckets
-        if factors is None:
-            factors = auto_buckets(length // self.chunk, self.hashing.limit)
+        factors = self.spec.factors or auto_buckets(length // self.chunk, self.limit)
         rotations = self.rotations
         if rotations is None:
             rotations = self._draw_rotations(factors)

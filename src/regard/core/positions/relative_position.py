@@ -10,6 +10,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor, nn
 
+from regard import spec
 from regard.core.dropout import Dropout
 from regard.core.linear import Linear, dimensions, keep_rows, normal
 from regard.core.masks.attention_mask import AttentionMask, ScoreBias
@@ -90,24 +91,16 @@ class Disentangled(StackPosition):
     """Disentangled attention (DeBERTa, He et al. 2021): one table of distance vectors for all
     layers, which each layer projects as it does its input."""
 
-    def __init__(
-        self,
-        d_model: int,
-        distance: int,
-        buckets: int | None,
-        scored: tuple[str, ...],
-        norm: Norm | None,
-        dropout: float,
-    ) -> None:
+    def __init__(self, part: spec.Disentangled, d_model: int, norm: Norm | None) -> None:
         super().__init__()
-        self.distance = distance
-        self.buckets = buckets
-        self.scored = scored
-        self.side = buckets or distance
+        self.distance = part.distance
+        self.buckets = part.buckets
+        self.scored = ("c2p", "p2c") if part.terms == "both" else (part.terms,)
+        self.side = part.buckets or part.distance
         # Row r is the vector of distance r − side.
         self.table = nn.Parameter(normal(2 * self.side, d_model))
         self.norm = norm
-        self.dropout = Dropout(dropout)
+        self.dropout = Dropout(part.dropout)
 
     def extra_repr(self) -> str:
         return f"distances={2 * self.side}, terms={self.scored}"
