@@ -38,16 +38,24 @@ def permutation(without: float, with_positions: float, reversed_: float) -> Numb
     }
 
 
-def lookup(hard: float, flat: float, tied: float, above_bound: float = 0.0) -> Numbers:
-    """Errors at the lowest temperature (hard, tied) and at the highest (flat)."""
+def lookup(
+    hard: float = 1e-5,
+    flat: float = 0.01,
+    above_bound: float = 0.0,
+    same: tuple[float, float] = (99.0, 30.0),
+    right: float = 95.0,
+) -> Numbers:
+    """Errors at the lowest temperature (hard) and at the highest (flat), and a translator's
+    tokens that stay the same there."""
     run = {
         "hard_error": [hard, 1.0],
         "mean_error": [1.0, flat],
-        "tied_error": [tied, 1.0],
+        "tied_error": [0.7, 1.0],
         "weight": [1.0, 0.1],
         "above_bound": above_bound,
     }
-    return {"temperatures": [0.001, 100.0], "runs": [run, run]}
+    translator = {"tokens": 1000, "right": right, "same": list(same)}
+    return {"temperatures": [0.001, 100.0], "runs": [run, run], "translator": translator}
 
 
 def losses(*values: float) -> list[dict[str, float]]:
@@ -108,11 +116,14 @@ VERDICTS: dict[str, list[Case]] = {
         (permutation(1e-7, 1e-7, 1e-7), Outcome.FAILS),
     ],
     "lookup": [
-        (lookup(1e-9, 0.01, 1e-9), Outcome.HOLDS),
-        (lookup(1e-9, 0.01, 0.7), Outcome.LIMITED),
-        (lookup(0.5, 0.01, 0.7), Outcome.FAILS),
-        (lookup(1e-9, 0.5, 0.7), Outcome.FAILS),
-        (lookup(1e-9, 0.01, 0.7, above_bound=0.1), Outcome.FAILS),
+        (lookup(), Outcome.HOLDS),
+        # The translator needs soft weights, or no look-up at all.
+        (lookup(same=(60.0, 30.0)), Outcome.LIMITED),
+        (lookup(same=(99.0, 97.0)), Outcome.LIMITED),
+        (lookup(hard=0.5), Outcome.FAILS),
+        (lookup(flat=0.5), Outcome.FAILS),
+        (lookup(above_bound=0.1), Outcome.FAILS),
+        (lookup(right=20.0), Outcome.UNDECIDED),
     ],
     "tied_projections": [
         (tied_projections(3.2, 3.1), Outcome.HOLDS),

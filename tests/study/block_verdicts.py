@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from attention_verdicts import Case, losses
 
-from regard.lab.study.block.receptive_field import PREDICTIONS
+from regard.lab.study.block.convolutions import PREDICTIONS
 from regard.lab.study.study import Numbers, Outcome
 
 
@@ -43,18 +43,26 @@ def residuals(pre_norm: float, none: float, loss: float) -> Numbers:
     return {"depths": [2, 100], "ratios": ratios, "runs": runs, "trained": [2, 6], "steps": 10}
 
 
-def norms(layer_moves: float, batch_moves: float, batch_loss: float) -> Numbers:
-    """How far outputs move, and the loss of BatchNorm with small batches; LayerNorm has 3.0."""
+def norms(
+    layer_moves: float = 0.0,
+    batch_moves: float = 0.3,
+    batch_losses: tuple[float, float] = (3.5, 2.0),
+    layer_loss: float = 3.0,
+) -> Numbers:
+    """How far outputs move, and the losses of BatchNorm with small and large batches.
+
+    LayerNorm has 3.0 with small ones, and 2.0 with large ones.
+    """
     moves = {"LayerNorm": layer_moves, "RMSNorm": layer_moves, "BatchNorm": batch_moves}
-    small = {"LayerNorm": 3.0, "RMSNorm": 3.0, "BatchNorm": batch_loss}
+    by_norm = dict.fromkeys(moves, (layer_loss, 2.0)) | {"BatchNorm": batch_losses}
     return {
         "moves": {name: [{"replaced": value, "shortened": value}] for name, value in moves.items()},
         "runs": {
             name: {
-                size: [{"loss": loss, "training_mode": loss}, {"loss": loss, "training_mode": loss}]
-                for size in ("small", "large")
+                size: [{"loss": loss, "training_mode": loss}] * 2
+                for size, loss in zip(("small", "large"), of_norm, strict=True)
             }
-            for name, loss in small.items()
+            for name, of_norm in by_norm.items()
         },
         "batches": {"small": 2, "large": 16},
         "steps": 10,
@@ -101,10 +109,14 @@ VERDICTS: dict[str, list[Case]] = {
         (residuals(1e-6, 1e-6, 0.5), Outcome.FAILS),
     ],
     "norms": [
-        (norms(1e-7, 0.3, 3.5), Outcome.HOLDS),
-        (norms(1e-7, 0.3, 2.9), Outcome.LIMITED),
-        (norms(0.3, 0.3, 3.5), Outcome.FAILS),
-        (norms(1e-7, 1e-7, 3.5), Outcome.FAILS),
+        (norms(), Outcome.HOLDS),
+        (norms(batch_losses=(2.9, 2.0)), Outcome.LIMITED),
+        # As much worse with large batches.
+        (norms(batch_losses=(3.5, 2.5)), Outcome.LIMITED),
+        (norms(layer_moves=0.3), Outcome.FAILS),
+        (norms(batch_moves=1e-12), Outcome.FAILS),
+        # Nothing is learned with small batches.
+        (norms(batch_losses=(5.0, 2.0), layer_loss=4.5), Outcome.UNDECIDED),
     ],
     "norm_placement": [
         (norm_placement(0.5, 1.0, 3.0), Outcome.HOLDS),

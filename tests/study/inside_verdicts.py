@@ -30,10 +30,18 @@ def units(shared: float, follows: float) -> Numbers:
     return {"runs": [run]}
 
 
-def roles(subject: float, before: float = 0.9) -> Numbers:
+def roles(subject: float, before: float = 0.9, control: float = 0.1, pairs: int = 50) -> Numbers:
+    """Attention along two relations and to the token before; uniform attention is 0.1."""
+
     def row(role: str, attention: float) -> dict[str, object]:
-        head = "encoder.0.self 1"
-        return {"role": role, "head": head, "attention": attention, "chance": 0.1, "pairs": 50}
+        return {
+            "role": role,
+            "head": "encoder.0.self 1",
+            "attention": attention,
+            "chance": 0.1,
+            "control": control,
+            "pairs": pairs,
+        }
 
     rows = [row("previous token", before), row("subject→head", subject), row("object→head", 0.15)]
     return {"sentences": 10, "text": "a text", "roles": rows}
@@ -65,6 +73,9 @@ VERDICTS: dict[str, list[Case]] = {
         (roles(0.6), Outcome.HOLDS),
         (roles(0.6, before=0.1), Outcome.LIMITED),
         (roles(0.2), Outcome.FAILS),
+        # It attends as much to other words at that distance.
+        (roles(0.6, control=0.5), Outcome.FAILS),
+        (roles(0.6, pairs=5), Outcome.UNDECIDED),
     ],
     "ambiguity": [
         (meanings(0.2, 0.2), Outcome.HOLDS),

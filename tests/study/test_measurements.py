@@ -16,8 +16,7 @@ from regard.lab.study.cost.scaling_law import (
     larger_width,
     size,
 )
-from regard.lab.study.cost.transfer import rank_correlation
-from regard.lab.study.training.label_smoothing import calibration_error
+from regard.lab.study.training.translators import calibration_error
 
 
 def test_a_known_law_is_fitted_and_predicts_a_larger_model() -> None:
@@ -57,6 +56,8 @@ def test_paths_and_operations_of_table_1() -> None:
     measure = layer_measurements
     assert measure.path_length("self-attention", 33) == 1
     assert measure.path_length("recurrent", 33) == 33
+    # In float32 its gradient vanishes before it has passed all positions.
+    assert measure.path_length("recurrent", 257) == 257
     assert measure.path_length("convolutional", 33) == 16  # k − 1 positions a layer
     assert measure.path_length("dilated", 28) == 4  # 2·(1 + 3 + 9) < 27 < 2·(1 + 3 + 9 + 27)
     assert measure.path_length("restricted", 33) == 4  # 8 positions a layer
@@ -66,14 +67,11 @@ def test_paths_and_operations_of_table_1() -> None:
     assert measure.flops("recurrent", 64, 16) == 2 * 2 * 64 * 16 * 16
 
 
-def test_calibration_and_rank_correlation_of_known_cases() -> None:
+def test_calibration_of_a_known_case() -> None:
     # Ten answers of confidence 0.8, of which six are right: 0.2 off.
     confidence = torch.full((10,), 0.8)
     correct = torch.tensor([1.0] * 6 + [0.0] * 4)
     assert calibration_error(confidence, correct) == pytest.approx(0.2)
-    scores = {"a": 1.0, "b": 2.0, "c": 3.0}
-    assert rank_correlation(scores, scores) == 1.0
-    assert rank_correlation(scores, {"a": 3.0, "b": 2.0, "c": 1.0}) == -1.0
 
 
 def test_smoothed_targets_sum_to_one() -> None:

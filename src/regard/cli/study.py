@@ -11,6 +11,7 @@ import click
 from regard.cli.completion import FILE, MODEL_FOLDER
 from regard.cli.shared_options import (
     SEEDS,
+    WholeNumber,
     flag,
     json_option,
     json_text,
@@ -42,6 +43,7 @@ Examples:
 @flag("--all every", "run all studies and write one report")
 @flag("--quick", "about ten seconds per study instead of several minutes")
 @option("--seeds", "number of seeds  [by study]", SEEDS)
+@option("--processes", "number of models trained at a time", WholeNumber(1, 4096), default=1)
 @option("--html page", "write a self-contained page", FILE, metavar="FILE")
 @option("--out", "folder for the results  [runs/study with --all]", MODEL_FOLDER, metavar="DIR")
 @json_option("print JSON (an array for the list and for --all)")
@@ -81,9 +83,7 @@ def _list() -> list[str]:
     return [*lines, last]
 
 
-def _run_one(
-    name: str, quick: bool, seeds: int | None, page: str | None, out: str | None, as_json: bool
-) -> None:
+def _run_one(name: str, page: str | None, out: str | None, as_json: bool, **how: Any) -> None:
     from regard.lab.study import run
 
     with _progress() as bar:
@@ -92,7 +92,7 @@ def _run_one(
         def report(share: float, text: str) -> None:
             bar.update(task, completed=share, text=text)
 
-        result = run(name, quick=quick, seeds=seeds, progress=report)
+        result = run(name, **how, progress=report)
     if out:
         Path(out).mkdir(parents=True, exist_ok=True)
         result.save(Path(out))
@@ -103,9 +103,7 @@ def _run_one(
     print_result(as_json, result.to_dict(), [str(result)])
 
 
-def _run_all(
-    quick: bool, seeds: int | None, page: str | None, out: str | None, as_json: bool
-) -> None:
+def _run_all(page: str | None, out: str | None, as_json: bool, **how: Any) -> None:
     from regard.lab.study import run_all
 
     folder = Path(out or "runs/study")
@@ -117,7 +115,7 @@ def _run_all(
         def report(name: str, share: float, text: str) -> None:
             bar.update(overall, completed=len(results) + share, text=f"{name}: {text}")
 
-        for result in run_all(folder, quick=quick, seeds=seeds, progress=report):
+        for result in run_all(folder, **how, progress=report):
             results.append(result)
             bar.update(overall, completed=float(len(results)))
             if not as_json:

@@ -8,9 +8,10 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from regard.look.drawing import Bars, Series
+from regard.look.drawing import Axis, BarChart, Bars, Chart, Figure, Series
 
 Runs = Sequence[Mapping[str, Any]]  # the measurements of each seed
+Curves = Mapping[Any, Sequence[Sequence[float]]]  # of each model: [seeds][x]
 
 
 @dataclass(frozen=True)
@@ -22,6 +23,8 @@ class Table:
     rows: Sequence[Sequence[str]]
 
 
+Shown = Figure | Table
+
 # ------------------------------------------------------------------ numbers of several seeds
 
 
@@ -30,7 +33,7 @@ def column(runs: Runs, key: str) -> list[Any]:
     return [run[key] for run in runs]
 
 
-def mean(values: Sequence[float]) -> float:
+def mean(values: Iterable[float]) -> float:
     """The mean over the seeds."""
     return statistics.fmean(values)
 
@@ -78,7 +81,7 @@ def exceeds(values: Sequence[float], base: Sequence[float]) -> bool:
     return mean(values) - mean(base) > deviation(values) + deviation(base)
 
 
-# ------------------------------------------------------------------ parts of figures and tables
+# ------------------------------------------------------------------ figures and tables
 
 
 def bars(runs: Mapping[str, Runs], key: str, name: str = "") -> Bars:
@@ -86,11 +89,48 @@ def bars(runs: Mapping[str, Runs], key: str, name: str = "") -> Bars:
     return Bars(name, [column(each, key) for each in runs.values()])
 
 
+def bar_chart(
+    title: str, label: str, runs: Mapping[str, Runs], keys: Mapping[str, str], **axis: Any
+) -> BarChart:
+    """Bars of one or several measurements (key: name) of each model."""
+    series = [bars(runs, key, name) for key, name in keys.items()]
+    return BarChart(title, Axis(label, **axis), list(runs), series)
+
+
 def line(name: str, x: Sequence[float], runs: Runs, key: str) -> Series:
     """A curve that each seed has measured."""
     return Series.over_seeds(name, x, column(runs, key))
 
 
+def chart(
+    title: str, x: Axis, y: Axis, at: Sequence[float], curves: Curves, note: str = ""
+) -> Chart:
+    """A curve of each model."""
+    series = [Series.over_seeds(str(name), at, runs) for name, runs in curves.items()]
+    return Chart(title, x, y, series, note)
+
+
 def cells(runs: Runs, keys: Iterable[str], number_format: str = "") -> list[str]:
     """Cells of a table: the means of several measurements, with deviations."""
     return [mean_text(column(runs, key), number_format) for key in keys]
+
+
+OVER_SEEDS = "Mean ± standard deviation over the seeds"
+
+
+def table(
+    first: str,
+    columns: Mapping[str, str],
+    runs: Mapping[str, Runs],
+    title: str = OVER_SEEDS,
+    number_format: str = "",
+) -> Table:
+    """A row for each model, a column for each measurement (key: heading)."""
+    rows = [[str(name), *cells(each, columns, number_format)] for name, each in runs.items()]
+    return Table(title, [first, *columns.values()], rows)
+
+
+def curve_table(title: str, first: str, columns: Iterable[str], curves: Curves) -> Table:
+    """A row for each model, a column for each place of its curve."""
+    rows = [[str(name), *map(mean_text, zip(*runs, strict=True))] for name, runs in curves.items()]
+    return Table(title, [first, *columns], rows)

@@ -24,7 +24,14 @@ NAMES = ("self-attention", "recurrent", "convolutional", "dilated", "restricted"
 Layer = Callable[[Tensor], Tensor]  # [1, n, d] → [1, n, d]
 
 
-def layer(name: str, width: int, *, seed: int = 0, dilation: int = 1) -> Layer:
+def layer(
+    name: str,
+    width: int,
+    *,
+    seed: int = 0,
+    dilation: int = 1,
+    dtype: torch.dtype = torch.float32,
+) -> Layer:
     """One layer of this kind: without positions, norms and residual connections."""
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
@@ -32,13 +39,13 @@ def layer(name: str, width: int, *, seed: int = 0, dilation: int = 1) -> Layer:
             cell = nn.RNN(width, width, batch_first=True)
             return lambda x: cell(x)[0]
         if name in ("convolutional", "dilated"):
-            convolution = DilatedConvolution(width, width, KERNEL, dilation)
+            convolution = DilatedConvolution(width, width, KERNEL, dilation).to(dtype)
             # Causal, as in ByteNet's decoder: with these dilations it reaches every distance once.
             return lambda x: convolution(x, convolution.start(1, x))
     pattern = spec.WindowMask(WINDOW) if name == "restricted" else spec.FullMask()
     block = spec.Block(spec.Attention(1, width, width), spec.FeedForward(1), dropout=0.0)
     description = spec.Encoder(width, spec.Tokens(4, None), spec.Stack.of(1, block, pattern))
-    stack: Any = build_seeded(description, seed).stack
+    stack: Any = build_seeded(description, seed).stack.to(dtype)
 
     def attend(x: Tensor) -> Tensor:
         inputs = stack.layer_inputs(x, None, Context())[0]
@@ -110,6 +117,9 @@ def _depth(tensor: Tensor) -> int:
 
 # ------------------------------------------------------------------ path length
 
+# A gradient shrinks with each layer: through a hundred of them float32 would call it zero.
+PRECISE = torch.float64
+
 
 def path_length(name: str, length: int, width: int = 4) -> int:
     """The fewest layers, or recurrent steps, through which a gradient joins both ends."""
@@ -124,23 +134,29 @@ def path_length(name: str, length: int, width: int = 4) -> int:
 
 def _connects(name: str, depth: int, length: int, width: int) -> bool:
     """Whether the last output of a stack of layers depends on the first input."""
-    x = torch.randn(1, length, width).requires_grad_()
+    x = _inputs(1, length, width).requires_grad_()
     hidden = x
     for number in range(depth):
         # Dilations grow with the kernel, so that no position is met twice (ByteNet).
         dilation = KERNEL**number if name == "dilated" else 1
-        hidden = layer(name, width, seed=number, dilation=dilation)(hidden)
+        hidden = layer(name, width, seed=number, dilation=dilation, dtype=PRECISE)(hidden)
     (gradient,) = torch.autograd.grad(hidden[0, -1].sum(), x)
     return bool(gradient[0, 0].abs().sum() > 0)
 
 
 def _recurrent_path(length: int, width: int) -> int:
     """How many states the gradient of the last output passes on its way to the first input."""
-    cell = nn.RNNCell(width, width)
-    x = torch.randn(length, 1, width).requires_grad_()
-    states = [torch.zeros(1, width)]
-    for step in range(length):
-        states.append(cell(x[step], states[-1]))
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(0)
+        cell = nn.RNNCell(width, width).to(PRECISE)
+    states = [torch.zeros(1, width, dtype=PRECISE)]
+    for x in _inputs(length, 1, width).requires_grad_():
+        states.append(cell(x, states[-1]))
     # A state through which no gradient passes is no part of the path.
     gradients = torch.autograd.grad(states[-1].sum(), states[1:])
     return sum(bool(gradient.abs().sum() > 0) for gradient in gradients)
+
+
+def _inputs(*shape: int) -> Tensor:
+    generator = torch.Generator().manual_seed(0)
+    return torch.randn(*shape, generator=generator, dtype=PRECISE)

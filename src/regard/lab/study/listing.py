@@ -35,19 +35,16 @@ class Listing(NamedTuple):
 
 STUDIES: dict[str, Listing] = {
     # attention
-    "scaling": Listing("Scaling scores by 1/√d_k", "attention.score_scaling.ScoreScaling"),
+    "scaling": Listing("Scaling scores by 1/√d_k", "attention.scores.ScoreScaling"),
     "permutation": Listing(
         "Permutation equivariance and positions", "attention.permutation.Permutation"
     ),
     "lookup": Listing("Soft look-up and its hard limit", "attention.soft_lookup.SoftLookup"),
     "tied_projections": Listing(
-        "One, two or three matrices for Q, K and V",
-        "attention.tied_projections.TiedProjections",
+        "One, two or three matrices for Q, K and V", "attention.heads.TiedProjections"
     ),
     "heads": Listing("One head or many; pruning them", "attention.heads.Heads"),
-    "score_function": Listing(
-        "Additive and dot-product scores", "attention.score_function.ScoreFunction"
-    ),
+    "score_function": Listing("Additive and dot-product scores", "attention.scores.ScoreFunction"),
     "explanation": Listing("Attention is not explanation", "attention.explanation.Explanation"),
     # positions
     "sinusoids": Listing(
@@ -58,33 +55,29 @@ STUDIES: dict[str, Listing] = {
     ),
     "learned_positions": Listing(
         "Learned and sinusoidal positions",
-        "positions.learned_positions.LearnedPositions",
+        "positions.comparison.LearnedPositions",
     ),
-    "extrapolation": Listing("Beyond the training length", "positions.extrapolation.Extrapolation"),
+    "extrapolation": Listing("Beyond the training length", "positions.comparison.Extrapolation"),
     # block
-    "pointwise": Listing("Feed-forward as 1×1 convolutions", "block.pointwise.Pointwise"),
-    "receptive_field": Listing(
-        "Receptive fields of layers", "block.receptive_field.ReceptiveField"
-    ),
+    "pointwise": Listing("Feed-forward as 1×1 convolutions", "block.convolutions.Pointwise"),
+    "receptive_field": Listing("Receptive fields of layers", "block.convolutions.ReceptiveField"),
     "residuals": Listing("Residual connections over depth", "block.residuals.Residuals"),
     "norms": Listing("LayerNorm, RMSNorm, BatchNorm", "block.norms.Norms"),
-    "norm_placement": Listing(
-        "Post-norm, pre-norm and warm-up", "block.norm_placement.NormPlacement"
-    ),
+    "norm_placement": Listing("Post-norm, pre-norm and warm-up", "block.norms.NormPlacement"),
     # training
-    "warmup": Listing("Warm-up on and off", "training.warmup.Warmup"),
+    "warmup": Listing("Warm-up on and off", "training.language_models.Warmup"),
     "label_smoothing": Listing(
         "Label smoothing: perplexity, BLEU, calibration",
-        "training.label_smoothing.LabelSmoothing",
+        "training.translators.LabelSmoothing",
     ),
     "teacher_forcing": Listing(
-        "Teacher forcing and exposure", "training.teacher_forcing.TeacherForcing"
+        "Teacher forcing and exposure", "training.translators.TeacherForcing"
     ),
     "training_memory": Listing(
         "Mixed precision, accumulation, checkpointing",
         "training.training_memory.TrainingMemory",
     ),
-    "depth": Listing("Depth before width", "training.depth.Depth"),
+    "depth": Listing("Depth before width", "training.language_models.Depth"),
     # baselines
     "gradient_distance": Listing(
         "Gradients over distance", "baselines.gradient_distance.GradientDistance"
@@ -104,17 +97,15 @@ STUDIES: dict[str, Listing] = {
         "baselines.algorithms.UniversalDepth",
     ),
     # cost
-    "attention_memory": Listing(
-        "Memory of attention, fused or not", "cost.attention_memory.AttentionMemory"
-    ),
-    "kv_cache": Listing("The KV cache: cost of a token", "cost.kv_cache.KVCache"),
+    "attention_memory": Listing("Memory of attention, fused or not", "cost.memory.AttentionMemory"),
+    "kv_cache": Listing("The KV cache: cost of a token", "cost.memory.KVCache"),
     "efficient_attention": Listing(
         "Efficient attention: quality and cost",
-        "cost.efficient_attention.EfficientAttention",
+        "cost.modifications.EfficientAttention",
     ),
     "scaling_law": Listing("A scaling law and its prediction", "cost.scaling_law.ScalingLaw"),
     "data_hunger": Listing("Data hunger and saturation", "cost.data_hunger.DataHunger"),
-    "transfer": Listing("Do modifications transfer?", "cost.transfer.Transfer"),
+    "transfer": Listing("Do modifications transfer?", "cost.modifications.Transfer"),
     "decoder_only": Listing("Decoder-only or encoder–decoder", "cost.decoder_only.DecoderOnly"),
     # inside
     "induction": Listing("Circuits: induction heads, composition", "inside.induction.Induction"),

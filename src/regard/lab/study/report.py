@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 import textwrap
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -14,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from regard.lab.study import listing
-from regard.lab.study.figure import Table
+from regard.lab.study.figure import Shown, Table
 from regard.lab.study.study import Effort, Numbers, Outcome, Study, Verdict
 from regard.look import drawing
 from regard.look.drawing import Figure, terminal
@@ -40,6 +41,7 @@ _STUDY_STYLE = """
 .regard .holds { background: var(--good-soft); } .regard .holds b { color: var(--good); }
 .regard .limits { background: var(--warm-soft); } .regard .limits b { color: var(--warm); }
 .regard .fails { background: var(--bad-soft); } .regard .fails b { color: var(--bad); }
+.regard .open { border: 1px solid var(--line); } .regard .open b { color: var(--faint); }
 .regard .charts { display: grid; gap: 1.2rem; align-items: start; margin: 1rem 0;
   grid-template-columns: repeat(auto-fit, minmax(min(100%, 430px), 1fr)); }
 .regard .charts figcaption { color: var(--ink); font-weight: 600; font-size: .95rem;
@@ -78,10 +80,17 @@ main .contents h2 { font-size: 1rem; }
 .mark.holds { color: var(--good); background: none; }
 .mark.limits { color: var(--warm); background: none; }
 .mark.fails { color: var(--bad); background: none; }
+.mark.open { color: var(--faint); border: 0; }
 main .topic { font-size: 1.45rem; margin: 2.2rem 0 .8rem; }
 @media print { .top label { display: none; } .study { break-inside: avoid; } }
 """
-_CLASSES = {Outcome.HOLDS: "holds", Outcome.LIMITED: "limits", Outcome.FAILS: "fails"}
+# Of each outcome: its class in the style, and how several studies have it.
+_OUTCOMES = {
+    Outcome.HOLDS: ("holds", "hold"),
+    Outcome.LIMITED: ("limits", "hold within limits"),
+    Outcome.FAILS: ("fails", "do not hold here"),
+    Outcome.UNDECIDED: ("open", "are too small to say"),
+}
 
 
 # ------------------------------------------------------------------ the result of a study
@@ -115,13 +124,17 @@ class StudyResult:
     def verdict(self) -> Verdict:
         return self.study.verdict(self.numbers)
 
+    @cached_property
+    def shown(self) -> list[Shown]:
+        return self.study.show(self.numbers)
+
     @property
     def figures(self) -> list[Figure]:
-        return self.study.figures(self.numbers)
+        return [one for one in self.shown if not isinstance(one, Table)]
 
     @property
     def tables(self) -> list[Table]:
-        return self.study.tables(self.numbers)
+        return [one for one in self.shown if isinstance(one, Table)]
 
     @property
     def settings(self) -> str:
@@ -197,7 +210,7 @@ def section(result: StudyResult) -> str:
         f'<article class="study" id="{escape(result.name)}"><h3>{escape(result.title)}</h3>',
         f'<p class="claim">{escape(result.study.claim)}</p>',
         f'<p class="faint">{escape(result.study.source)}</p>',
-        f'<p class="verdict {_CLASSES[verdict.outcome]}"><b>{escape(verdict.outcome)}</b> '
+        f'<p class="verdict {_OUTCOMES[verdict.outcome][0]}"><b>{escape(verdict.outcome)}</b> '
         f"{_prose(verdict.reason)}</p>",
         '<div class="charts">',
         *(_figure(figure) for figure in result.figures),
@@ -280,19 +293,12 @@ def page(results: Sequence[StudyResult]) -> str:
 
 def _summary(results: Sequence[StudyResult]) -> str:
     # How many claims hold, at a glance.
-    outcomes = [result.verdict.outcome for result in results]
-    counts = [f"{outcomes.count(outcome)} {_PLURAL[outcome]}" for outcome in Outcome]
+    counts = Counter(result.verdict.outcome for result in results)
+    listed = [f"{counts[outcome]} {plural}" for outcome, (_, plural) in _OUTCOMES.items()]
     return (
-        f'<p class="faint">{len(results)} studies: {", ".join(counts)}. Every verdict follows from '
+        f'<p class="faint">{len(results)} studies: {", ".join(listed)}. Every verdict follows from '
         "the numbers by a rule, which stands under each study.</p>"
     )
-
-
-_PLURAL = {
-    Outcome.HOLDS: "hold",
-    Outcome.LIMITED: "hold within limits",
-    Outcome.FAILS: "do not hold here",
-}
 
 
 def _contents(topics: Sequence[tuple[str, Sequence[StudyResult]]]) -> str:
@@ -303,7 +309,7 @@ def _contents(topics: Sequence[tuple[str, Sequence[StudyResult]]]) -> str:
             outcome = result.verdict.outcome
             parts.append(
                 f'<li><a href="#{escape(result.name)}">{escape(result.title)}</a>'
-                f'<span class="mark {_CLASSES[outcome]}">{escape(outcome)}</span></li>'
+                f'<span class="mark {_OUTCOMES[outcome][0]}">{escape(outcome)}</span></li>'
             )
         parts.append("</ul></section>")
     return "".join([*parts, "</nav>"])

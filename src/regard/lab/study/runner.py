@@ -8,6 +8,8 @@ import json
 import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from types import ModuleType
 
@@ -16,7 +18,7 @@ import torch
 from regard import __version__
 from regard.lab.study import listing, report
 from regard.lab.study.report import StudyResult
-from regard.lab.study.study import Effort, Progress, Study
+from regard.lab.study.study import Effort, Study
 from regard.system import disk
 from regard.system.errors import DataError, SettingError
 
@@ -28,18 +30,26 @@ def run(
     *,
     quick: bool = False,
     seeds: int | None = None,
+    processes: int = 1,
     progress: Report | None = None,
 ) -> StudyResult:
-    """Runs the study of this name, with its usual number of seeds unless others are asked for."""
+    """Runs the study of this name, with its usual number of seeds unless others are asked for.
+
+    Its models are trained in so many processes. `progress` is told the share of the measurements
+    that is done, and what is next.
+    """
     study = listing.load(name)
-    effort = _effort(study, quick, seeds)
+    effort = _effort(study, quick, seeds, processes=processes)
+    if progress is not None:
+        effort = replace(effort, report=progress)
     # The import of torch is not counted.
     start = time.perf_counter()
-    numbers = study.measure(effort, Progress(progress))
+    numbers = study.measure(effort)
     # Through JSON, so that a result is the same when it is read again: tuples become lists, and
     # keys texts.
     numbers = json.loads(json.dumps(numbers))
     seconds = time.perf_counter() - start
+    effort.report(1.0, "")
     return StudyResult(study, effort, numbers, seconds, fingerprint(study, effort))
 
 
@@ -48,6 +58,7 @@ def run_all(
     *,
     quick: bool = False,
     seeds: int | None = None,
+    processes: int = 1,
     names: Sequence[str] | None = None,
     progress: Callable[[str, float, str], None] | None = None,
 ) -> Iterator[StudyResult]:
@@ -63,23 +74,18 @@ def run_all(
         study = listing.load(name)
         result = stored(folder, study, _effort(study, quick, seeds))
         if result is None:
-            result = run(name, quick=quick, seeds=seeds, progress=_named(progress, name))
+            report_of = None if progress is None else partial(progress, name)
+            result = run(name, quick=quick, seeds=seeds, processes=processes, progress=report_of)
             result.save(folder)
         results.append(result)
         disk.write_file(folder / "report.html", report.page(results))
         yield result
 
 
-def _named(progress: Callable[[str, float, str], None] | None, name: str) -> Report | None:
-    if progress is None:
-        return None
-    return lambda share, text: progress(name, share, text)
-
-
-def _effort(study: Study, quick: bool, seeds: int | None) -> Effort:
+def _effort(study: Study, quick: bool, seeds: int | None, **how: int) -> Effort:
     if seeds is not None and seeds < 1:
         raise SettingError(f"{seeds} seeds measure nothing", "ask for 1 or more")
-    return study.effort(quick, seeds)
+    return study.effort(quick, seeds, **how)
 
 
 # ------------------------------------------------------------------ results of earlier runs

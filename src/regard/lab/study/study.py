@@ -7,14 +7,16 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from itertools import product
+from multiprocessing import get_context
 from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 
 if TYPE_CHECKING:  # the list of studies is read without NumPy
-    from regard.lab.study.figure import Table
-    from regard.look.drawing import Figure
+    from regard.lab.study.figure import Shown
 
 # Plain JSON values: measurements of each seed, from which everything that is shown follows.
 Numbers = dict[str, Any]
+# Whether a sentence of a claim is so; None where the numbers are too few or too noisy to say.
+Truth = bool | None
 Item = TypeVar("Item")
 Key = TypeVar("Key")
 
@@ -25,6 +27,7 @@ class Outcome(StrEnum):
     HOLDS = "holds"  # all that the claim says
     LIMITED = "holds within limits"  # a part of it, or under conditions
     FAILS = "does not hold here"
+    UNDECIDED = "too small to say"  # more seeds or larger models would tell
 
 
 @dataclass(frozen=True)
@@ -35,55 +38,73 @@ class Verdict:
     reason: str
 
 
-def judge(all_of_it: bool, a_part: bool, reason: str) -> Verdict:
+# ------------------------------------------------------------------ rules
+
+
+def judge(all_of_it: Truth, a_part: Truth, reason: str) -> Verdict:
     """The verdict where a claim fails without `a_part`, and is limited without `all_of_it`."""
-    if not a_part:
+    if a_part is False:
         return Verdict(Outcome.FAILS, reason)
+    if a_part is None or all_of_it is None:
+        return Verdict(Outcome.UNDECIDED, reason)
     return Verdict(Outcome.HOLDS if all_of_it else Outcome.LIMITED, reason)
 
 
-class Progress:
-    """A progress report: which share of the measurements is done, from 0 to 1, and what is next."""
-
-    def __init__(self, report: Callable[[float, str], None] | None = None) -> None:
-        self._report = report
-
-    def __call__(self, share: float, text: str = "") -> None:
-        if self._report is not None:
-            self._report(share, text)
-
-    def over(self, items: Sequence[Item], describe: Callable[[Item], str] = str) -> Iterator[Item]:
-        """The items one after the other, each reported before it is measured."""
-        for index, item in enumerate(items):
-            self(index / len(items), describe(item))
-            yield item
-        self(1.0)
+# ------------------------------------------------------------------ measuring
 
 
 @dataclass(frozen=True)
 class Effort:
-    """How much a study computes: `quick` for some ten seconds, else a minute or two."""
+    """How much a study computes: `quick` for some ten seconds, else a minute or two.
+
+    `report` is told which share of the measurements is done, from 0 to 1, and what is next.
+    """
 
     quick: bool
     seeds: tuple[int, ...]  # one measurement each
+    processes: int = 1  # that models are trained in
+    report: Callable[[float, str], None] = lambda share, text: None
 
     def choose(self, quick: Item, full: Item) -> Item:
         """The first setting for a quick study, the second for a full one."""
         return quick if self.quick else full
 
-    def each_seed(self, progress: Progress, measure: Callable[[int], Item]) -> list[Item]:
+    def over(self, items: Sequence[Item], describe: Callable[[Item], str] = str) -> Iterator[Item]:
+        """The items one after the other, each reported before it is measured."""
+        for index, item in enumerate(items):
+            self.report(index / len(items), describe(item))
+            yield item
+
+    def each_seed(self, measure: Callable[[int], Item]) -> list[Item]:
         """What is measured with each seed."""
-        return [measure(seed) for seed in progress.over(self.seeds, "seed {}".format)]
+        return [measure(seed) for seed in self.over(self.seeds, "seed {}".format)]
 
     def each(
-        self, progress: Progress, models: Iterable[Key], measure: Callable[[Key, int], Item]
+        self, models: Iterable[Key], measure: Callable[[Key, int], Item]
     ) -> dict[Key, list[Item]]:
-        """What is measured of each model with each seed."""
+        """What is measured of each model with each seed; in several processes, if asked for."""
         results: dict[Key, list[Item]] = {model: [] for model in models}
-        jobs = list(product(self.seeds, results))
-        for seed, model in progress.over(jobs, lambda job: f"{job[1]}, seed {job[0]}"):
-            results[model].append(measure(model, seed))
+        jobs = [(model, seed) for seed, model in product(self.seeds, results)]
+        reported = self.over(jobs, lambda job: f"{job[0]}, seed {job[1]}")
+        if self.processes == 1:
+            for model, seed in reported:
+                results[model].append(measure(model, seed))
+            return results
+        # Forked, so that what is measured need not be sent: only its number, and its result back.
+        _work[:] = [measure, jobs]
+        with get_context("fork").Pool(self.processes) as pool:
+            measured = pool.imap(_measured, range(len(jobs)), chunksize=1)
+            for (model, _), result in zip(reported, measured, strict=False):
+                results[model].append(result)
         return results
+
+
+_work: list[Any] = []  # of the processes above
+
+
+def _measured(index: int) -> Any:
+    measure, jobs = _work
+    return measure(*jobs[index])
 
 
 class Study(ABC):
@@ -97,16 +118,16 @@ class Study(ABC):
     source: ClassVar[str]  # paper and section
     measurement: ClassVar[str]  # what is measured, and on what
     rule: ClassVar[str]  # how the verdict follows from the numbers
-    quick_seeds: ClassVar[int] = 2  # at least two, where chance plays a part
-    full_seeds: ClassVar[int] = 5
+    # Quick and full: where chance plays a part, at least two in a full one.
+    seeds: ClassVar[tuple[int, int]] = (1, 3)
 
-    def effort(self, quick: bool, seeds: int | None = None) -> Effort:
+    def effort(self, quick: bool, seeds: int | None = None, **how: Any) -> Effort:
         """The effort with so many seeds, or as many as are usual for this study."""
-        usual = self.quick_seeds if quick else self.full_seeds
-        return Effort(quick, tuple(range(1, 1 + (seeds or usual))))
+        usual = self.seeds[0] if quick else self.seeds[1]
+        return Effort(quick, tuple(range(1, 1 + (seeds or usual))), **how)
 
     @abstractmethod
-    def measure(self, effort: Effort, progress: Progress) -> Numbers:
+    def measure(self, effort: Effort) -> Numbers:
         """The measurements, separately for each seed."""
 
     @abstractmethod
@@ -114,9 +135,5 @@ class Study(ABC):
         """The rule, as a pure function of the numbers."""
 
     @abstractmethod
-    def figures(self, numbers: Numbers) -> list[Figure]:
-        """What a report draws."""
-
-    @abstractmethod
-    def tables(self, numbers: Numbers) -> list[Table]:
-        """What a report and a terminal print."""
+    def show(self, numbers: Numbers) -> list[Shown]:
+        """What a report draws, and what it and a terminal print."""

@@ -24,7 +24,7 @@ from regard.data.generated import builtin
 from regard.data.generated.generated_task import SEPARATOR, GeneratedTask
 from regard.evaluation.metrics.bleu import Bleu
 from regard.families.presets import preset
-from regard.lab.study.study import Effort, Progress
+from regard.lab.study.study import Effort
 from regard.training.engine.optimizer import ConstantRate, Schedule
 from regard.wirings.core_model import CoreModel
 
@@ -224,17 +224,16 @@ def compare(
     test: Sequence[Batch],
     steps: int,
     effort: Effort,
-    progress: Progress,
 ) -> Runs:
     """Trains each variant with each seed on `stream(seed)` and scores it on the test batches."""
 
     def measure(name: str, seed: int) -> dict[str, float]:
         return evaluate(trained(variants[name], seed, stream(seed), steps), test)._asdict()
 
-    return effort.each(progress, variants, measure)
+    return effort.each(variants, measure)
 
 
-def compare_on_english(variants: Variants, steps: int, effort: Effort, progress: Progress) -> Runs:
+def compare_on_english(variants: Variants, steps: int, effort: Effort) -> Runs:
     """The same with language models of the built-in English."""
     return compare(
         variants,
@@ -242,7 +241,6 @@ def compare_on_english(variants: Variants, steps: int, effort: Effort, progress:
         english_test(effort),
         steps,
         effort,
-        progress,
     )
 
 

@@ -11,8 +11,8 @@ from torch import Tensor
 from regard.core.context import Context
 from regard.core.probe import AttentionCall, Probe
 from regard.data.generated.algorithmic_tasks import LETTERS, Copying
-from regard.lab.study.figure import Table, bars, cells, column, mean
-from regard.lab.study.study import Effort, Numbers, Progress, Study, Verdict, judge
+from regard.lab.study.figure import Shown, bar_chart, column, mean, table
+from regard.lab.study.study import Effort, Numbers, Study, Verdict, judge
 from regard.lab.study.training_run import (
     NO_TARGET,
     PADDING,
@@ -22,7 +22,6 @@ from regard.lab.study.training_run import (
     language_model,
     trained,
 )
-from regard.look.drawing import Axis, BarChart, Figure
 
 LAYERS = 2  # of the small language model
 WEAK = 0.5  # rank correlation; 1 is the same order
@@ -48,15 +47,13 @@ class Explanation(Study):
         f"weights move the median prediction by less than {SMALL:g}. Holds if it is true on both "
         "tasks, within limits on one; else it does not hold."
     )
-    full_seeds = 4
+    seeds = (2, 4)
 
-    def measure(self, effort: Effort, progress: Progress) -> Numbers:
+    def measure(self, effort: Effort) -> Numbers:
         steps = effort.choose(200, 800)
         rows = effort.choose(12, 40)
         runs = effort.each(
-            progress,
-            ("copying", "English"),
-            lambda task, seed: _experiment(task, seed, steps, rows),
+            ("copying", "English"), lambda task, seed: _experiment(task, seed, steps, rows)
         )
         return {"runs": runs, "steps": steps}
 
@@ -74,33 +71,38 @@ class Explanation(Study):
             )
         return judge(len(true_for) == 2, bool(true_for), "; ".join(parts) + ".")
 
-    def figures(self, numbers: Numbers) -> list[Figure]:
+    def show(self, numbers: Numbers) -> list[Shown]:
         runs = numbers["runs"]
-        moved = [
-            bars(runs, "shuffled", "weights shuffled"),
-            bars(runs, "most", "most attended removed"),
-            bars(runs, "least", "least attended removed"),
-        ]
+        moved = {
+            "shuffled": "weights shuffled",
+            "most": "most attended removed",
+            "least": "least attended removed",
+        }
+        columns = {
+            "correlation": "rank correlation",
+            "shuffled": "shuffled",
+            "most": "most attended gone",
+            "least": "least attended",
+        }
         return [
-            BarChart(
+            bar_chart(
                 "How far the median prediction moves",
-                Axis("total variation, 0 to 1", low=0.0, high=1.0),
-                list(runs),
+                "total variation, 0 to 1",
+                runs,
                 moved,
+                low=0.0,
+                high=1.0,
             ),
-            BarChart(
+            bar_chart(
                 "Do weights and removal agree?",
-                Axis("rank correlation", low=0.0, high=1.0),
-                list(runs),
-                [bars(runs, "correlation")],
+                "rank correlation",
+                runs,
+                {"correlation": ""},
+                low=0.0,
+                high=1.0,
             ),
+            table("task", columns, runs, number_format=".2f"),
         ]
-
-    def tables(self, numbers: Numbers) -> list[Table]:
-        keys = ["correlation", "shuffled", "most", "least"]
-        rows = [[task, *cells(runs, keys, ".2f")] for task, runs in numbers["runs"].items()]
-        columns = ["task", "rank correlation", "shuffled", "most attended gone", "least attended"]
-        return [Table("Mean ± standard deviation over the seeds", columns, rows)]
 
 
 def _experiment(task: str, seed: int, steps: int, rows: int) -> dict[str, float]:

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import torch
 from torch import Tensor
 
 from regard.families.presets import preset
-from regard.lab.study.figure import Table, bars, cells, column, mean
-from regard.lab.study.study import Effort, Numbers, Progress, Study, Verdict, judge
+from regard.lab.study.figure import Shown, bar_chart, column, mean, table
+from regard.lab.study.study import Effort, Numbers, Study, Verdict, judge
 from regard.lab.study.training_run import build_seeded
-from regard.look.drawing import Axis, BarChart, Figure
 
 # Words of `families/preset_changes.parse_position`.
 POSITIONS = {
@@ -46,15 +47,12 @@ class Permutation(Study):
         f"encoding above {DIFFERENT:g}, for permutations and reversals alike; within limits if an "
         "encoding does not tell a sequence from its reversal; else it does not hold."
     )
-    quick_seeds = 3
-    full_seeds = 10
+    seeds = (3, 10)
 
-    def measure(self, effort: Effort, progress: Progress) -> Numbers:
+    def measure(self, effort: Effort) -> Numbers:
         sequences = effort.choose(8, 64)
         runs = effort.each(
-            progress,
-            POSITIONS,
-            lambda name, seed: _differences(POSITIONS[name], seed, sequences),
+            POSITIONS, lambda name, seed: _differences(POSITIONS[name], seed, sequences)
         )
         return {"runs": runs}
 
@@ -78,29 +76,27 @@ class Permutation(Study):
         breaks = permuted["none"] <= EQUAL and least[0] >= DIFFERENT
         return judge(not blind, breaks, reason)
 
-    def figures(self, numbers: Numbers) -> list[Figure]:
+    def show(self, numbers: Numbers) -> list[Shown]:
         runs = numbers["runs"]
-        moved = [bars(runs, "permuted", "random permutation"), bars(runs, "reversed", "reversal")]
+        label = "relative difference"
+        moved = {"permuted": "random permutation", "reversed": "reversal"}
+        columns = {"permuted": "permuted", "reversed": "reversed", "dog": "“dog”"}
         return [
-            BarChart(
-                "How far f(Px) is from P f(x)",
-                Axis("relative difference", log=True),
-                list(runs),
-                moved,
+            replace(
+                bar_chart("How far f(Px) is from P f(x)", label, runs, moved, log=True),
                 note="On a logarithmic scale; about 10⁻⁷ is rounding in float32.",
             ),
-            BarChart(
-                "“dog” in “dog chased cat” and “cat chased dog”",
-                Axis("relative difference", log=True),
-                list(runs),
-                [bars(runs, "dog")],
+            bar_chart(
+                "“dog” in “dog chased cat” and “cat chased dog”", label, runs, {"dog": ""}, log=True
+            ),
+            table(
+                "positions",
+                columns,
+                runs,
+                "Relative differences, mean ± standard deviation",
+                ".1e",
             ),
         ]
-
-    def tables(self, numbers: Numbers) -> list[Table]:
-        rows = [[name, *cells(runs, runs[0], ".1e")] for name, runs in numbers["runs"].items()]
-        columns = ["positions", "permuted", "reversed", "“dog”"]
-        return [Table("Relative differences, mean ± standard deviation", columns, rows)]
 
 
 @torch.no_grad()

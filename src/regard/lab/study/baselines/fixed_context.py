@@ -8,8 +8,8 @@ from typing import Any
 
 from regard.data.generated.algorithmic_tasks import LETTERS, Copying
 from regard.families.presets import preset
-from regard.lab.study.figure import Table, mean, mean_text
-from regard.lab.study.study import Effort, Numbers, Progress, Study, Verdict, judge
+from regard.lab.study.figure import Shown, chart, curve_table, mean
+from regard.lab.study.study import Effort, Numbers, Study, Verdict, judge
 from regard.lab.study.training_run import (
     END,
     NO_TARGET,
@@ -20,7 +20,7 @@ from regard.lab.study.training_run import (
     pad,
     trained,
 )
-from regard.look.drawing import Axis, Chart, Figure, Series
+from regard.look.drawing import Axis
 
 LENGTHS = [2, 4, 6, 8, 10, 12]  # all within the lengths of training
 MODELS = {
@@ -48,20 +48,16 @@ class FixedContext(Study):
         "points or more, and at least 10 more than the GRU with attention. Within limits if it "
         "loses 20 points, but attention nearly as many."
     )
-    quick_seeds = 1
-    full_seeds = 3
 
-    def measure(self, effort: Effort, progress: Progress) -> Numbers:
+    def measure(self, effort: Effort) -> Numbers:
         # Enough for attention to be right nearly everywhere.
         steps = effort.choose(200, 1500)
-        accuracy = effort.each(
-            progress, MODELS, lambda name, seed: _accuracy(MODELS[name], seed, steps)
-        )
+        accuracy = effort.each(MODELS, lambda name, seed: _accuracy(MODELS[name], seed, steps))
         return {"lengths": LENGTHS, "accuracy": accuracy}
 
     def verdict(self, numbers: Numbers) -> Verdict:
         loss = {
-            name: mean([run[0] - run[-1] for run in runs])
+            name: mean(run[0] - run[-1] for run in runs)
             for name, runs in numbers["accuracy"].items()
         }
         vector = loss["GRU, one vector"]
@@ -75,21 +71,14 @@ class FixedContext(Study):
         # What both lose is the difficulty of long texts, not the bottleneck.
         return judge(vector - attention >= 10, vector >= 20, reason)
 
-    def figures(self, numbers: Numbers) -> list[Figure]:
-        series = [
-            Series.over_seeds(name, numbers["lengths"], runs)
-            for name, runs in numbers["accuracy"].items()
-        ]
+    def show(self, numbers: Numbers) -> list[Shown]:
+        lengths = numbers["lengths"]
+        accuracy = numbers["accuracy"]
         y = Axis("right tokens, %", low=0.0, high=100.0)
-        return [Chart("Copying over the length of the text", Axis("letters"), y, series)]
-
-    def tables(self, numbers: Numbers) -> list[Table]:
-        rows = [
-            [name, *map(mean_text, zip(*runs, strict=True))]
-            for name, runs in numbers["accuracy"].items()
+        return [
+            chart("Copying over the length of the text", Axis("letters"), y, lengths, accuracy),
+            curve_table("Right tokens by length, %", "", map(str, lengths), accuracy),
         ]
-        columns = ["", *[str(length) for length in numbers["lengths"]]]
-        return [Table("Right tokens by length, %", columns, rows)]
 
 
 def _accuracy(name: str, seed: int, steps: int) -> list[float]:

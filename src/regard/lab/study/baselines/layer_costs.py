@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import math
+from collections.abc import Callable
+
 from regard.lab.measure.instruments import growth_exponent
 from regard.lab.study import layer_measurements
-from regard.lab.study.figure import Table
+from regard.lab.study.figure import Shown, Table, chart
 from regard.lab.study.layer_measurements import KERNEL, NAMES, WINDOW
-from regard.lab.study.study import Effort, Numbers, Progress, Study, Verdict, judge
-from regard.look.drawing import Axis, Chart, Figure, Series
+from regard.lab.study.study import Effort, Numbers, Study, Verdict, judge
+from regard.look.drawing import Axis
 
 
 class PathLength(Study):
@@ -20,24 +23,25 @@ class PathLength(Study):
     source = "Vaswani et al. 2017, Table 1 and Section 4; O(log_k n) needs dilated convolutions"
     measurement = (
         "The fewest layers (or recurrent steps) after which the gradient of the last output at the "
-        "first input is not zero, over the length n; and the longest chain of operations in the "
-        f"graph of one layer. Kernels of {KERNEL}, windows of {WINDOW} positions on each side."
+        "first input is not zero, in float64, over the length n; and the longest chain of "
+        f"operations in the graph of one layer. Kernels of {KERNEL}, windows of {WINDOW} positions "
+        "on each side."
     )
     rule = (
         "Holds if from the shortest to the longest n the path of self-attention stays 1, that of "
         "recurrent, plain convolutional and restricted layers grows with an exponent of n within "
-        "0.15 of 1, that of dilated ones with one below 0.5, and only the recurrent chain of "
-        "operations grows. Within limits if the paths hold, but the chains do not."
+        "0.15 of 1, that of dilated ones is everywhere within one layer of log_k n, and only the "
+        "recurrent chain of operations grows. Within limits if the paths hold, but the chains do "
+        "not; too small to say where the longest n is not three times the shortest."
     )
-    quick_seeds = 1  # nothing here is random but the weights, and they do not matter
-    full_seeds = 1
+    seeds = (1, 1)  # nothing depends on chance: a gradient is zero or not
 
-    def measure(self, effort: Effort, progress: Progress) -> Numbers:
+    def measure(self, effort: Effort) -> Numbers:
         # 2^k + 1 positions: distances between the ends are powers of two.
         lengths = effort.choose([17, 33, 65], [17, 33, 65, 129, 257])
         paths: dict[str, list[int]] = {}
         chains: dict[str, list[int]] = {}
-        for name in progress.over(NAMES):
+        for name in effort.over(NAMES):
             paths[name] = [layer_measurements.path_length(name, n) for n in lengths]
             # Of one layer, whatever its path.
             chains[name] = [layer_measurements.sequential_operations(name, n) for n in lengths]
@@ -51,7 +55,11 @@ class PathLength(Study):
         linear = all(
             abs(exponents[name] - 1) < 0.15 for name in ("recurrent", "convolutional", "restricted")
         )
-        is_short = paths["self-attention"] == [1] * len(lengths) and exponents["dilated"] < 0.5
+        # ⌈log_k n⌉ where each dilation is k times that of the layer before
+        logarithms = [math.log(n, KERNEL) for n in lengths]
+        is_short = paths["self-attention"] == [1] * len(lengths) and all(
+            abs(path - log) <= 1 for path, log in zip(paths["dilated"], logarithms, strict=True)
+        )
         # One step more for each position is what cannot be done in parallel.
         growing = [name for name, chain in numbers["chains"].items() if chain[-1] > chain[0]]
         at_end = ", ".join(f"{name} {values[-1]}" for name, values in paths.items())
@@ -59,25 +67,42 @@ class PathLength(Study):
             f"Paths between the ends of {lengths[-1]} positions: {at_end}; the chain of operations "
             f"grows with n in {', '.join(growing) or 'none'}."
         )
-        return judge(growing == ["recurrent"], linear and is_short, reason)
+        can_tell = True if lengths[-1] >= 3 * lengths[0] else None
+        return judge(growing == ["recurrent"], can_tell and linear and is_short, reason)
 
-    def figures(self, numbers: Numbers) -> list[Figure]:
-        lengths = numbers["lengths"]
-        x = Axis("n", log=True, ticks=tuple(lengths))
-        series = [Series(name, lengths, values) for name, values in numbers["paths"].items()]
-        chains = [Series(name, lengths, values) for name, values in numbers["chains"].items()]
+    def show(self, numbers: Numbers) -> list[Shown]:
         return [
-            Chart("Path between the ends", x, Axis("layers or steps", log=True), series),
-            Chart("Sequential operations of a layer", x, Axis("operations", log=True), chains),
+            *_over_lengths(
+                numbers, "paths", "Path between the ends", "layers or steps", "Path length", str
+            ),
+            *_over_lengths(
+                numbers,
+                "chains",
+                "Sequential operations of a layer",
+                "operations",
+                "Longest chain of operations",
+                str,
+            ),
         ]
 
-    def tables(self, numbers: Numbers) -> list[Table]:
-        columns = ["layer", *[f"n = {n}" for n in numbers["lengths"]]]
-        tables = []
-        for key, title in (("paths", "Path length"), ("chains", "Longest chain of operations")):
-            rows = [[name, *map(str, values)] for name, values in numbers[key].items()]
-            tables.append(Table(title, columns, rows))
-        return tables
+
+def _over_lengths(
+    numbers: Numbers,
+    key: str,
+    title: str,
+    unit: str,
+    heading: str,
+    text: Callable[[float], str],
+) -> list[Shown]:
+    """A curve and a row for each layer."""
+    lengths = numbers["lengths"]
+    x = Axis("n", log=True, ticks=tuple(lengths))
+    rows = [[name, *map(text, values)] for name, values in numbers[key].items()]
+    curves = {name: [values] for name, values in numbers[key].items()}
+    return [
+        chart(title, x, Axis(unit, log=True), lengths, curves),
+        Table(heading, ["layer", *(f"n = {n}" for n in lengths)], rows),
+    ]
 
 
 COUNTED = ("self-attention", "recurrent", "convolutional", "restricted")
@@ -102,14 +127,13 @@ class Complexity(Study):
         "of 1 for the others, and self-attention passes the recurrent layer at an n between d/2 "
         "and 2d. Within limits if only the exponents hold."
     )
-    quick_seeds = 1  # counts do not depend on chance
-    full_seeds = 1
+    seeds = (1, 1)  # counts do not depend on chance
 
-    def measure(self, effort: Effort, progress: Progress) -> Numbers:
+    def measure(self, effort: Effort) -> Numbers:
         lengths = [32, 64, 128, 256, 512, 1024, effort.choose(2048, 4096)]
         flops: dict[str, list[float]] = {}
         seconds: dict[str, list[float]] = {}
-        for name in progress.over(COUNTED):
+        for name in effort.over(COUNTED):
             flops[name] = [layer_measurements.flops(name, n, WIDTH) for n in lengths]
             seconds[name] = [layer_measurements.seconds(name, n, WIDTH) for n in lengths]
         return {"lengths": lengths, "width": WIDTH, "flops": flops, "seconds": seconds}
@@ -119,9 +143,9 @@ class Complexity(Study):
         flops = numbers["flops"]
         # Blocks of restricted attention pay from some hundred positions on.
         half = len(lengths) // 2 + 1
-        exponents = {}
-        for name, counts in flops.items():
-            exponents[name] = growth_exponent(lengths[half:], counts[half:])
+        exponents = {
+            name: growth_exponent(lengths[half:], counts[half:]) for name, counts in flops.items()
+        }
         crossing = crossing_length(numbers)
         # Counts, not times: they do not depend on the machine.
         as_stated = all(
@@ -137,34 +161,23 @@ class Complexity(Study):
         # 2·n²·d·2 against 2·n·d²·2 operations: they meet at n = d.
         return judge(width / 2 <= crossing <= 2 * width, as_stated, reason)
 
-    def figures(self, numbers: Numbers) -> list[Figure]:
-        lengths = numbers["lengths"]
-        x = Axis("n", log=True, ticks=tuple(lengths))
-        operations = [Series(name, lengths, y) for name, y in numbers["flops"].items()]
+    def show(self, numbers: Numbers) -> list[Shown]:
         # What hardware makes of it: few large products are faster than many small ones.
-        times = [
-            Series(name, lengths, [1000 * value for value in y])
-            for name, y in numbers["seconds"].items()
-        ]
+        scaled = {
+            "lengths": numbers["lengths"],
+            "MFLOP": {name: [x / 1e6 for x in y] for name, y in numbers["flops"].items()},
+            "ms": {name: [1000 * x for x in y] for name, y in numbers["seconds"].items()},
+        }
+        text = "{:,.2f}".format
         return [
-            Chart("Operations of one layer", x, Axis("FLOP", log=True), operations),
-            Chart("Time of one layer", x, Axis("ms", log=True), times),
-        ]
-
-    def tables(self, numbers: Numbers) -> list[Table]:
-        columns = ["layer", *[f"n = {n}" for n in numbers["lengths"]]]
-        flops = [[n, *[f"{v / 1e6:,.2f}" for v in y]] for n, y in numbers["flops"].items()]
-        times = [[n, *[f"{1000 * v:.2f}" for v in y]] for n, y in numbers["seconds"].items()]
-        return [
-            Table("MFLOP of one layer", columns, flops),
-            Table("ms of one layer", columns, times),
+            shown
+            for title, unit in (("Operations of one layer", "MFLOP"), ("Time of one layer", "ms"))
+            for shown in _over_lengths(scaled, unit, title, unit, f"{unit} of one layer", text)
         ]
 
 
 def crossing_length(numbers: Numbers) -> float:
     """The n at which self-attention and the recurrent layer do as many operations."""
     # Operations are a·n² and b·n: they meet at b/a.
-    length = numbers["lengths"][-1]
-    quadratic = numbers["flops"]["self-attention"][-1] / length**2
-    linear = numbers["flops"]["recurrent"][-1] / length
-    return float(linear / quadratic)
+    flops = {name: counts[-1] for name, counts in numbers["flops"].items()}
+    return float(flops["recurrent"] / flops["self-attention"] * numbers["lengths"][-1])

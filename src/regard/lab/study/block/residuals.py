@@ -9,8 +9,8 @@ from typing import Any
 
 from regard import spec
 from regard.data.generated.algorithmic_tasks import LETTERS, Copying
-from regard.lab.study.figure import Table, bars, cells, column, mean
-from regard.lab.study.study import Effort, Numbers, Progress, Study, Verdict, judge
+from regard.lab.study.figure import Shown, Table, bar_chart, chart, column, mean, table
+from regard.lab.study.study import Effort, Numbers, Study, Verdict, judge
 from regard.lab.study.training_run import (
     TaskBatches,
     build_seeded,
@@ -20,7 +20,7 @@ from regard.lab.study.training_run import (
     mean_loss,
     with_block,
 )
-from regard.look.drawing import Axis, BarChart, Chart, Figure, Series
+from regard.look.drawing import Axis
 
 RESIDUALS: dict[str, spec.Residual] = {
     "pre-norm": spec.PreNorm(),
@@ -50,9 +50,9 @@ class Residuals(Study):
         "without residuals ends with a higher loss than with them; within limits if only the loss "
         "is higher; else it does not hold."
     )
-    full_seeds = 3
+    seeds = (2, 3)
 
-    def measure(self, effort: Effort, progress: Progress) -> Numbers:
+    def measure(self, effort: Effort) -> Numbers:
         task = TaskBatches(Copying(max_length=5), LETTERS)
         depths = effort.choose([2, 10, 30, 100], [2, 5, 10, 20, 50, 100])
         # [seeds][depths] for each kind
@@ -78,7 +78,6 @@ class Residuals(Study):
             list(islice(task.stream("test", 0), 4)),
             steps,
             effort,
-            progress,
         )
         return {
             "depths": depths,
@@ -99,10 +98,8 @@ class Residuals(Study):
             for name in ("pre-norm", "none, norm before")
         }
         # Vanishing and exploding gradients are alike here.
-        passes = 1 / LARGE < last["pre-norm"] < LARGE
-        # Both stacks without residuals.
-        others = [value for name, value in last.items() if name.startswith("none")]
-        blocked = all(not 1 / LARGE < value < LARGE for value in others)
+        passes = {name: 1 / LARGE < value < LARGE for name, value in last.items()}
+        blocked = not any(passes[name] for name in last if name.startswith("none"))
         worse = losses["none, norm before"] > losses["pre-norm"]
         listed = ", ".join(f"{name} {value:.1e}" for name, value in last.items())
         reason = (
@@ -111,36 +108,39 @@ class Residuals(Study):
             f"{losses['pre-norm']:.2f} with residuals and {losses['none, norm before']:.2f} "
             "without."
         )
-        return judge(passes and blocked, worse, reason)
+        return judge(passes["pre-norm"] and blocked, worse, reason)
 
-    def figures(self, numbers: Numbers) -> list[Figure]:
+    def show(self, numbers: Numbers) -> list[Shown]:
         depths = numbers["depths"]
-        series = [Series.over_seeds(name, depths, runs) for name, runs in numbers["ratios"].items()]
-        return [
-            Chart(
-                "Gradient of the first block over the last",
-                Axis("layers", log=True, ticks=tuple(depths)),
-                Axis("ratio of norms", log=True),
-                series,
-            ),
-            BarChart(
-                f"Loss after {numbers['steps']} steps of copying letters",
-                Axis("test loss, nats a token"),
-                list(numbers["runs"]),
-                [bars(numbers["runs"], "loss")],
-            ),
-        ]
-
-    def tables(self, numbers: Numbers) -> list[Table]:
         rows = [
             [name, *(f"{_centre(values):.1e}" for values in zip(*runs, strict=True))]
             for name, runs in numbers["ratios"].items()
         ]
-        columns = ["residuals", *(f"{depth} layers" for depth in numbers["depths"])]
-        models = [[n, *cells(runs, ["loss", "exact"])] for n, runs in numbers["runs"].items()]
         return [
-            Table("Gradient of the first over the last block (geometric mean)", columns, rows),
-            Table("Trained models", ["residuals", "loss", "without a mistake, %"], models),
+            chart(
+                "Gradient of the first block over the last",
+                Axis("layers", log=True, ticks=tuple(depths)),
+                Axis("ratio of norms", log=True),
+                depths,
+                numbers["ratios"],
+            ),
+            bar_chart(
+                f"Loss after {numbers['steps']} steps of copying letters",
+                "test loss, nats a token",
+                numbers["runs"],
+                {"loss": ""},
+            ),
+            Table(
+                "Gradient of the first over the last block (geometric mean)",
+                ["residuals", *(f"{depth} layers" for depth in depths)],
+                rows,
+            ),
+            table(
+                "residuals",
+                {"loss": "loss", "exact": "without a mistake, %"},
+                numbers["runs"],
+                "Trained models",
+            ),
         ]
 
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from regard import spec
 from regard.builder.parameter_count import parameter_count
-from regard.lab.study.figure import Table, deviation, mean, mean_text
-from regard.lab.study.study import Effort, Numbers, Progress, Study, Verdict, judge
+from regard.lab.study.figure import Shown, Table, deviation, mean, mean_text
+from regard.lab.study.study import Effort, Numbers, Study, Verdict, judge
 from regard.lab.study.training_run import (
     NO_TARGET,
     PADDING,
@@ -19,7 +19,7 @@ from regard.lab.study.training_run import (
     trained,
     translator,
 )
-from regard.look.drawing import Axis, BarChart, Bars, Figure
+from regard.look.drawing import Axis, BarChart, Bars
 
 WIDTH = 32
 MODELS = ("encoder–decoder", "decoder-only")
@@ -40,25 +40,22 @@ class DecoderOnly(Study):
         "encoder–decoder, or within the standard deviation over the seeds; within limits up to "
         "10 %."
     )
-    quick_seeds = 1
-    full_seeds = 3
 
-    def measure(self, effort: Effort, progress: Progress) -> Numbers:
+    def measure(self, effort: Effort) -> Numbers:
         steps = effort.choose(150, 2000)
-        runs = effort.each(progress, MODELS, lambda name, seed: _score(name, seed, steps))
+        runs = effort.each(MODELS, lambda name, seed: _score(name, seed, steps))
         scores = {
-            name: {"loss": [one.loss for one in runs], "accuracy": [one.accuracy for one in runs]}
-            for name, runs in runs.items()
+            name: {"loss": [one.loss for one in each], "accuracy": [one.accuracy for one in each]}
+            for name, each in runs.items()
         }
         parameters = {name: parameter_count(_model(name)) for name in MODELS}
         return {"parameters": parameters, "scores": scores}
 
     def verdict(self, numbers: Numbers) -> Verdict:
-        losses = {name: numbers["scores"][name]["loss"] for name in MODELS}
-        both = mean(losses["encoder–decoder"])
-        alone = mean(losses["decoder-only"])
+        losses = [numbers["scores"][name]["loss"] for name in MODELS]
+        both, alone = map(mean, losses)
         # The larger of the two: either model may be the noisier one.
-        noise = max(deviation(values) for values in losses.values())
+        noise = max(map(deviation, losses))
         # Perplexities would exaggerate: losses are compared.
         ratio = alone / both
         reason = (
@@ -68,17 +65,21 @@ class DecoderOnly(Study):
         is_as_good = ratio <= 1.02 or alone - both <= noise
         return judge(is_as_good, is_as_good or ratio <= 1.1, reason)
 
-    def figures(self, numbers: Numbers) -> list[Figure]:
-        series = [Bars("loss", [numbers["scores"][name]["loss"] for name in MODELS])]
-        return [BarChart("Held-out loss", Axis("nats a token", low=0.0), MODELS, series)]
-
-    def tables(self, numbers: Numbers) -> list[Table]:
-        rows = []
-        for name, scores in numbers["scores"].items():
-            quality = [mean_text(scores["loss"]), mean_text(scores["accuracy"])]
-            rows.append([name, f"{numbers['parameters'][name]:,}", *quality])
-        columns = ["model", "parameters", "held-out loss", "right tokens, %"]
-        return [Table("The same translation", columns, rows)]
+    def show(self, numbers: Numbers) -> list[Shown]:
+        scores = numbers["scores"]
+        rows = [
+            [name, f"{numbers['parameters'][name]:,}", *map(mean_text, of_model.values())]
+            for name, of_model in scores.items()
+        ]
+        series = [Bars("loss", [of_model["loss"] for of_model in scores.values()])]
+        return [
+            BarChart("Held-out loss", Axis("nats a token", low=0.0), list(scores), series),
+            Table(
+                "The same translation",
+                ["model", "parameters", "held-out loss", "right tokens, %"],
+                rows,
+            ),
+        ]
 
 
 def _model(name: str) -> spec.Model:

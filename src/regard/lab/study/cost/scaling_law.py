@@ -6,7 +6,7 @@ import math
 import random
 from collections.abc import Sequence
 from itertools import pairwise, product
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -16,10 +16,10 @@ from regard import spec
 from regard.builder.parameter_count import parameter_count
 from regard.lab.plan.compute_optimal import Law
 from regard.lab.study.character_text import LENGTH, character_text
-from regard.lab.study.figure import Table, mean
-from regard.lab.study.study import Effort, Numbers, Progress, Study, Verdict, judge
+from regard.lab.study.figure import Shown, Table, mean
+from regard.lab.study.study import Effort, Numbers, Study, Verdict, judge
 from regard.lab.study.training_run import build_seeded, evaluate, language_model, train
-from regard.look.drawing import Axis, Chart, Figure, Series
+from regard.look.drawing import Axis, Chart, Series
 from regard.training.engine.optimizer import ConstantRate
 
 HUBER = 1e-3  # δ of Hoffmann et al., Section 3.3: outliers count less
@@ -122,16 +122,12 @@ class ScalingLaw(Study):
         "α is above zero, and the measured loss of the larger model lies within the interval of "
         "its prediction or within 5 % of it; within limits if only the prediction misses."
     )
-    quick_seeds = 1
-    full_seeds = 3
 
-    def measure(self, effort: Effort, progress: Progress) -> Numbers:
+    def measure(self, effort: Effort) -> Numbers:
         widths = effort.choose(WIDTHS[:4], WIDTHS)
         steps = effort.choose([60, 120, 240], [500, 1000, 2000, 4000])
         largest = larger_width(widths[-1])
-        runs = effort.each(
-            progress, [*widths, largest], lambda width, seed: _losses(width, seed, steps)
-        )
+        runs = effort.each([*widths, largest], lambda width, seed: _losses(width, seed, steps))
         measured = [point for run in runs.pop(largest) for point in run]
         ladder = [point for of_model in runs.values() for run in of_model for point in run]
         # The larger model is no part of the fit.
@@ -163,61 +159,75 @@ class ScalingLaw(Study):
         is_predicted = bounds[0] <= loss <= bounds[1] or abs(miss) <= 0.05
         return judge(is_predicted, low > 0 and _falls(numbers), reason)
 
-    def figures(self, numbers: Numbers) -> list[Figure]:
+    def show(self, numbers: Numbers) -> list[Shown]:
         law, laws = _laws(numbers)
-        points = [Point(*point) for point in numbers["points"]]
         parameters, tokens, loss = _held_out(numbers)
-        sizes = sorted({point.parameters for point in points})
+        means = _means(numbers["points"])
         series = []
-        for count in sorted({point.tokens for point in points}):
-            by_size = [mean([p.loss for p in points if (p[0], p[1]) == (n, count)]) for n in sizes]
-            series.append(Series(f"{count:,.0f} tokens", sizes, by_size, style="points"))
+        for count in next(iter(means.values())):
+            by_size = {size: losses[count] for size, losses in means.items()}
+            series.append(Series(f"{count:,.0f} tokens", *_curve(by_size), style="points"))
         # The curve goes on to the larger model.
-        curve = [*sizes, parameters]
+        curve = [*means, parameters]
         bounds = [interval([one.loss(n, tokens) for one in laws]) for n in curve]
         fitted = [law.loss(n, tokens) for n in curve]
         series.append(Series("fitted law, 90 % interval", curve, fitted, bounds))
         series.append(Series("larger model, measured", [parameters], [loss], style="points"))
-        x = Axis("parameters without embeddings", log=True)
-        chart = Chart("Loss over the number of parameters", x, Axis("nats a character"), series)
-        return [chart, _compute_chart(numbers)]
-
-    def tables(self, numbers: Numbers) -> list[Table]:
-        law, laws = _laws(numbers)
+        by_compute = [
+            Series(
+                f"N = {size:,.0f}",
+                *_curve({6 * size * count: value for count, value in losses.items()}),
+            )
+            for size, losses in _means([*numbers["points"], *numbers["measured"]]).items()
+        ]
         rows = []
         names = ["E, irreducible loss", "A", "α, of parameters", "B", "β, of tokens"]
         for index, name in enumerate(names):
             low, high = interval([one[index] for one in laws])
             rows.append([name, f"{law[index]:.3g}", f"{low:.3g} to {high:.3g}"])
-        # The compute-optimal exponent of N: β / (α + β), Equation 4 of Hoffmann et al.
-        optimal = [one.data_exponent / (one.size_exponent + one.data_exponent) for one in laws]
-        low, high = interval(optimal)
-        share = law.data_exponent / (law.size_exponent + law.data_exponent)
-        rows.append(["a of N ∝ C^a", f"{share:.2f}", f"{low:.2f} to {high:.2f}"])
-        columns = [f"on {numbers['text']}", "fit", "90 % interval"]
-        published = Table(
-            "Published exponents",
-            ["", "α", "β"],
-            [
-                ["Kaplan et al. 2020, words of web text", "0.076", "0.095"],
-                ["Hoffmann et al. 2022, third approach", "0.34", "0.28"],
-                ["here", f"{law.size_exponent:.2f}", f"{law.data_exponent:.2f}"],
-            ],
-        )
-        return [Table("L = E + A/N^α + B/D^β", columns, rows), published]
+        low, high = interval([_optimal(one) for one in laws])
+        rows.append(["a of N ∝ C^a", f"{_optimal(law):.2f}", f"{low:.2f} to {high:.2f}"])
+        y = Axis("nats a character")
+        return [
+            Chart(
+                "Loss over the number of parameters",
+                Axis("parameters without embeddings", log=True),
+                y,
+                series,
+            ),
+            Chart("Loss over compute", Axis("FLOP = 6·N·D", log=True), y, by_compute),
+            Table(
+                "L = E + A/N^α + B/D^β",
+                [f"on {numbers['text']}", "fit", "90 % interval"],
+                rows,
+            ),
+            Table(
+                "Published exponents",
+                ["", "α", "β"],
+                [
+                    ["Kaplan et al. 2020, words of web text", "0.076", "0.095"],
+                    ["Hoffmann et al. 2022, third approach", "0.34", "0.28"],
+                    ["here", f"{law.size_exponent:.2f}", f"{law.data_exponent:.2f}"],
+                ],
+            ),
+        ]
 
 
-def _compute_chart(numbers: Numbers) -> Chart:
-    """Loss over 6·N·D, a curve for each size."""
-    points = [Point(*point) for point in [*numbers["points"], *numbers["measured"]]]
-    series = []
-    for size in sorted({point.parameters for point in points}):
-        of_size = [point for point in points if point.parameters == size]
-        tokens = sorted({point.tokens for point in of_size})
-        losses = [mean([p.loss for p in of_size if p.tokens == count]) for count in tokens]
-        series.append(Series(f"N = {size:,.0f}", [6 * size * d for d in tokens], losses))
-    x = Axis("FLOP = 6·N·D", log=True)
-    return Chart("Loss over compute", x, Axis("nats a character"), series)
+def _optimal(law: Law) -> float:
+    """The compute-optimal exponent of N: β / (α + β), Equation 4 of Hoffmann et al."""
+    return law.data_exponent / (law.size_exponent + law.data_exponent)
+
+
+def _means(points: list[Any]) -> dict[float, dict[float, float]]:
+    """The mean loss of each size after each number of tokens, both ascending."""
+    losses: dict[float, dict[float, list[float]]] = {}
+    for parameters, tokens, loss in sorted(points):
+        losses.setdefault(parameters, {}).setdefault(tokens, []).append(loss)
+    return {n: {d: mean(values) for d, values in of_n.items()} for n, of_n in losses.items()}
+
+
+def _curve(values: dict[float, float]) -> tuple[list[float], list[float]]:
+    return list(values), list(values.values())
 
 
 def _laws(numbers: Numbers) -> tuple[Law, list[Law]]:
@@ -226,20 +236,15 @@ def _laws(numbers: Numbers) -> tuple[Law, list[Law]]:
 
 def _held_out(numbers: Numbers) -> tuple[float, float, float]:
     """Parameters, tokens and mean loss of the larger model at the end of its training."""
-    measured = [Point(*point) for point in numbers["measured"]]
     # Where the larger model has seen all its data
-    tokens = max(point.tokens for point in measured)
-    at_end = [point for point in measured if point.tokens == tokens]
-    return at_end[0].parameters, tokens, mean([point.loss for point in at_end])
+    ((parameters, losses),) = _means(numbers["measured"]).items()
+    tokens, loss = list(losses.items())[-1]
+    return parameters, tokens, loss
 
 
 def _falls(numbers: Numbers) -> bool:
     """Whether each larger model of the ladder has a lower loss at the end."""
-    points = [Point(*point) for point in numbers["points"]]
-    tokens = max(point.tokens for point in points)
-    losses = []
-    for size in sorted({point.parameters for point in points}):
-        losses.append(mean([p.loss for p in points if (p[0], p[1]) == (size, tokens)]))
+    losses = [list(of_size.values())[-1] for of_size in _means(numbers["points"]).values()]
     return all(after < before for before, after in pairwise(losses))
 
 

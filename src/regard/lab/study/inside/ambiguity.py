@@ -10,8 +10,8 @@ import torch
 from torch import Tensor
 
 from regard.core.context import Context
-from regard.lab.study.figure import Table, column, line, mean, mean_text, means
-from regard.lab.study.study import Effort, Numbers, Progress, Study, Verdict, judge
+from regard.lab.study.figure import Shown, Table, column, line, mean, mean_text, means
+from regard.lab.study.study import Effort, Numbers, Study, Verdict, judge
 from regard.lab.study.training_run import (
     NO_TARGET,
     RESERVED,
@@ -21,7 +21,7 @@ from regard.lab.study.training_run import (
     pad,
     trained,
 )
-from regard.look.drawing import Axis, Chart, Figure
+from regard.look.drawing import Axis, Chart
 
 PEOPLE = ("man", "woman", "girl", "boy", "teacher", "doctor")
 # A word of the context decides what the ambiguous one means, and so what follows.
@@ -54,12 +54,10 @@ class Ambiguity(Study):
         "not apart at the input (below 0.01), and after the last layer at least twice as far apart "
         "as two sentences of one meaning. Within limits if this is so in one case."
     )
-    quick_seeds = 1
-    full_seeds = 3
 
-    def measure(self, effort: Effort, progress: Progress) -> Numbers:
+    def measure(self, effort: Effort) -> Numbers:
         steps = effort.choose(450, 1500)
-        return {"runs": effort.each_seed(progress, lambda seed: _run(seed, steps))}
+        return {"runs": effort.each_seed(lambda seed: _run(seed, steps))}
 
     def verdict(self, numbers: Numbers) -> Verdict:
         resolved = []
@@ -67,9 +65,7 @@ class Ambiguity(Study):
         for case in CASES:
             runs = column(numbers["runs"], case)
             right = mean(column(runs, "right"))
-            between = means(column(runs, "between"))
-            first = between[0]
-            last = between[-1]
+            first, *_, last = means(column(runs, "between"))
             same = means(column(runs, "within"))[-1]
             # 0.01 is far above the rounding of equal vectors.
             resolved.append(right >= 90 and first < 0.01 and last >= max(2 * same, 0.01))
@@ -80,31 +76,24 @@ class Ambiguity(Study):
         reason = f"{'; '.join(parts)}."
         return judge(all(resolved), any(resolved), reason)
 
-    def figures(self, numbers: Numbers) -> list[Figure]:
-        layers = list(range(LAYERS + 1))
+    def show(self, numbers: Numbers) -> list[Shown]:
+        layers = range(LAYERS + 1)
         x = Axis("layer (0: input)", ticks=tuple(layers))
-        figures: list[Figure] = []
-        for case in CASES:
-            runs = column(numbers["runs"], case)
-            series = [
-                line("two meanings", layers, runs, "between"),
-                line("one meaning", layers, runs, "within"),
-            ]
-            title = f"How far apart sentences are: {case}"
-            figures.append(Chart(title, x, Axis("cosine distance", low=0.0), series))
-        return figures
-
-    def tables(self, numbers: Numbers) -> list[Table]:
+        y = Axis("cosine distance", low=0.0)
+        names = {"between": "two meanings", "within": "one meaning"}
+        charts = []
         rows = []
         for case in CASES:
             runs = column(numbers["runs"], case)
+            series = [line(name, layers, runs, key) for key, name in names.items()]
+            charts.append(Chart(f"How far apart sentences are: {case}", x, y, series))
             right = mean_text(column(runs, "right"))
-            for name, key in (("two meanings", "between"), ("one meaning", "within")):
+            for key, name in names.items():
                 by_layer = zip(*column(runs, key), strict=True)
                 distances = [mean_text(values, ".3f") for values in by_layer]
                 rows.append([f"{case}, {name}", right, *distances])
-        columns = ["", "right, %", "input", *[f"layer {n + 1}" for n in range(LAYERS)]]
-        return [Table("Cosine distance of the ambiguous word", columns, rows)]
+        columns = ["", "right, %", "input", *(f"layer {n + 1}" for n in range(LAYERS))]
+        return [*charts, Table("Cosine distance of the ambiguous word", columns, rows)]
 
 
 # ------------------------------------------------------------------ the language

@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Sequence
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from regard.core.context import Context, LayerContext
-from regard.lab.study.figure import Table, column, mean, mean_text
-from regard.lab.study.study import Effort, Numbers, Progress, Study, Verdict, judge
+from regard.lab.study.figure import Shown, Table, column, mean, mean_text
+from regard.lab.study.study import Effort, Numbers, Study, Verdict, judge
 from regard.lab.study.training_run import (
     NO_TARGET,
     Batch,
@@ -21,7 +20,7 @@ from regard.lab.study.training_run import (
     language_model,
     trained,
 )
-from regard.look.drawing import Axis, BarChart, Bars, Figure
+from regard.look.drawing import Axis, BarChart, Bars
 
 LAYERS = 2
 TRIGGERS = 8  # the texts on which a unit fires most
@@ -49,17 +48,15 @@ class FeedForwardUnits(Study):
         "positions chosen at random, and the promoted token follows at least twice as often as "
         "with shuffled values. Within limits if only one of the two is so."
     )
-    quick_seeds = 1
-    full_seeds = 3
 
-    def measure(self, effort: Effort, progress: Progress) -> Numbers:
+    def measure(self, effort: Effort) -> Numbers:
         steps = effort.choose(400, 2500)
         sentences = effort.choose(300, 1000)
-        return {"runs": effort.each_seed(progress, lambda seed: _run(seed, steps, sentences))}
+        return {"runs": effort.each_seed(lambda seed: _run(seed, steps, sentences))}
 
     def verdict(self, numbers: Numbers) -> Verdict:
         runs = numbers["runs"]
-        values = {key: mean([mean(run[key]) for run in runs]) for key in KEYS}
+        values = {key: mean(mean(run[key]) for run in runs) for key in KEYS}
         has_key = values["shared"] >= 2 * values["chance"]
         # Both may be 0 in a model that learned little, and 0 ≥ 2 · 0.
         has_value = values["follows"] >= 2 * values["shuffled"] and values["follows"] > 0
@@ -70,35 +67,38 @@ class FeedForwardUnits(Study):
         )
         return judge(has_key and has_value, has_key or has_value, reason)
 
-    def figures(self, numbers: Numbers) -> list[Figure]:
+    def show(self, numbers: Numbers) -> list[Shown]:
         layers = [f"layer {layer + 1}" for layer in range(LAYERS)]
-        figures: list[Figure] = []
-        for title, keys in (
-            ("Triggers with the same last word", ("shared", "chance")),
-            ("Promoted token follows a trigger", ("follows", "shuffled")),
-        ):
-            series = [
-                Bars(key, [[100 * x for x in values] for values in _by_layer(numbers, key)])
-                for key in keys
+        # [layers][seeds] of each key, in %
+        shares = {
+            key: [
+                [100 * share for share in of_layer]
+                for of_layer in zip(*column(numbers["runs"], key), strict=True)
             ]
-            figures.append(BarChart(title, Axis("%", low=0.0, high=100.0), layers, series))
-        return figures
-
-    def tables(self, numbers: Numbers) -> list[Table]:
-        rows = []
-        for layer in range(LAYERS):
-            shares = [[100 * x for x in _by_layer(numbers, key)[layer]] for key in KEYS]
-            rows.append([f"layer {layer + 1}", *map(mean_text, shares)])
+            for key in KEYS
+        }
+        rows = [
+            [layer, *map(mean_text, of_layer)]
+            for layer, *of_layer in zip(layers, *shares.values(), strict=True)
+        ]
         columns = ["", "same last word, %", "chance, %", "promoted follows, %", "shuffled, %"]
         units = numbers["runs"][0]["units"]
         return [
+            *(
+                BarChart(
+                    title,
+                    Axis("%", low=0.0, high=100.0),
+                    layers,
+                    [Bars(key, shares[key]) for key in keys],
+                )
+                for title, keys in (
+                    ("Triggers with the same last word", KEYS[:2]),
+                    ("Promoted token follows a trigger", KEYS[2:]),
+                )
+            ),
             Table("Units as keys and values", columns, rows),
             Table("Some units", ["unit", "fires most after", "promotes"], units),
         ]
-
-
-def _by_layer(numbers: Numbers, key: str) -> list[Sequence[float]]:
-    return list(zip(*column(numbers["runs"], key), strict=True))
 
 
 def _run(seed: int, steps: int, sentences: int) -> dict[str, Any]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from itertools import chain
 from typing import Any
 
@@ -11,10 +11,10 @@ from torch import Tensor
 
 from regard.core.context import Context
 from regard.core.probe import Probe
-from regard.lab.study.figure import Table, cells, column, mean, mean_text
-from regard.lab.study.study import Effort, Numbers, Progress, Study, Verdict, judge
+from regard.lab.study.figure import Shown, Table, cells, column, mean, mean_text
+from regard.lab.study.study import Effort, Numbers, Study, Verdict, judge
 from regard.lab.study.training_run import NO_TARGET, Batch, build_seeded, language_model, train
-from regard.look.drawing import Axis, BarChart, Bars, Figure, HeatMap
+from regard.look.drawing import Axis, BarChart, Bars, HeatMap
 from regard.look.head_circuits import (
     composition_scores,
     head_circuits,
@@ -50,19 +50,17 @@ class Induction(Study):
         "compose through keys more than the mean pair of heads. Within limits if the induction "
         "head is there, but not the composition."
     )
-    quick_seeds = 1
-    full_seeds = 3
 
-    def measure(self, effort: Effort, progress: Progress) -> Numbers:
+    def measure(self, effort: Effort) -> Numbers:
         steps = effort.choose(450, 3000)
-        return {"runs": effort.each_seed(progress, lambda seed: _run(seed, steps))}
+        return {"runs": effort.each_seed(lambda seed: _run(seed, steps))}
 
     def verdict(self, numbers: Numbers) -> Verdict:
         best = [_best(run) for run in numbers["runs"]]
         induction = mean(column(best, "induction"))
-        first_layer = mean([max(run["induction"][0]) for run in numbers["runs"]])
+        first_layer = mean(max(run["induction"][0]) for run in numbers["runs"])
         previous = mean(column(best, "previous"))
-        ratio = mean([one["composition"] / one["mean_composition"] for one in best])
+        ratio = mean(one["composition"] / one["mean_composition"] for one in best)
         reason = (
             f"The best induction score of layer 2 is {induction:.2f} (layer 1: {first_layer:.2f}), "
             f"the best previous-token head of layer 1 attends {previous:.2f} to the token before, "
@@ -72,40 +70,35 @@ class Induction(Study):
         is_induction = induction >= 0.4 and first_layer < induction / 2
         return judge(previous >= 0.4 and ratio > 1, is_induction, reason)
 
-    def figures(self, numbers: Numbers) -> list[Figure]:
-        run = numbers["runs"][0]
-        series = [
-            Bars("token before", _by_head(numbers, "previous")),
-            Bars("induction", _by_head(numbers, "induction")),
+    def show(self, numbers: Numbers) -> list[Shown]:
+        # A score of each head, with all seeds: they have stored [layers][heads].
+        scores = {
+            name: list(zip(*[chain(*run[key]) for run in numbers["runs"]], strict=True))
+            for name, key in (("token before", "previous"), ("induction", "induction"))
+        }
+        rows = [
+            [name, *map(mean_text, of_head)]
+            for name, *of_head in zip(NAMES, *scores.values(), strict=True)
         ]
-        y = Axis("mean attention", low=0.0, high=1.0)
+        losses = cells(numbers["runs"], ["loss"])
         return [
-            BarChart("What heads attend to (layer.head)", y, NAMES, series),
+            BarChart(
+                "What heads attend to (layer.head)",
+                Axis("mean attention", low=0.0, high=1.0),
+                NAMES,
+                [Bars(name, values) for name, values in scores.items()],
+            ),
             HeatMap(
                 "K-composition, layer 1 to layer 2",
-                run["composition"],
+                numbers["runs"][0]["composition"],
                 [f"1.{head}" for head in range(HEADS)],
                 [f"2.{head}" for head in range(HEADS)],
                 x_label="reads by its keys",
                 y_label="writes",
             ),
-        ]
-
-    def tables(self, numbers: Numbers) -> list[Table]:
-        columns = [NAMES]
-        for key in ("previous", "induction"):
-            columns.append([mean_text(values) for values in _by_head(numbers, key)])
-        rows = list(zip(*columns, strict=True))
-        losses = cells(numbers["runs"], ["loss"])
-        return [
             Table("Heads", ["layer.head", "to the token before", "induction score"], rows),
             Table("Repeated half of a text", ["loss, nats"], [losses]),
         ]
-
-
-def _by_head(numbers: Numbers, key: str) -> list[Sequence[float]]:
-    """A score of each head, with all seeds: they have stored [layers][heads]."""
-    return list(zip(*[chain(*run[key]) for run in numbers["runs"]], strict=True))
 
 
 def _best(run: dict[str, Any]) -> dict[str, float]:
@@ -117,7 +110,7 @@ def _best(run: dict[str, Any]) -> dict[str, float]:
         "previous": run["previous"][0][writer],
         "induction": run["induction"][1][reader],
         "composition": run["composition"][writer][reader],
-        "mean_composition": mean(list(chain(*run["composition"]))),
+        "mean_composition": mean(chain(*run["composition"])),
     }
 
 

@@ -9,9 +9,9 @@ import torch
 from torch import Tensor
 
 from regard.core.positions.positional_encoding import sinusoids
-from regard.lab.study.figure import Table
-from regard.lab.study.study import Effort, Numbers, Progress, Study, Verdict, judge
-from regard.look.drawing import Axis, Chart, Figure, HeatMap, Series
+from regard.lab.study.figure import Shown, Table, chart
+from regard.lab.study.study import Effort, Numbers, Study, Verdict, judge
+from regard.look.drawing import Axis, Chart, HeatMap, Series
 
 D_MODEL = 128
 BASE = 10_000.0  # of the paper's formula
@@ -36,20 +36,14 @@ class Sinusoids(Study):
         "both matrices reach every row to 1e-6; within limits if two positions come nearer than "
         "that without being equal; else it does not hold."
     )
-    quick_seeds = 1
-    full_seeds = 1
+    seeds = (1, 1)
 
-    def measure(self, effort: Effort, progress: Progress) -> Numbers:
+    def measure(self, effort: Effort) -> Numbers:
         length = effort.choose(2048, 8192)
         table = sinusoids(torch.arange(length), D_MODEL, "interleaved", BASE)  # [length, D_MODEL]
-        progress(0.2, "distances")
         # The distance of two positions depends on their offset alone, because a shift is rotation.
         distances = (table[1:] - table[0]).norm(dim=-1)
         offsets = [1, 2, 5, 10, 50, 100, 500, 1000]
-        errors = [_shift_error(table, offset) for offset in offsets]
-        progress(0.6, "least squares")
-        fitted = _fitted_error(table, SHIFT)
-        progress(1.0)
         return {
             "length": length,
             "largest": float(table.abs().max()),
@@ -59,8 +53,8 @@ class Sinusoids(Study):
             "nearest_offset": int(distances.argmin()) + 1,
             "distances": [float(distance) for distance in distances[:256]],
             "offsets": offsets,
-            "shift_errors": errors,
-            "fitted_error": fitted,
+            "shift_errors": [_shift_error(table, offset) for offset in offsets],
+            "fitted_error": _fitted_error(table, SHIFT),
             "table": table[:64].tolist(),
             "matrix": rotation(SHIFT, 16).tolist(),
         }
@@ -79,8 +73,20 @@ class Sinusoids(Study):
         is_linear = numbers["largest"] <= 1 + 1e-12 and worst <= 1e-6 and nearest >= 1e-6
         return judge(nearest > 0.1, is_linear, reason)
 
-    def figures(self, numbers: Numbers) -> list[Figure]:
-        offsets = list(range(1, len(numbers["distances"]) + 1))
+    def show(self, numbers: Numbers) -> list[Shown]:
+        rows = [
+            [str(offset), f"{error:.1e}"]
+            for offset, error in zip(numbers["offsets"], numbers["shift_errors"], strict=True)
+        ]
+        low, high = numbers["norm"]
+        # sin² + cos² = 1 for each of the d_model/2 frequencies: all rows have one norm.
+        facts = [
+            ["largest absolute value", f"{numbers['largest']:.6g}"],
+            ["norm of a row", f"{low:.6g} to {high:.6g} = √(d_model/2)"],
+            ["distance of neighbours", f"{numbers['neighbour']:.4g}"],
+            ["least distance", f"{numbers['nearest']:.4g}, {numbers['nearest_offset']} apart"],
+            [f"matrix by least squares, k = {SHIFT}", f"error {numbers['fitted_error']:.1e}"],
+        ]
         # Two dimensions for each frequency: a block on the diagonal.
         names = [f"{'sin' if index % 2 == 0 else 'cos'} {index // 2}" for index in range(16)]
         return [
@@ -100,29 +106,13 @@ class Sinusoids(Study):
                 signed=True,
                 note="Each pair of sine and cosine is rotated by its own angle.",
             ),
-            Chart(
+            chart(
                 "Distance of two positions",
                 Axis("offset"),
                 Axis("‖PE(pos + k) − PE(pos)‖", low=0.0),
-                [Series("", offsets, numbers["distances"])],
+                range(1, len(numbers["distances"]) + 1),
+                {"": [numbers["distances"]]},
             ),
-        ]
-
-    def tables(self, numbers: Numbers) -> list[Table]:
-        rows = [
-            [str(offset), f"{error:.1e}"]
-            for offset, error in zip(numbers["offsets"], numbers["shift_errors"], strict=True)
-        ]
-        low, high = numbers["norm"]
-        # sin² + cos² = 1 for each of the d_model/2 frequencies: all rows have one norm.
-        facts = [
-            ["largest absolute value", f"{numbers['largest']:.6g}"],
-            ["norm of a row", f"{low:.6g} to {high:.6g} = √(d_model/2)"],
-            ["distance of neighbours", f"{numbers['neighbour']:.4g}"],
-            ["least distance", f"{numbers['nearest']:.4g}, {numbers['nearest_offset']} apart"],
-            [f"matrix by least squares, k = {SHIFT}", f"error {numbers['fitted_error']:.1e}"],
-        ]
-        return [
             Table("The table of encodings", ["property", "value"], facts),
             Table("PE(pos + k) − M_k PE(pos), largest component", ["k", "error"], rows),
         ]
@@ -173,13 +163,11 @@ class Wavelengths(Study):
         "product varies by less than 1e-6 over positions, and it never rises with the distance; "
         "within limits if it falls up to some distance only; else it does not hold."
     )
-    quick_seeds = 1
-    full_seeds = 1
+    seeds = (1, 1)
 
-    def measure(self, effort: Effort, progress: Progress) -> Numbers:
+    def measure(self, effort: Effort) -> Numbers:
         length = effort.choose(20_000, 200_000)
         table = sinusoids(torch.arange(length), D_MODEL, "interleaved", BASE)
-        progress(0.5, "zero crossings")
         dimensions = []
         measured = []
         for index in range(0, D_MODEL, 2):
@@ -189,13 +177,11 @@ class Wavelengths(Study):
                 dimensions.append(index)
                 half_waves = len(crossings) - 1
                 measured.append(2 * int(crossings[-1] - crossings[0]) / half_waves)
-        progress(0.8, "dot products")
         distances = range(256)
         # Many positions, to see whether the product depends on them.
         starts = torch.arange(0, 1000, 50)
         # [distances, starts]
         products = torch.stack([(table[starts] * table[starts + k]).sum(-1) for k in distances])
-        progress(1.0)
         return {
             "dimensions": dimensions,
             "wavelengths": measured,
@@ -213,30 +199,27 @@ class Wavelengths(Study):
         falling = first_rise(products)
         # Slow dimensions are the high ones if wavelengths are sorted already.
         grows = numbers["wavelengths"] == sorted(numbers["wavelengths"])
-        first = numbers["dimensions"][0]
-        last = numbers["dimensions"][-1]
+        rises = sum(b > a for a, b in pairwise(products))
         reason = (
-            f"Measured wavelengths go from {numbers['wavelengths'][0]:.2f} (dimension {first}) to "
-            f"{numbers['wavelengths'][-1]:,.0f} (dimension {last}), within "
-            f"{100 * max(errors):.1f} % of the formula: the slow sinusoids are the high "
-            f"dimensions. The dot product varies by {numbers['variation']:.1e} over positions"
+            f"Measured wavelengths go from {numbers['wavelengths'][0]:.2f} (dimension "
+            f"{numbers['dimensions'][0]}) to {numbers['wavelengths'][-1]:,.0f} (dimension "
+            f"{numbers['dimensions'][-1]}), within {100 * max(errors):.1f} % of the formula: the "
+            "slow sinusoids are the high dimensions. The dot product varies by "
+            f"{numbers['variation']:.1e} over positions, and falls without a rise up to a distance "
+            f"of {falling}; of {len(products) - 1} steps {rises} go up."
         )
-        if falling < len(products) - 1:
-            rises = sum(b > a for a, b in pairwise(products))
-            reason += (
-                f", and falls without a rise up to a distance of {falling} only; of "
-                f"{len(products) - 1} steps {rises} go up."
-            )
-        else:
-            reason += f", and falls at every one of {falling} steps."
         as_stated = max(errors) <= 0.05 and grows and numbers["variation"] <= 1e-6
         return judge(falling == len(products) - 1, as_stated, reason)
 
-    def figures(self, numbers: Numbers) -> list[Figure]:
+    def show(self, numbers: Numbers) -> list[Shown]:
         dimensions = numbers["dimensions"]
         # The formula goes on where the table is too short to measure a wave.
-        every = list(range(0, D_MODEL, 2))
-        distances = list(range(len(numbers["products"])))
+        every = range(0, D_MODEL, 2)
+        # Every sixth frequency is enough for a table.
+        rows = [
+            [str(index), f"{length:,.2f}", f"{wavelength(index):,.2f}"]
+            for index, length in zip(dimensions, numbers["wavelengths"], strict=True)
+        ][::6]
         return [
             Chart(
                 "Wavelength of each dimension",
@@ -249,22 +232,16 @@ class Wavelengths(Study):
                     ),
                 ],
             ),
-            Chart(
+            chart(
                 "Dot product over distance",
                 Axis("distance k"),
                 Axis("PE(pos) · PE(pos + k)"),
-                [Series("", distances, numbers["products"])],
+                range(len(numbers["products"])),
+                {"": [numbers["products"]]},
                 note=f"At distance 0 it is d_model/2 = {D_MODEL // 2}.",
             ),
+            Table("Wavelengths in positions", ["dimension", "measured", "formula"], rows),
         ]
-
-    def tables(self, numbers: Numbers) -> list[Table]:
-        # Every sixth frequency is enough for a table.
-        rows = [
-            [str(index), f"{length:,.2f}", f"{wavelength(index):,.2f}"]
-            for index, length in zip(numbers["dimensions"], numbers["wavelengths"], strict=True)
-        ][::6]
-        return [Table("Wavelengths in positions", ["dimension", "measured", "formula"], rows)]
 
 
 def wavelength(index: int) -> float:

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from regard.lab.measure.instruments import growth_exponent
 from regard.lab.study import layer_measurements
-from regard.lab.study.figure import Table
+from regard.lab.study.figure import Shown, Table
 from regard.lab.study.layer_measurements import KERNEL, WINDOW
-from regard.lab.study.study import Effort, Numbers, Progress, Study, Verdict, judge
-from regard.look.drawing import Axis, BarChart, Bars, Figure
+from regard.lab.study.study import Effort, Numbers, Study, Verdict, judge
+from regard.look.drawing import Axis, BarChart, Bars
 
 WIDTH = 32
 # Table 1: complexity a layer, sequential operations, maximum path length; and the exponents of n
@@ -45,14 +45,13 @@ class LayerTypes(Study):
         "convolution in the convolutional row; within limits if at least ten are. Plain "
         "convolutions are listed with their own path, which is O(n/k)."
     )
-    quick_seeds = 1  # nothing depends on chance
-    full_seeds = 1
+    seeds = (1, 1)  # nothing depends on chance
 
-    def measure(self, effort: Effort, progress: Progress) -> Numbers:
+    def measure(self, effort: Effort) -> Numbers:
         short = effort.choose([17, 33, 65], [17, 33, 65, 129])
         long = effort.choose([512, 1024, 2048], [512, 1024, 2048, 4096])
         exponents = {}
-        for name in progress.over([*PRINTED, "dilated"]):
+        for name in effort.over([*PRINTED, "dilated"]):
             paths = [float(layer_measurements.path_length(name, n)) for n in short]
             chains = [float(layer_measurements.sequential_operations(name, n)) for n in short]
             # Long texts, where lower terms do not count any more.
@@ -82,17 +81,14 @@ class LayerTypes(Study):
         )
         return judge(fits == 12, fits >= 10, reason)
 
-    def figures(self, numbers: Numbers) -> list[Figure]:
+    def show(self, numbers: Numbers) -> list[Shown]:
         exponents = numbers["exponents"]
         series = [
             Bars(name, [[values[index]] for values in exponents.values()])
             for index, name in enumerate(COLUMNS)
         ]
-        return [BarChart("Exponents of n", Axis("exponent", low=0.0), list(exponents), series)]
-
-    def tables(self, numbers: Numbers) -> list[Table]:
         rows = []
-        for name, measured in numbers["exponents"].items():
+        for name, measured in exponents.items():
             printed = PRINTED.get(name, ("", "", "O(log_k n)"))
             row = [name]
             for text, value in zip(printed, measured, strict=True):
@@ -100,4 +96,7 @@ class LayerTypes(Study):
                 row += [text, f"n^{max(value, 0.0):.2f}"]
             rows.append(row)
         columns = ["layer", "complexity", "here", "sequential", "here", "path", "here"]
-        return [Table("Table 1, printed and measured", columns, rows)]
+        return [
+            BarChart("Exponents of n", Axis("exponent", low=0.0), list(exponents), series),
+            Table("Table 1, printed and measured", columns, rows),
+        ]

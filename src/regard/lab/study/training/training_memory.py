@@ -11,10 +11,10 @@ from torch import Tensor, nn
 
 from regard.core.stack import Stack
 from regard.lab.measure.instruments import fastest, peak_bytes
-from regard.lab.study.figure import Table, cells, column, mean, mean_text
-from regard.lab.study.study import Effort, Numbers, Progress, Study, Verdict, judge
+from regard.lab.study.figure import Shown, Table, cells, column, mean, mean_text
+from regard.lab.study.study import Effort, Numbers, Study, Verdict, judge
 from regard.lab.study.training_run import Batch, build_seeded, language_model, logits, mean_loss
-from regard.look.drawing import Axis, BarChart, Bars, Figure
+from regard.look.drawing import Axis, BarChart, Bars
 
 ROWS = 16
 LENGTH = 64
@@ -42,12 +42,11 @@ class TrainingMemory(Study):
         "(1e-4), and checkpointing at most half of the bytes in at most 1.8 times the time. Within "
         "limits if everything holds but the speed of bfloat16, which is the hardware's."
     )
-    quick_seeds = 2
-    full_seeds = 5
+    seeds = (2, 5)
 
-    def measure(self, effort: Effort, progress: Progress) -> Numbers:
+    def measure(self, effort: Effort) -> Numbers:
         repeats = effort.choose(2, 8)
-        return {"device": "cpu", "runs": effort.each_seed(progress, lambda s: _steps(s, repeats))}
+        return {"device": "cpu", "runs": effort.each_seed(lambda seed: _steps(seed, repeats))}
 
     def verdict(self, numbers: Numbers) -> Verdict:
         ratios = {name: _ratios(numbers, name) for name in VARIANTS}
@@ -59,44 +58,47 @@ class TrainingMemory(Study):
         recomputes = (
             ratios["checkpointing"]["bytes"] <= 0.5 and ratios["checkpointing"]["seconds"] <= 1.8
         )
-        parts = []
-        for name in VARIANTS[1:]:
-            ratio = ratios[name]
-            parts.append(
-                f"{name} {ratio['bytes']:.0%} of the bytes in {ratio['seconds']:.2f} × time"
-            )
+        listed = ", ".join(
+            f"{name} {of['bytes']:.0%} of the bytes in {of['seconds']:.2f} × time"
+            for name, of in ratios.items()
+            if name != "float32"
+        )
         reason = (
-            f"Against float32 on {numbers['device']}: {', '.join(parts)}; the accumulated gradient "
-            f"differs by {difference:.0e}."
+            f"Against float32 on {numbers['device']}: {listed}; the accumulated gradient differs "
+            f"by {difference:.0e}."
         )
         return judge(fast, small and accumulates and recomputes, reason)
 
-    def figures(self, numbers: Numbers) -> list[Figure]:
-        figures: list[Figure] = []
-        for key, title, unit in (
-            ("bytes", "Memory of a step", "MB at the peak"),
-            ("seconds", "Time of a step", "seconds"),
-        ):
-            scale = 1e-6 if key == "bytes" else 1.0
-            values = [[scale * run[name][key] for run in numbers["runs"]] for name in VARIANTS]
-            figures.append(BarChart(title, Axis(unit, low=0.0), VARIANTS, [Bars(title, values)]))
-        return figures
-
-    def tables(self, numbers: Numbers) -> list[Table]:
-        rows = []
-        for name in VARIANTS:
-            runs = column(numbers["runs"], name)
-            megabytes = mean_text([run["bytes"] / 1e6 for run in runs])
-            difference = f"{max(column(runs, 'difference')):.1e}"
-            rows.append([name, megabytes, *cells(runs, ["seconds"]), difference])
+    def show(self, numbers: Numbers) -> list[Shown]:
+        runs = {name: column(numbers["runs"], name) for name in VARIANTS}
+        megabytes = [[size / 1e6 for size in column(each, "bytes")] for each in runs.values()]
+        seconds = [column(each, "seconds") for each in runs.values()]
+        rows = [
+            [
+                name,
+                mean_text(sizes),
+                *cells(each, ["seconds"]),
+                f"{max(column(each, 'difference')):.1e}",
+            ]
+            for (name, each), sizes in zip(runs.items(), megabytes, strict=True)
+        ]
         columns = ["", "MB at the peak", "seconds a step", "gradient differs by"]
-        return [Table("One training step", columns, rows)]
+        return [
+            *(
+                BarChart(title, Axis(unit, low=0.0), VARIANTS, [Bars(title, values)])
+                for title, unit, values in (
+                    ("Memory of a step", "MB at the peak", megabytes),
+                    ("Time of a step", "seconds", seconds),
+                )
+            ),
+            Table("One training step", columns, rows),
+        ]
 
 
 def _ratios(numbers: Numbers, name: str) -> dict[str, float]:
     """Bytes and seconds of a variant, as shares of those of float32."""
     return {
-        key: mean([run[name][key] / run["float32"][key] for run in numbers["runs"]])
+        key: mean(run[name][key] / run["float32"][key] for run in numbers["runs"])
         for key in ("bytes", "seconds")
     }
 

@@ -1,0 +1,212 @@
+"""Memory and time over the length: attention with and without its weights; the KV cache."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from functools import partial
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+from regard.lab.measure.instruments import fastest, growth_exponent, peak_bytes
+from regard.lab.study.figure import Shown, Table, chart, column, mean_text, means
+from regard.lab.study.study import Effort, Numbers, Study, Verdict, judge
+from regard.lab.study.training_run import build_seeded, language_model
+from regard.look.drawing import Axis, Series
+
+HEADS = 8
+D_K = 16
+
+
+class AttentionMemory(Study):
+    name = "attention_memory"
+    claim = (
+        "The weights of attention take h·n² numbers a layer, 33 MB at n = 1,024 with 8 heads in "
+        "float32; a fused kernel (FlashAttention) never stores them and needs O(n)."
+    )
+    source = "Dao et al. 2022, Section 2; Vaswani et al. 2017, Table 1"
+    measurement = (
+        f"The peak of the tensors that one attention with {HEADS} heads of width {D_K} makes in a "
+        "forward and backward pass, in float32, over n: softmax(QKᵀ)V with its weights, and "
+        "PyTorch's fused kernel; and the size of the weights alone, h·n²·4 bytes."
+    )
+    rule = (
+        "Holds if the peak grows with an exponent of n of at least 1.7 with explicit weights and "
+        "of at most 1.2 with the fused kernel, and the explicit peak is at least the size of the "
+        "weights. Within limits if the fused kernel only needs less than half at the largest n."
+    )
+    seeds = (1, 1)  # bytes do not depend on chance
+
+    def measure(self, effort: Effort) -> Numbers:
+        lengths = effort.choose([128, 256, 512, 1024], [128, 256, 512, 1024, 2048, 4096])
+        peaks: dict[str, list[int]] = {"explicit": [], "fused": []}
+        for n in effort.over(lengths, "n = {}".format):
+            for name, values in peaks.items():
+                # Scores, weights and their gradients: about three times the weights at the peak.
+                values.append(_peak(n, fused=name == "fused"))
+        weights = [HEADS * n * n * 4 for n in lengths]  # bytes, in float32
+        return {"lengths": lengths, **peaks, "weights": weights}
+
+    def verdict(self, numbers: Numbers) -> Verdict:
+        lengths = numbers["lengths"]
+        growth = {name: growth_exponent(lengths, numbers[name]) for name in ("explicit", "fused")}
+        last = {name: numbers[name][-1] for name in ("explicit", "fused", "weights")}
+        reason = (
+            f"The peak grows as n^{growth['explicit']:.2f} with explicit weights and as "
+            f"n^{growth['fused']:.2f} with the fused kernel; at n = {lengths[-1]} they take "
+            f"{last['explicit'] / 1e6:.1f} and {last['fused'] / 1e6:.1f} MB, the weights alone "
+            f"{last['weights'] / 1e6:.1f} MB."
+        )
+        # A peak below that would mean that something was not seen.
+        holds_weights = last["explicit"] >= last["weights"]
+        holds = growth["explicit"] >= 1.7 and growth["fused"] <= 1.2 and holds_weights
+        return judge(holds, holds or last["explicit"] > 2 * last["fused"], reason)
+
+    def show(self, numbers: Numbers) -> list[Shown]:
+        lengths = numbers["lengths"]
+        names = {"weights": "h·n²·4 bytes", "explicit": "explicit", "fused": "fused"}
+        megabytes = {key: [value / 1e6 for value in numbers[key]] for key in names}
+        weights = Series(names["weights"], lengths, megabytes["weights"], style="dashed")
+        peaks = chart(
+            "Peak memory of one attention",
+            Axis("n", log=True, ticks=tuple(lengths)),
+            Axis("MB", log=True),
+            lengths,
+            {key: [megabytes[key]] for key in ("explicit", "fused")},
+        )
+        rows = [
+            [f"{n:,}", *(f"{value:,.2f}" for value in at)]
+            for n, *at in zip(lengths, *megabytes.values(), strict=True)
+        ]
+        return [
+            replace(peaks, series=[*peaks.series, weights]),
+            Table(
+                "Peak of one attention, forward and backward",
+                ["n", *(f"{name}, MB" for name in names.values())],
+                rows,
+            ),
+        ]
+
+
+def _peak(length: int, *, fused: bool) -> int:
+    shape = (1, HEADS, length, D_K)
+    # [1, H, n, K]: made before, so they do not count.
+    q, k, v = (torch.randn(shape, requires_grad=True) for _ in range(3))
+
+    def step() -> None:
+        if fused:
+            out = functional.scaled_dot_product_attention(q, k, v)
+        else:
+            out = torch.softmax(q @ k.mT * D_K**-0.5, dim=-1) @ v
+        out.sum().backward()  # type: ignore[no-untyped-call]
+
+    return peak_bytes(step)
+
+
+# ------------------------------------------------------------------ the KV cache
+
+VOCABULARY = 64
+
+
+class KVCache(Study):
+    name = "kv_cache"
+    claim = (
+        "Keys and values of earlier tokens need not be computed again: with a cache a token costs "
+        "nearly the same wherever it stands, without one the cost grows with the text."
+    )
+    source = "Shazeer 2019, Section 2.3 (incremental decoding)"
+    measurement = (
+        "A language model of 2 layers of width 64 that generates greedily: milliseconds for the "
+        "next token after n tokens, with the KV cache (`start`, `step`) and by running the whole "
+        "text again; whether both choose the same tokens; and the bytes of the cache."
+    )
+    rule = (
+        "Holds if the tokens are the same, the cost of a token grows with an exponent of n below "
+        "0.35 with the cache, and without it the last token costs at least 3 times as much as with "
+        "it. Within limits if it is only faster."
+    )
+    seeds = (2, 5)
+
+    def measure(self, effort: Effort) -> Numbers:
+        lengths = effort.choose([32, 64, 128, 256], [32, 64, 128, 256, 512, 1024])
+        runs = effort.each_seed(lambda seed: _times(seed, lengths))
+        size = language_model(VOCABULARY, 8).kv_cache_size
+        assert size is not None, "Transformers have a KV cache"
+        # Four bytes for each number of the cache, in float32.
+        return {"lengths": lengths, "bytes_per_token": 4 * size, "runs": runs}
+
+    def verdict(self, numbers: Numbers) -> Verdict:
+        lengths = numbers["lengths"]
+        cached, again = (means(column(numbers["runs"], key)) for key in ("cached", "again"))
+        # 0 would be the same cost everywhere, 1 a cost in proportion to the text.
+        exponent = growth_exponent(lengths, cached)
+        factor = again[-1] / cached[-1]
+        same = all(column(numbers["runs"], "same"))
+        reason = (
+            f"After {lengths[-1]} tokens the next one takes {1000 * cached[-1]:.1f} ms with the "
+            f"cache and {1000 * again[-1]:.1f} ms without ({factor:.1f} times); with the cache the "
+            f"cost grows as n^{exponent:.2f}; the tokens are {'the same' if same else 'different'}."
+        )
+        # Reading the cache grows with n too, but it is small beside the weights here.
+        return judge(exponent < 0.35 and factor >= 3, same and factor > 1, reason)
+
+    def show(self, numbers: Numbers) -> list[Shown]:
+        lengths = numbers["lengths"]
+        milliseconds = {
+            name: [[1000 * seconds for seconds in run] for run in column(numbers["runs"], key)]
+            for name, key in (("KV cache", "cached"), ("whole text again", "again"))
+        }
+        texts = [
+            [mean_text(values) for values in zip(*runs, strict=True)]
+            for runs in milliseconds.values()
+        ]
+        # Keys and values of all layers and heads, in float32
+        rows = [
+            [f"{n:,}", *times, f"{n * numbers['bytes_per_token'] / 1e3:,.0f}"]
+            for n, *times in zip(lengths, *texts, strict=True)
+        ]
+        return [
+            chart(
+                "Time of the next token",
+                Axis("tokens before", log=True, ticks=tuple(lengths)),
+                Axis("ms", log=True),
+                lengths,
+                milliseconds,
+            ),
+            Table(
+                "The next token",
+                ["tokens before", "ms with cache", "ms without", "kB of the cache"],
+                rows,
+            ),
+        ]
+
+
+@torch.no_grad()
+def _times(seed: int, lengths: list[int]) -> dict[str, Any]:
+    description = language_model(VOCABULARY, lengths[-1] + 8)
+    model: Any = build_seeded(description, seed).eval()
+    generator = torch.Generator().manual_seed(seed)
+    # A random prompt: what is said does not change the cost.
+    tokens = torch.randint(0, VOCABULARY, (1, lengths[-1]), generator=generator)
+    cached = []
+    again = []
+    same = True
+    for length in lengths:
+        prompt = tokens[:, :length]
+        whole_text = partial(_whole_text, model, prompt)
+        # Room for the steps below.
+        state = model.start(model.encode(prompt), capacity=8)
+        # The first step takes the prompt's last token; the others only show how long one takes.
+        step = partial(model.step, prompt[:, -1:], state)
+        same = same and bool(step()[0, -1].argmax() == whole_text()[0, -1].argmax())
+        cached.append(fastest(step, 4))
+        again.append(fastest(whole_text, 3))
+    return {"cached": cached, "again": again, "same": same}
+
+
+def _whole_text(model: Any, tokens: Tensor) -> Tensor:
+    """The logits of the next token, without a cache: [B, 1, V]."""
+    hidden, _ = model(tokens)
+    return model.head(hidden[:, -1:])

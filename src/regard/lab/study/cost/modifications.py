@@ -1,0 +1,225 @@
+"""Modifications of attention: quality against cost, and whether they transfer across tasks."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from itertools import islice, product
+from typing import Any
+
+import torch
+
+from regard import spec
+from regard.data.generated.algorithmic_tasks import Dyck
+from regard.lab.measure.instruments import count_flops
+from regard.lab.study.baselines.algorithms import task_batches
+from regard.lab.study.character_text import LENGTH as ROW
+from regard.lab.study.character_text import character_text
+from regard.lab.study.evidence import (
+    above,
+    changes,
+    every,
+    failures,
+    judge_sentences,
+    negated,
+    share,
+    some,
+    without_failed,
+)
+from regard.lab.study.figure import Shown, Table, mean, mean_text
+from regard.lab.study.study import Effort, Numbers, Study, Truth, Verdict, judge
+from regard.lab.study.training_run import (
+    Batch,
+    build_seeded,
+    builtin_pairs,
+    builtin_vocabulary,
+    evaluate,
+    language_model,
+    trained,
+    translator,
+)
+from regard.look.drawing import Axis, Chart, HeatMap, Series
+
+LENGTH = 128
+LONG = 2048  # the length at which costs are compared
+EFFICIENT = ("softmax", "window:16", "strided:16", "topk:16", "linear", "performer")
+# All models here are small: dozens of them are trained.
+SIZES: dict[str, Any] = {"d_model": 32, "d_ff": 128}
+
+
+class EfficientAttention(Study):
+    name = "efficient_attention"
+    claim = "Efficient attentions reach the quality of softmax attention at a fraction of its cost."
+    source = "Tay et al. 2022 (survey); Child et al. 2019; Katharopoulos et al. 2020"
+    measurement = (
+        f"Causal language models of characters on texts of {LENGTH}, equal but for their "
+        "attention, trained for the same number of steps: held-out loss; and the floating-point "
+        f"operations of a forward pass over {LONG:,} characters."
+    )
+    rule = (
+        "Holds if every efficient attention stays within 3 % of the loss of softmax, and at least "
+        "three of them need less than half of its operations; within limits if at least one stays "
+        "within 3 % at less than half of the operations."
+    )
+
+    def measure(self, effort: Effort) -> Numbers:
+        steps = effort.choose(100, 1500)
+        losses = effort.each(EFFICIENT, lambda name, seed: _loss(name, seed, steps))
+        return {"losses": losses, "flops": {name: _flops(name) for name in EFFICIENT}}
+
+    def verdict(self, numbers: Numbers) -> Verdict:
+        losses = {name: mean(values) for name, values in numbers["losses"].items()}
+        flops = numbers["flops"]
+        others = [name for name in losses if name != "softmax"]
+        # Both ways: what is cheap but worse, and what is as good but not cheap.
+        as_good = [name for name in others if losses[name] <= 1.03 * losses["softmax"]]
+        cheap = [name for name in others if flops[name] < flops["softmax"] / 2]
+        both = {*as_good} & {*cheap}
+        worst = max(others, key=lambda name: losses[name])
+        reason = (
+            f"Within 3 % of softmax ({losses['softmax']:.3f}): {', '.join(as_good) or 'none'}; "
+            f"with less than half of its operations: {', '.join(cheap) or 'none'}; the worst is "
+            f"{worst} with {losses[worst]:.3f}."
+        )
+        return judge(as_good == others and len(both) >= 3, bool(both), reason)
+
+    def show(self, numbers: Numbers) -> list[Shown]:
+        flops = numbers["flops"]
+        series = []
+        rows = []
+        for name, losses in numbers["losses"].items():
+            # One point for each attention.
+            gigaflops = flops[name] / 1e9
+            spread = [(min(losses), max(losses))]
+            series.append(Series(name, [gigaflops], [mean(losses)], spread, "points"))
+            relative = f"{flops[name] / flops['softmax']:.0%}"
+            rows.append([name, mean_text(losses), f"{gigaflops:.2f}", relative])
+        x = Axis(f"GFLOP over {LONG:,} characters", log=True)
+        return [
+            Chart("Quality against cost", x, Axis("nats a character"), series),
+            Table(
+                "Equal models with other attentions",
+                ["attention", "held-out loss", "GFLOP", "of softmax"],
+                rows,
+            ),
+        ]
+
+
+def _model(attention: str, length: int) -> spec.Model:
+    return language_model(len(character_text().characters), length, attention=attention, **SIZES)
+
+
+def _loss(attention: str, seed: int, steps: int) -> float:
+    text = character_text()
+    # Long rows, so that restricted attention has something to miss.
+    batches = text.batches(seed, 8, length=LENGTH)
+    model = trained(_model(attention, LENGTH), seed, batches, steps)
+    return evaluate(model, [text.held_out(40, length=LENGTH)]).loss
+
+
+@torch.no_grad()
+def _flops(attention: str) -> float:
+    # Weights do not matter for the count, the length does.
+    model = build_seeded(_model(attention, LONG), seed=0).eval()
+    return count_flops(lambda: model(torch.zeros(1, LONG, dtype=torch.long)))
+
+
+# ------------------------------------------------------------------ across tasks
+
+ATTENTIONS = ("softmax", "window:4", "topk:4", "linear", "additive")
+# The loss of a model that knows nothing: the frequencies of words, a guess among two labels (the
+# end after the label costs nothing), the frequencies of characters.
+CHANCE = {"translation": 5.2, "classification": math.log(2) / 2, "characters": 3.0}
+TASKS = tuple(CHANCE)
+HELPS = 0.01  # share of the loss by which a modification must be better
+
+
+class Transfer(Study):
+    name = "transfer"
+    claim = (
+        "Most modifications of the Transformer do not transfer: which one helps depends on the "
+        "task."
+    )
+    source = "Narang et al. 2021, Abstract"
+    measurement = (
+        "Small models with other attentions on three tasks of text: translation of the built-in "
+        "language, classification of balanced brackets, and prediction of characters; the held-out "
+        "loss against that of softmax attention on the same task, seed by seed."
+    )
+    rule = (
+        "A modification helps on a task if its loss is 1 % or more below that of softmax, over the "
+        "seeds (Student's t, 95 %), and transfers if it helps on all tasks. Seeds whose loss is "
+        "95 % or more of what knowing nothing gives have failed to train, and are left out. Holds "
+        "if more than half of the modifications do not transfer, and at least one helps on one "
+        "task and not on another; within limits if only the first; fails if at least half "
+        "transfer; too small to say where the seeds do not tell."
+    )
+
+    def measure(self, effort: Effort) -> Numbers:
+        steps = effort.choose(40, 1000)
+        runs = effort.each(
+            product(TASKS, ATTENTIONS), lambda job, seed: _task_loss(*job, seed, steps)
+        )
+        return {"losses": {task: {name: runs[task, name] for name in ATTENTIONS} for task in TASKS}}
+
+    def verdict(self, numbers: Numbers) -> Verdict:
+        helps: dict[str, list[Truth]] = {name: [] for name in ATTENTIONS if name != "softmax"}
+        failed = ""
+        for task, of_task in numbers["losses"].items():
+            losses = {
+                name: without_failed(values, CHANCE[task]) for name, values in of_task.items()
+            }
+            failed += failures(losses, f" ({task})")
+            for name, truths in helps.items():
+                gains = [-change for change in changes(losses[name], losses["softmax"])]
+                truths.append(above(gains, HELPS))
+        transfers = {name: every(truths) for name, truths in helps.items()}
+        main = "most do not transfer"
+        sentences = {
+            main: negated(share(list(transfers.values()), 0.5)),
+            "which one helps depends on the task": some(
+                every([some(truths), some(map(negated, truths))]) for truths in helps.values()
+            ),
+        }
+        listed = ", ".join(
+            f"{name} on {truths.count(True)} of {len(truths)} tasks"
+            + (f" ({truths.count(None)} open)" if None in truths else "")
+            for name, truths in helps.items()
+        )
+        reason = f"Better than softmax by 1 % or more: {listed}.{failed}"
+        return judge_sentences(sentences, reason, main=main)
+
+    def show(self, numbers: Numbers) -> list[Shown]:
+        losses = numbers["losses"]
+        # Rows are tasks, columns attentions; softmax is 0 everywhere.
+        percent = [
+            [100 * (mean(of_task[name]) / mean(of_task["softmax"]) - 1) for name in ATTENTIONS]
+            for of_task in losses.values()
+        ]
+        rows = [[name, *(mean_text(losses[task][name]) for task in TASKS)] for name in ATTENTIONS]
+        title = "Held-out loss against softmax, %, of all seeds"
+        return [
+            HeatMap(title, percent, TASKS, ATTENTIONS, signed=True),
+            Table("Held-out loss", ["attention", *TASKS], rows),
+        ]
+
+
+def _task_loss(task: str, attention: str, seed: int, steps: int) -> float:
+    batches: Iterator[Batch]
+    changed: dict[str, Any] = {"attention": attention, **SIZES}
+    if task == "translation":
+        model = translator(len(builtin_vocabulary()), 64, **changed)
+        batches = builtin_pairs("train", 20_000, seed)
+        held_out = [next(builtin_pairs("test", 600, seed=0, rows=100))]
+    elif task == "classification":
+        # The label is the word after the text; its loss is that of a classifier.
+        data = task_batches(Dyck(2, 8))
+        model = language_model(len(data.vocabulary), 64, **changed)
+        batches = data.stream("train", seed)
+        held_out = list(islice(data.stream("test", seed=0), 6))
+    else:
+        text = character_text()
+        model = language_model(len(text.characters), ROW, **changed)
+        batches = text.batches(seed)
+        held_out = [text.held_out(50)]
+    return evaluate(trained(model, seed, batches, steps), held_out).loss

@@ -1,0 +1,96 @@
+"""What the numbers of several seeds say of the sentences of a claim: so, not so, or open."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping, Sequence
+
+from regard.lab.study.figure import deviation, mean
+from regard.lab.study.study import Truth, Verdict, judge
+
+# ------------------------------------------------------------------ what several seeds can say
+
+# Student's t: of so many degrees of freedom, exceeded with a probability of 5 %.
+T_QUANTILES = (6.31, 2.92, 2.35, 2.13, 2.02, 1.94, 1.89, 1.86, 1.83)
+FAILED = 0.95  # share of the loss of a model that knows nothing
+
+
+def above(values: Sequence[float], limit: float) -> Truth:
+    """Whether the mean of all seeds, not only of these, is above a limit: Student's t, 95 %.
+
+    None where the seeds do not tell, as one alone never does.
+    """
+    if len(values) < 2:
+        return None
+    quantile = T_QUANTILES[min(len(values) - 1, len(T_QUANTILES)) - 1]
+    margin = quantile * deviation(values) / math.sqrt(len(values))
+    distance = mean(values) - limit
+    return None if abs(distance) <= margin and margin > 0 else distance > 0
+
+
+def changes(values: Sequence[float], base: Sequence[float]) -> list[float]:
+    """The relative change against a base, of the seeds that have trained in both."""
+    pairs = zip(values, base, strict=True)
+    return [value / other - 1 for value, other in pairs if math.isfinite(value + other)]
+
+
+def without_failed(losses: Sequence[float], chance: float) -> list[float]:
+    """The losses with NaN for each seed that failed to train: near what knowing nothing gives."""
+    return [loss if loss < FAILED * chance else math.nan for loss in losses]
+
+
+def failures(losses: Mapping[str, Sequence[float]], what: str = "") -> str:
+    """A sentence that names the seeds which failed to train; empty if none did."""
+    names = [
+        f"{name} seed {seed}"
+        for name, values in losses.items()
+        for seed, loss in enumerate(values, start=1)
+        if not math.isfinite(loss)
+    ]
+    return f" Left out, because not trained{what}: {', '.join(names)}." if names else ""
+
+
+# ------------------------------------------------------------------ sentences
+
+
+def every(truths: Iterable[Truth]) -> Truth:
+    """Whether all are so: one that is not decides, one that is open leaves it open."""
+    values = set(truths)
+    if False in values:
+        return False
+    return None if None in values else True
+
+
+def some(truths: Iterable[Truth]) -> Truth:
+    """Whether at least one is so."""
+    values = set(truths)
+    if True in values:
+        return True
+    return None if None in values else False
+
+
+def share(truths: Sequence[Truth], least: float) -> Truth:
+    """Whether at least this share is so, whatever becomes of those that are open."""
+    needed = least * len(truths)
+    if truths.count(True) >= needed:
+        return True
+    return False if len(truths) - truths.count(False) < needed else None
+
+
+def negated(truth: Truth) -> Truth:
+    """Whether it is not so; what is open stays open."""
+    return None if truth is None else not truth
+
+
+def judge_sentences(sentences: Mapping[str, Truth], reason: str, *, main: str = "") -> Verdict:
+    """The verdict of a claim whose sentences are tested one by one.
+
+    It holds if all do, and fails if the main one does; without a main one, if all do.
+    """
+    wrong = [text for text, truth in sentences.items() if truth is False]
+    unknown = [text for text, truth in sentences.items() if truth is None]
+    for heading, texts in (("Not so here", wrong), ("Too small to say", unknown)):
+        if texts:
+            reason += f" {heading}: {'; '.join(texts)}."
+    a_part = sentences[main] if main else some(sentences.values())
+    return judge(every(sentences.values()), a_part, reason)

@@ -1,0 +1,262 @@
+"""Kinds of positions in trained models: learned and sinusoidal, and beyond the training length."""
+
+from __future__ import annotations
+
+import math
+import random
+from collections.abc import Callable, Iterator
+from itertools import islice, product
+from typing import NamedTuple
+
+from regard.data.generated.algorithmic_tasks import LETTERS, Copying, Reversing
+from regard.lab.study.evidence import above, every, failures, judge_sentences, negated
+from regard.lab.study.figure import (
+    OVER_SEEDS,
+    Shown,
+    Table,
+    bar_chart,
+    cells,
+    chart,
+    column,
+    deviation,
+    mean,
+    mean_text,
+)
+from regard.lab.study.study import Effort, Numbers, Study, Verdict, judge
+from regard.lab.study.training_run import (
+    Batch,
+    TaskBatches,
+    builtin_text,
+    builtin_vocabulary,
+    english_test,
+    evaluate,
+    language_model,
+    trained,
+)
+from regard.look.drawing import Axis
+
+# `none` shows how much positions matter for the task at all.
+KINDS = ("sinusoidal", "learned", "none")
+LENGTH = 32  # tokens; no input is longer
+
+
+class _Task(NamedTuple):
+    vocabulary: int
+    stream: Callable[[int], Iterator[Batch]]  # of a seed
+    test: list[Batch]
+    steps: int
+
+
+class LearnedPositions(Study):
+    name = "learned_positions"
+    claim = "Learned positional embeddings and sinusoids give nearly identical results."
+    source = "Vaswani et al. 2017, Section 3.5 and Table 3 (E): 25.7 and 25.8 BLEU"
+    measurement = (
+        "Language models of two layers with sinusoidal, learned and no positions: on the built-in "
+        "English, and on reversing letters, where positions are all that matters. Loss on test "
+        "data within the training length."
+    )
+    rule = (
+        "The two kinds are alike on a task if their losses differ by less than 2 % or by less than "
+        "the standard deviations of both. Holds if they are alike on both tasks, within limits on "
+        "one; else it does not hold."
+    )
+    seeds = (2, 4)
+
+    def measure(self, effort: Effort) -> Numbers:
+        # Which letter comes next follows from positions alone.
+        letters = TaskBatches(Reversing(max_length=4), LETTERS)
+        tasks = {
+            "English": _Task(
+                len(builtin_vocabulary()),
+                lambda seed: builtin_text("train", 5000, seed),
+                english_test(effort),
+                # Enough for the loss to fall well below that of word frequencies.
+                effort.choose(100, 600),
+            ),
+            "reversing": _Task(
+                len(letters.vocabulary),
+                lambda seed: letters.stream("train", seed),
+                list(islice(letters.stream("test", 0), effort.choose(4, 16))),
+                effort.choose(130, 400),
+            ),
+        }
+
+        def score(job: tuple[str, str], seed: int) -> dict[str, float]:
+            task = tasks[job[0]]
+            model = language_model(task.vocabulary, LENGTH, position=job[1])
+            module = trained(model, seed, task.stream(seed), task.steps)
+            return evaluate(module, task.test)._asdict()
+
+        runs = effort.each(product(tasks, KINDS), score)
+        return {"runs": {task: {kind: runs[task, kind] for kind in KINDS} for task in tasks}}
+
+    def verdict(self, numbers: Numbers) -> Verdict:
+        alike = []
+        parts = []
+        for task, runs in numbers["runs"].items():
+            fixed, learned = (column(runs[kind], "loss") for kind in KINDS[:2])
+            # Alike: within the noise, or too near to matter.
+            noise = deviation(fixed) + deviation(learned)
+            alike.append(abs(mean(fixed) - mean(learned)) < max(0.02 * mean(fixed), noise))
+            parts.append(
+                f"{task}: loss {mean_text(fixed)} sinusoidal, {mean_text(learned)} learned"
+            )
+        return judge(all(alike), any(alike), "; ".join(parts) + ".")
+
+    def show(self, numbers: Numbers) -> list[Shown]:
+        runs = numbers["runs"]
+        rows = [
+            [task, kind, *cells(scores, ["loss", "accuracy"])]
+            for task, kinds in runs.items()
+            for kind, scores in kinds.items()
+        ]
+        return [
+            *(
+                bar_chart(f"Loss on {task}", "test loss, nats a token", kinds, {"loss": ""})
+                for task, kinds in runs.items()
+            ),
+            Table(OVER_SEEDS, ["task", "positions", "loss", "accuracy, %"], rows),
+        ]
+
+
+# ------------------------------------------------------------------ beyond the training length
+
+# Words of `families/preset_changes.parse_position`.
+POSITIONS = {
+    "sinusoidal": "sinusoidal",
+    "learned": "learned",
+    "relative": "relative:16",
+    "T5 bias": "buckets:32:128",
+    "ALiBi": "alibi",
+    "rotary": "rope",
+}
+TRAINED = 6  # letters in training, at most
+LENGTHS = (3, 6, 9, 12)
+LONGER = 9  # half as long again as in training
+EXTRAPOLATES = 0.9  # share of the accuracy within the training length that is left beyond it
+LEARNED = 75.0  # accuracy within it, in %, below which a model has not learned to copy
+
+
+class Extrapolation(Study):
+    name = "extrapolation"
+    claim = (
+        "Sinusoids may allow a model to extrapolate to sequences longer than those of training; "
+        "learned positions do not, and ALiBi extrapolates better than either."
+    )
+    source = (
+        "Vaswani et al. 2017, Section 3.5 (sinusoids “may allow”); Press et al. 2022, Figure 1 "
+        "(ALiBi, rotary, T5 bias, on text)"
+    )
+    measurement = (
+        f"Language models of two layers that learn to copy 1 to {TRAINED} letters, with six kinds "
+        f"of position; then the accuracy of each letter, after the right ones before it, for up to "
+        f"{max(LENGTHS)} letters. Copying, because the built-in English hardly needs positions "
+        "(see learned_positions). The learned table has rows for all positions, of which training "
+        "reaches the first; in use such a model refuses longer inputs."
+    )
+    rule = (
+        f"A kind extrapolates if its accuracy at {LONGER} letters is at least "
+        f"{100 * EXTRAPOLATES:.0f} % of that at {TRAINED}, over the seeds (Student's t, 95 %); "
+        f"seeds below {LEARNED:.0f} % at {TRAINED} letters have not learned to copy and are left "
+        "out. Holds if sinusoids do, learned positions do not, and ALiBi keeps more than both; "
+        "within limits if sinusoids do, but one of the others is not so; else it does not hold, or "
+        "is too small to say where the seeds do not tell."
+    )
+    seeds = (2, 4)
+
+    def measure(self, effort: Effort) -> Numbers:
+        steps = effort.choose(130, 500)
+        task = TaskBatches(Copying(max_length=TRAINED), LETTERS)
+        # The same inputs for all kinds and seeds.
+        tests = {length: [_test(task, length, effort.choose(64, 256))] for length in LENGTHS}
+        longest = 2 * max(LENGTHS) + 2  # start, letters, separator, letters
+
+        def accuracies(kind: str, seed: int) -> list[float]:
+            description = language_model(len(task.vocabulary), longest, position=POSITIONS[kind])
+            model = trained(description, seed, task.stream("train", seed), steps)
+            return [evaluate(model, tests[length]).accuracy for length in LENGTHS]
+
+        scores = effort.each(POSITIONS, accuracies)
+        return {"lengths": list(LENGTHS), "accuracies": scores, "steps": steps}
+
+    def verdict(self, numbers: Numbers) -> Verdict:
+        shares = {kind: shares_left(numbers, kind) for kind in numbers["accuracies"]}
+        left = {
+            kind: [share for share in values if math.isfinite(share)]
+            for kind, values in shares.items()
+        }
+        listed = ", ".join(f"{kind} {_percent(values)}" for kind, values in left.items())
+        reason = (
+            f"Accuracy at {LONGER} letters as a share of that at {TRAINED}, the longest in "
+            f"training: {listed}.{failures(shares, ' to copy')}"
+        )
+        # ALiBi's share above the mean of another kind.
+        main = "sinusoids extrapolate"
+        sentences = {
+            main: above(left["sinusoidal"], EXTRAPOLATES),
+            "learned positions do not": negated(above(left["learned"], EXTRAPOLATES)),
+            "ALiBi keeps more than both": every(
+                above(_differences(shares["ALiBi"], shares[kind]), 0.0)
+                for kind in ("sinusoidal", "learned")
+            ),
+        }
+        return judge_sentences(sentences, reason, main=main)
+
+    def show(self, numbers: Numbers) -> list[Shown]:
+        lengths = numbers["lengths"]
+        accuracies = numbers["accuracies"]
+        rows = [
+            [
+                kind,
+                *map(mean_text, zip(*runs, strict=True)),
+                _percent([share for share in shares_left(numbers, kind) if math.isfinite(share)]),
+            ]
+            for kind, runs in accuracies.items()
+        ]
+        return [
+            chart(
+                "Copying beyond the training length",
+                Axis("letters", ticks=tuple(lengths)),
+                Axis("accuracy of a letter, %", low=0.0, high=100.0),
+                lengths,
+                accuracies,
+                note=f"Trained on up to {TRAINED} letters; bands: worst to best seed.",
+            ),
+            Table(
+                f"Accuracy in % after {numbers['steps']} steps",
+                ["positions", *(f"{n} letters" for n in lengths), "left"],
+                rows,
+            ),
+        ]
+
+
+def shares_left(numbers: Numbers, kind: str) -> list[float]:
+    """Of each seed, the accuracy beyond the training length relative to that at it.
+
+    NaN for one that has not learned to copy.
+    """
+    # The longest of training, and one half longer.
+    inside, beyond = (numbers["lengths"].index(length) for length in (TRAINED, LONGER))
+    return [
+        run[beyond] / run[inside] if run[inside] >= LEARNED else math.nan
+        for run in numbers["accuracies"][kind]
+    ]
+
+
+def _differences(shares: list[float], base: list[float]) -> list[float]:
+    """Of the seeds that have learned to copy with both kinds."""
+    pairs = zip(shares, base, strict=True)
+    return [share - other for share, other in pairs if math.isfinite(share + other)]
+
+
+def _percent(shares: list[float]) -> str:
+    return f"{100 * mean(shares):.0f} %" if shares else "not learned"
+
+
+def _test(task: TaskBatches, length: int, rows: int) -> Batch:
+    """Inputs of exactly this length; which are in training too is too unlikely to matter."""
+    rng = random.Random(length)
+    # Seeded by the length: a test set does not depend on which others are made.
+    letters = [" ".join(rng.choices(LETTERS, k=length)) for _ in range(rows)]
+    return task.batch([(text, text) for text in letters])
