@@ -230,7 +230,7 @@ def test_csv_is_read_with_its_header_where_tsv_is(tmp_path: Path) -> None:
         (
             "f.jsonl",
             '{"source": "\\ud800", "target": "b"}',
-            "line 2: 'source' holds half a character",
+            "line 2 is not JSON: it holds half a character",
         ),
     ],
 )

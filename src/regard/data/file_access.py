@@ -141,16 +141,13 @@ def _expand_remote(path: str) -> list[str]:
 
         system, inner = url_to_fs(path)
         if glob.has_magic(inner):
-            return [system.unstrip_protocol(file) for file in _remote_glob(system, inner, path)]
+            files = _at_least_one(sorted(map(str, system.glob(inner))), path)
+            return [system.unstrip_protocol(file) for file in files]
         # A web server has no folders.
         if not path.startswith("http") and system.isdir(inner):
             files = [system.unstrip_protocol(file) for file in sorted(system.find(inner))]
             return _at_least_one(_data_files(files, path), path)
     return [path]
-
-
-def _remote_glob(system: Any, pattern: str, path: str) -> list[str]:
-    return _at_least_one(sorted(str(file) for file in system.glob(pattern)), path)
 
 
 def _open_remote(path: str) -> Any:
@@ -192,7 +189,7 @@ def _open_now(path: str, flags: int) -> int:
 def open_binary(path: str | Path) -> Iterator[BinaryIO]:
     """The bytes of a file as they are; standard input is left open."""
     with ExitStack() as stack:
-        try:
+        with _read_errors(path):
             file: Any
             if str(path) == "-":
                 file = sys.stdin.buffer
@@ -200,21 +197,24 @@ def open_binary(path: str | Path) -> Iterator[BinaryIO]:
                 file = stack.enter_context(_open_remote(str(path)))
             else:
                 file = stack.enter_context(open(path, "rb", buffering=BLOCK, opener=_open_now))
-        except OSError as error:
-            problem = f"cannot read {file_name(path)}: {error.strerror}"
-            raise DataError(problem, "check the path; it must be a readable file") from error
         yield file
+
+
+@contextmanager
+def _read_errors(path: str | Path) -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        problem = f"cannot read {file_name(path)}: {error.strerror}"
+        raise DataError(problem, "check the path; it must be a readable file") from error
 
 
 @contextmanager
 def open_decompressed(path: str | Path) -> Iterator[BinaryIO]:
     """The decompressed bytes of a file or of standard input."""
     with open_binary(path) as file:
-        try:
+        with _read_errors(path):
             stream = _decompressed(file)
-        except OSError as error:
-            problem = f"cannot read {file_name(path)}: {error.strerror}"
-            raise DataError(problem, "check the path; it must be a readable file") from error
         yield stream
 
 

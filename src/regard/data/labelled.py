@@ -23,7 +23,6 @@ from regard.data.text_files import (
     pairs,
     records,
     text_of,
-    whole_text,
 )
 from regard.system.errors import DataError
 
@@ -132,8 +131,7 @@ def labelled_text(record: dict[str, Any], where: str) -> LabelledText:
     text2 = None
     if record.get("text2") is not None:
         text2 = text_of(record, "text2", where)
-    label_name = whole_text(str(label), "label", where)
-    return LabelledText(text_of(record, "text", where), text2, label_name)
+    return LabelledText(text_of(record, "text", where), text2, str(label))
 
 
 # --- texts with a number, pairs of texts ---
@@ -245,7 +243,7 @@ def _strings(record: dict[str, Any], key: str, where: str) -> list[str]:
             f"{where}: {key!r} is missing or no list of words",
             f"the line has: {', '.join(record)}",
         )
-    return [whole_text(str(value), key, where) for value in values]
+    return [str(value) for value in values]
 
 
 # --- questions with answers ---

@@ -114,19 +114,14 @@ def _parquet_batches(stream: Any) -> Iterator[Any]:
 def _arrow_batches(stream: Any, is_file: bool) -> Iterator[Any]:
     import pyarrow
 
-    if not is_file:
-        with pyarrow.ipc.open_stream(stream) as reader:
-            for batch in reader:
-                yield from _sliced(batch)
-        return
-    with pyarrow.ipc.open_file(stream) as table:
-        for i in range(table.num_record_batches):
-            yield from _sliced(table.get_batch(i))
-
-
-def _sliced(batch: Any) -> Iterator[Any]:
-    for start in range(0, batch.num_rows, ROWS_AT_ONCE):
-        yield batch.slice(start, ROWS_AT_ONCE)
+    open_table = pyarrow.ipc.open_file if is_file else pyarrow.ipc.open_stream
+    with open_table(stream) as table:
+        batches = table
+        if is_file:
+            batches = map(table.get_batch, range(table.num_record_batches))
+        for batch in batches:
+            for start in range(0, batch.num_rows, ROWS_AT_ONCE):
+                yield batch.slice(start, ROWS_AT_ONCE)
 
 
 def _dataset_files(folder: Path) -> list[Path]:

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import codecs
 import csv
-import json
 from collections.abc import Iterable, Iterator
 from itertools import zip_longest
 from pathlib import Path
@@ -28,6 +27,7 @@ from regard.data.file_access import (
     suffix_format,
 )
 from regard.data.tables import call_it_text, column_texts, table_records
+from regard.system import disk
 from regard.system.errors import (
     DataError,
     SettingError,
@@ -37,6 +37,7 @@ from regard.system.errors import (
 )
 
 RECORD_FORMATS = ("csv", "jsonl", "table")
+_FORMATS = ("text", "tsv", *RECORD_FORMATS)
 TEXT_KEY = "text"  # of JSON Lines, unless another is named
 
 # --- lines and blocks ---
@@ -201,14 +202,38 @@ def pairs(
     "target": …}` or, with `languages=("en", "de")`, Hugging Face's `{"translation": {"en": …, "de":
     …}}` or `{"en": …, "de": …}`. Several files of a side go with equally many of the other.
     """
+    if format not in (None, *_FORMATS):
+        raise SettingError(f"no format is called {format!r}", did_you_mean(str(format), _FORMATS))
     if target is not None:
-        _check_two_sides(source, target, format)
-        for one, other in _shards(source, target):
+        if format not in (None, "text"):
+            raise SettingError(
+                f"two files are read as text, not as {format}",
+                "give one file, or leave the format out",
+            )
+        if str(source) == str(target) == "-":
+            raise SettingError(
+                "both sides are standard input",
+                "give one of them as a file, or pairs as tsv or jsonl",
+            )
+        sources = expand(source)
+        targets = expand(target)
+        if len(sources) != len(targets):
+            raise DataError(
+                f"{len(sources)} source files for {len(targets)} target files",
+                "give as many files on one side as on the other",
+            )
+        for one, other in zip(sources, targets, strict=True):
             yield from _two_files(one, other)
         return
     count = 0
     for file in expand(source):
-        file_format = _format(file, format)
+        file_format = format or format_of_suffix(file)
+        if file_format == "text":
+            raise SettingError(
+                f"{file_name(file)} holds one side of the pairs at most",
+                "give the target file too; if it holds both sides, name it .tsv or .jsonl "
+                "(in Python: format='tsv')",
+            )
         for pair in _file_pairs(file, file_format, languages):
             count += 1
             yield pair
@@ -240,50 +265,6 @@ def _file_pairs(
     repair = 'write one object a line: {"source": "…", "target": "…"}'
     for where, record in _records_of(file, file_format, repair):
         yield _record_pair(record, where, languages)
-
-
-def _shards(source: str | Path, target: str | Path) -> Iterator[tuple[str, str]]:
-    """The files of both sides that belong together: those of the same number."""
-    sources = expand(source)
-    targets = expand(target)
-    if len(sources) != len(targets):
-        raise DataError(
-            f"{len(sources)} source files for {len(targets)} target files",
-            "give as many files on one side as on the other",
-        )
-    yield from zip(sources, targets, strict=True)
-
-
-def _check_two_sides(source: str | Path, target: str | Path, format: str | None) -> None:
-    if format not in (None, "text"):
-        _check_format(format)
-        raise SettingError(
-            f"two files are read as text, not as {format}",
-            "give one file, or leave the format out",
-        )
-    if str(source) == str(target) == "-":
-        raise SettingError(
-            "both sides are standard input",
-            "give one of them as a file, or pairs as tsv or jsonl",
-        )
-
-
-def _check_format(format: str | None) -> None:
-    formats = ("text", "tsv", *RECORD_FORMATS)
-    if format is not None and format not in formats:
-        raise SettingError(f"no format is called {format!r}", did_you_mean(format, formats))
-
-
-def _format(file: str, format: str | None) -> str:
-    _check_format(format)
-    file_format = format or format_of_suffix(file)
-    if file_format == "text":
-        raise SettingError(
-            f"{file_name(file)} holds one side of the pairs at most",
-            "give the target file too; if it holds both sides, name it .tsv or .jsonl "
-            "(in Python: format='tsv')",
-        )
-    return file_format
 
 
 def format_of_suffix(path: str | Path) -> str:
@@ -378,7 +359,7 @@ def json_records(file: str, repair: str) -> Iterator[tuple[str, dict[str, Any]]]
 def json_record(line: str, where: str, repair: str = "write one object a line") -> dict[str, Any]:
     """The object on a line of JSON Lines; `where` names the line in error messages."""
     try:
-        record = json.loads(line)
+        record = disk.parse_json(line)
     except (ValueError, RecursionError) as error:
         raise DataError(f"{where} is not JSON: {error}", repair) from error
     if not isinstance(record, dict):
@@ -395,18 +376,7 @@ def text_of(record: dict[str, Any], key: str, where: str) -> str:
             f"{where}: {key!r} {state}",
             f"give it as a string; the line has: {', '.join(record) or 'nothing'}",
         )
-    return whole_text(value, key, where)
-
-
-def whole_text(text: str, key: str, where: str) -> str:
-    """The text, unless an escape of JSON made half a character of it, which cannot be written."""
-    try:
-        text.encode()
-    except UnicodeEncodeError:
-        raise DataError(
-            f"{where}: {key!r} holds half a character (a lone surrogate)", "replace it"
-        ) from None
-    return text
+    return value
 
 
 def nothing_to_read(name: str, verb: str = "is") -> DataError:

@@ -43,6 +43,7 @@ if TYPE_CHECKING:
     from regard.decode.batch_decoding import SpecialTokens
     from regard.look import Look, MediaInput
     from regard.look.backdrop import Backdrop
+    from regard.models.generation_config import GenerationDefaults
 
 __all__ = ["Model", "ModelOutput", "TokenizerModel", "choose_device", "to_standard_error"]
 
@@ -295,6 +296,7 @@ class Model(Tasks):
     # ------------------------------------------------------------------ for `regard.look`
     # These members satisfy `regard.look.Inspectable`. Here they are of a model without a tokenizer.
 
+    defaults: GenerationDefaults | None = None  # of generation_config.json, if it writes text
     special_tokens: SpecialTokens | None = None  # that frame decoding; None if it decodes nothing
     medium: Literal["image", "sound"] | None = None  # the files that it can be shown
 

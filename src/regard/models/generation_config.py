@@ -81,7 +81,7 @@ def generation_defaults(
         return GenerationDefaults(_own_strategy(settings, own_search))
     if not isinstance(settings.get("do_sample", False), bool):
         raise _invalid("do_sample", settings["do_sample"])
-    num_beams = _num_beams(settings)
+    num_beams = _integer(settings, "num_beams", 1, _MOST_BEAMS)
     return GenerationDefaults(
         strategy=_strategy(settings, num_beams),
         max_length=_integer(settings, "max_length", minimum=1),
@@ -162,7 +162,7 @@ def _own_strategy(settings: Mapping[str, Any], own_search: Mapping[str, Any]) ->
     if not own_search:
         return None
     name = next((name for name in _LENGTH_PENALTIES if name in own_search), None)
-    num_beams = _num_beams(settings)
+    num_beams = _integer(settings, "num_beams", 1, _MOST_BEAMS)
     if name is None or num_beams is None:
         raise _invalid("regard_search", own_search)
     if num_beams == 1:
@@ -176,15 +176,9 @@ def _integer(
 ) -> int | None:
     """A whole number of the file in these bounds; None where the key is missing."""
     value = settings.get(key)
-    if value is None:
-        return None
-    if not is_whole(value, minimum, maximum):
+    if value is not None and not is_whole(value, minimum, maximum):
         raise _invalid(key, value)
-    return int(value)
-
-
-def _num_beams(settings: Mapping[str, Any]) -> int | None:
-    return _integer(settings, "num_beams", minimum=1, maximum=_MOST_BEAMS)
+    return value
 
 
 def _number(

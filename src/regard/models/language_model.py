@@ -71,6 +71,7 @@ class LanguageModel(TokenizerModel):
     model: Decoder
     spec: kinds.Decoder | kinds.RecurrentDecoder
     special_tokens: SpecialTokens
+    defaults: GenerationDefaults
 
     def __init__(
         self,
@@ -159,7 +160,14 @@ class LanguageModel(TokenizerModel):
         strategy = choose_strategy(strategy, options, _GENERATE_KEYWORDS)
         inputs = text_list(inputs)
         prompts = [self._prompt_ids(one) for one in inputs]
-        self._check_lengths(prompts, truncation)
+        texts_to_truncate(
+            [len(prompt) for prompt in prompts],
+            self.positions,
+            truncation,
+            self.say,
+            SHORTEN_OR_TRUNCATE,
+            prompt_tokens=self._tokens_of_full_context,
+        )
         decoders = [StreamingDecoder(self.tokenizer, prompt) for prompt in prompts]
         texts = [""] * len(prompts)
 
@@ -188,17 +196,6 @@ class LanguageModel(TokenizerModel):
         for row, decoder in enumerate(decoders):
             append(row, decoder.end())
         return texts
-
-    def _check_lengths(self, prompts: Sequence[Sequence[int]], truncation: bool) -> None:
-        """Refuses prompts that are longer than the context, or reports their `truncation`."""
-        texts_to_truncate(
-            [len(prompt) for prompt in prompts],
-            self.positions,
-            truncation,
-            self.say,
-            SHORTEN_OR_TRUNCATE,
-            prompt_tokens=self._tokens_of_full_context,
-        )
 
     def _max_new_tokens(self, prompt_length: int) -> int:
         """The default number of new tokens after a prompt of this length."""
@@ -298,10 +295,7 @@ class LanguageModel(TokenizerModel):
     def _draft_model(self, other: LanguageModel) -> DraftModel:
         """The draft of speculative decoding, which must read what this model reads."""
         if not isinstance(other, type(self)):
-            raise ModelError(
-                f"`draft` must be a language model, not {type(other).__name__}",
-                "load it: draft=regard.load(folder)",
-            )
+            raise ModelError("`draft` is not a language model", "load one: draft=regard.load(…)")
         if not self.tokenizer.same_vocabulary(other.tokenizer):
             raise ModelError(
                 "the draft and the model have different vocabularies",
@@ -396,9 +390,7 @@ class LanguageModel(TokenizerModel):
         labels.
         """
         labels = different_texts("labels", labels, least=2)
-        examples = _labelled_examples(examples)
-        has_both = isinstance(template, str) and "{text}" in template and "{label}" in template
-        if not has_both:
+        if "{text}" not in template or "{label}" not in template:
             raise SettingError(
                 f"the template {template!r} lacks {{text}} or {{label}}",
                 "add {text} and {label} to it",
@@ -445,24 +437,6 @@ class LanguageModel(TokenizerModel):
         probabilities = torch.tensor(log_probabilities, dtype=torch.float64).softmax(0)
         order = probabilities.argsort(descending=True, stable=True).tolist()
         return {labels[i]: float(probabilities[i]) for i in order}
-
-
-def _labelled_examples(examples: Sequence[tuple[str, str]]) -> list[tuple[str, str]]:
-    """Texts with their labels; anything else is refused."""
-    pairs = []
-    if isinstance(examples, Sequence) and not isinstance(examples, str | bytes):
-        pairs = [example for example in examples if _is_labelled(example)]
-    if not isinstance(examples, Sequence) or len(pairs) != len(examples):
-        raise DataError(
-            "`examples` is not a list of (text, label) pairs",
-            'pass pairs, as in [("a good film", "positive")]',
-        )
-    return pairs
-
-
-def _is_labelled(example: object) -> bool:
-    is_pair = isinstance(example, tuple | list) and len(example) == 2
-    return is_pair and all(isinstance(part, str) for part in example)  # type: ignore[attr-defined]
 
 
 def _fill_template(template: str, text: str, label: str) -> str:

@@ -132,6 +132,13 @@ def load(
     model.folder = path
     model.coverage = read_coverage(path)
     model.say = say
+    if model.defaults is not None and model.special_tokens is not None:
+        # bad_words_ids of Marian's files name the padding token, which is never generated anyway.
+        model.defaults = generation_defaults(
+            folders.read_generation_config(path),
+            opened.config,
+            frozenset(model.special_tokens.banned),
+        )
     if isinstance(model, kind):
         return model
     if type(model) is Model and core_model.reads_target:
@@ -205,7 +212,7 @@ def _translator(
 ) -> Translator:
     """An encoder–decoder over text with its tokenizers and decoding defaults."""
     source, target = open_translation_tokenizers(folder)
-    translator = Translator(
+    return Translator(
         model,
         spec,
         source,
@@ -215,12 +222,6 @@ def _translator(
         forced_bos=ids.forced_bos,
         forced_eos=ids.forced_eos,
     )
-    # bad_words_ids of Marian's files name the padding token, which is never generated anyway.
-    banned_ids = frozenset(translator.special_tokens.banned)
-    translator.defaults = generation_defaults(
-        folders.read_generation_config(folder), config, banned_ids
-    )
-    return translator
 
 
 def _language_model(
@@ -234,12 +235,7 @@ def _language_model(
     if holds_tokenizer(folder):
         tokenizer = open_language_model_tokenizer(folder)
     # The end token may be named in generation_config.json only (Llama 3 has several there).
-    token_config = config | folders.generation_token_ids(folder)
-    language_model = LanguageModel(model, spec, tokenizer, token_config)
-    language_model.defaults = generation_defaults(
-        folders.read_generation_config(folder), config, frozenset()
-    )
-    return language_model
+    return LanguageModel(model, spec, tokenizer, config | folders.generation_token_ids(folder))
 
 
 def _reader(model: Any, spec: Any, config: dict[str, Any]) -> Model:

@@ -52,17 +52,9 @@ def _last_token(x: Tensor, w: Tensor) -> Tensor:
     return x[rows, last]
 
 
-# By the keys of a Pooling module's config.json.
-_POOLING: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
-    "pooling_mode_cls_token": _cls_token,
-    "pooling_mode_max_tokens": _max_tokens,
-    "pooling_mode_mean_tokens": _mean_tokens,
-    "pooling_mode_mean_sqrt_len_tokens": _mean_sqrt_len_tokens,
-    "pooling_mode_weightedmean_tokens": _weighted_mean_tokens,
-    "pooling_mode_lasttoken": _last_token,
-}
-# Newer files have one key, `pooling_mode`, with these values, instead of a flag for each mode.
-_POOLING_MODES = {
+# The flag of each mode in a Pooling module's config.json. Newer files have one key, `pooling_mode`,
+# with the name of the mode, instead of a flag for each.
+_FLAGS = {
     "cls": "pooling_mode_cls_token",
     "max": "pooling_mode_max_tokens",
     "mean": "pooling_mode_mean_tokens",
@@ -70,12 +62,21 @@ _POOLING_MODES = {
     "weightedmean": "pooling_mode_weightedmean_tokens",
     "lasttoken": "pooling_mode_lasttoken",
 }
-_OTHER_KEYS = (
+_POOLING: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
+    "cls": _cls_token,
+    "max": _max_tokens,
+    "mean": _mean_tokens,
+    "mean_sqrt_len_tokens": _mean_sqrt_len_tokens,
+    "weightedmean": _weighted_mean_tokens,
+    "lasttoken": _last_token,
+}
+_KEYS = {
     "word_embedding_dimension",
     "embedding_dimension",
     "include_prompt",
     "pooling_mode",
-)
+    *_FLAGS.values(),
+}
 _MODULES = ["Transformer", "Pooling", "Normalize"]  # the last one may be missing
 
 
@@ -87,7 +88,7 @@ class SentencePooling:
     `prompt` is put before it.
     """
 
-    modes: tuple[str, ...] = ("pooling_mode_mean_tokens",)
+    modes: tuple[str, ...] = ("mean",)
     normalize: bool = False
     max_seq_length: int | None = None
     do_lower_case: bool = False
@@ -98,9 +99,14 @@ class SentencePooling:
         """The pooling that a folder's modules.json describes."""
         if folder is None or not (folder / "modules.json").is_file():
             return cls()
-        modules = _read_modules(folder)
-        # Types are Python paths: sentence_transformers.models.Pooling.
-        names = [module["type"].split(".")[-1] for module in modules]
+        modules = disk.read_json(folder / "modules.json", ModelError)
+        try:
+            # Types are Python paths: sentence_transformers.models.Pooling.
+            names = [module["type"].split(".")[-1] for module in modules]
+        except (TypeError, KeyError, AttributeError):
+            raise ModelError(
+                f"{folder}/modules.json is not a list of modules", "download the folder again"
+            ) from None
         if names not in (_MODULES, _MODULES[:2]):
             raise ModelError(
                 f"{folder} has unsupported modules: {', '.join(names)}",
@@ -145,30 +151,15 @@ class SentencePooling:
         return vectors
 
 
-def _read_modules(folder: Path) -> list[dict[str, Any]]:
-    """The list of modules, each with its type."""
-    modules = disk.read_json(folder / "modules.json", ModelError)
-    problem = ModelError(
-        f"{folder}/modules.json is not a list of modules", "download the folder again"
-    )
-    if not isinstance(modules, list):
-        raise problem
-    for module in modules:
-        if not isinstance(module, dict) or not isinstance(module.get("type"), str):
-            raise problem
-    return modules
-
-
 def _pooling_modes(config: Mapping[str, Any]) -> tuple[str, ...]:
     """The modes that a Pooling module's config.json switches on, in either notation."""
-    value = config.get("pooling_mode") or []
-    values = [value] if isinstance(value, str) else value
-    modes = [_POOLING_MODES.get(mode, mode) for mode in values]
-    modes += [mode for mode in _POOLING if config.get(mode) is True]
-    unknown_key = any(key not in _POOLING and key not in _OTHER_KEYS for key in config)
-    unknown_mode = any(mode not in _POOLING for mode in modes)
+    modes = config.get("pooling_mode") or []
+    if isinstance(modes, str):
+        modes = [modes]
+    modes = [*modes, *(mode for mode, flag in _FLAGS.items() if config.get(flag) is True)]
+    is_known = set(config) <= _KEYS and set(modes) <= set(_POOLING)
     # include_prompt=false would leave the prompt's tokens out of the mean.
-    if unknown_key or unknown_mode or not modes or config.get("include_prompt") is False:
+    if not is_known or not modes or config.get("include_prompt") is False:
         raise ModelError(
             f"unsupported pooling: {dict(config)}",
             f"use one of: {', '.join(_POOLING)}",

@@ -50,6 +50,7 @@ class Translator(Model):
     model: EncoderDecoder
     spec: kinds.EncoderDecoder | kinds.SequenceToSequence
     special_tokens: SpecialTokens
+    defaults: GenerationDefaults
 
     def __init__(
         self,

@@ -101,12 +101,10 @@ def _parse_model(data: bytes) -> SentencePieceModel:
     # treat_whitespace_as_suffix, escape_whitespaces
     if trainer.get(24) or not normalizer.get(5, True):
         raise DataError("its spaces are not marked before words, which is not understood", _CONVERT)
-    charsmap = _bytes(normalizer.get(2, b""))  # precompiled_charsmap
-    _check_charsmap(charsmap)
     return SentencePieceModel(
         pieces=tuple(pieces),
         model=int(model),
-        charsmap=charsmap,
+        charsmap=_bytes(normalizer.get(2, b"")),  # precompiled_charsmap
         prefix=bool(normalizer.get(3, 1)),  # add_dummy_prefix, true by default
         trimmed=bool(normalizer.get(4, 1)),  # remove_extra_whitespaces, true by default
         words=bool(trainer.get(22, 1)),  # split_by_whitespace, true by default
@@ -163,17 +161,6 @@ def _bytes(value: int | bytes) -> bytes:
     if isinstance(value, int):
         raise ValueError("a field is a number and should not be")
     return value
-
-
-def _check_charsmap(data: bytes) -> None:
-    """The compiled normalization rules: the size of a trie, the trie, and the replacements."""
-    if not data:
-        return
-    (size,) = struct.unpack_from("<I", data)
-    replacements = data[4 + size :]  # each ends with a zero byte
-    if size % 4 or size == 0 or len(data) <= 4 + size or replacements[-1]:
-        raise ValueError("its table of replacements is damaged")
-    replacements.decode()
 
 
 # --- the tokenizer ---

@@ -140,23 +140,20 @@ def _train_unigram(texts: Iterable[str], size: int) -> tokenizers.Tokenizer:
     return _deterministic_scores(backend, size)
 
 
-def _train_words(texts: Iterable[str], size: int) -> tokenizers.Tokenizer:
-    """The most frequent words."""
-    return _train_word_level(_with_words(models.WordLevel(unk_token=UNKNOWN)), texts, size)
-
-
-def _train_characters(texts: Iterable[str], size: int) -> tokenizers.Tokenizer:
-    """The most frequent characters: a word-level model in which each character is a word."""
-    backend = _normalized(models.WordLevel(unk_token=UNKNOWN))
+def _with_characters(model: models.Model) -> tokenizers.Tokenizer:
+    """A tokenizer whose pieces are characters."""
+    backend = _normalized(model)
     # Not ".", which does not match a line feed.
     backend.pre_tokenizer = pre_tokenizers.Split(Regex(r"[\s\S]"), "isolated")
     backend.decoder = decoders.Fuse()
-    return _train_word_level(backend, texts, size)
+    return backend
 
 
 def _train_word_level(
-    backend: tokenizers.Tokenizer, texts: Iterable[str], size: int
+    tokenizer_of: Callable[[models.Model], tokenizers.Tokenizer], texts: Iterable[str], size: int
 ) -> tokenizers.Tokenizer:
+    """The most frequent of the pieces into which a tokenizer splits texts."""
+    backend = tokenizer_of(models.WordLevel(unk_token=UNKNOWN))
     trainer = trainers.WordLevelTrainer(
         vocab_size=size, special_tokens=list(SPECIALS), show_progress=False
     )
@@ -169,8 +166,8 @@ def _train_word_level(
 _TRAINERS: dict[str, Callable[[Iterable[str], int], tokenizers.Tokenizer]] = {
     "bpe": _train_bpe,
     "unigram": _train_unigram,
-    "words": _train_words,
-    "characters": _train_characters,
+    "words": partial(_train_word_level, _with_words),  # the most frequent ones
+    "characters": partial(_train_word_level, _with_characters),
 }
 
 
@@ -384,9 +381,7 @@ def _all_pieces(
 ) -> tokenizers.Tokenizer:
     """A vocabulary of all pieces into which a pattern splits the text."""
     if not pieces:
-        raise DataError(
-            "there is no text to learn a tokenizer from", "give a file with some text in it"
-        )
+        raise _no_text()
     if len(pieces) + len(special_tokens) + 1 > size:
         raise SettingError(
             f"the text has {len(pieces):,} different {name}, more than the vocabulary of {size:,}",
