@@ -143,13 +143,13 @@ def run_task(model: str, inputs: tuple[str, ...], task: str | None, **flags: Any
     def answer(texts: list[str], before: int) -> str:
         # An empty line is no input: a model would invent an answer to it. It keeps its place.
         asked = [text for text in texts if text.strip()]
-        predictions = iter(predict(loaded, asked, task, **vars(options)))
-        nothing = Prediction("", task, None, "")
-        lines = []
-        for text in texts:
-            prediction = next(predictions) if text.strip() else nothing
-            lines.append(_line(prediction, flags["as_json"], several) + "\n")
-        return "".join(lines)
+        # A folder of graphs has several predictions.
+        predictions = predict(loaded, asked, task, **vars(options))
+        for row, text in enumerate(texts):
+            if not text.strip():
+                predictions.insert(row, Prediction("", task, None, ""))
+        lines = [_line(prediction, flags["as_json"], several) for prediction in predictions]
+        return "".join(f"{line}\n" for line in lines)
 
     work = BatchWork(LINES_AT_ONCE, answer)
     if path is not None:
