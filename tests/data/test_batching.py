@@ -279,21 +279,17 @@ def test_filled_batches_have_few_shapes_and_the_same_rows() -> None:
 
 def test_an_order_continues_from_any_position() -> None:
     lengths = natural(200)
-    order = BatchSampler(lengths, 500, seed=5, multiple=4, max_rows=20)
+    order = BatchSampler(lengths, 500, seed=5, multiple=4)
     per_epoch = len(order.batches(0))
     stream = list(islice(order.iterate(), 3 * per_epoch))
     for start in (0, 1, per_epoch - 1, per_epoch, per_epoch + 3):
         epoch, index, _ = stream[start]
         again = list(
-            islice(
-                BatchSampler(lengths, 500, seed=5, multiple=4, max_rows=20).iterate(epoch, index), 6
-            )
+            islice(BatchSampler(lengths, 500, seed=5, multiple=4).iterate(epoch, index), 6)
         )
         assert [item[:2] for item in again] == [item[:2] for item in stream[start : start + 6]]
         assert same([item[2] for item in again], [item[2] for item in stream[start : start + 6]])
-    assert same(
-        order.batches(2), batch_indices(lengths, 500, seed=5, epoch=2, multiple=4, max_rows=20)
-    )
+    assert same(order.batches(2), batch_indices(lengths, 500, seed=5, epoch=2, multiple=4))
 
 
 def test_the_end_of_an_epoch_is_the_start_of_the_next() -> None:

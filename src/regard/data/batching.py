@@ -11,6 +11,7 @@ import queue
 import threading
 from collections.abc import Callable, Generator, Iterable, Iterator
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any, TypeVar
 
 import numpy as np
@@ -134,25 +135,16 @@ class BatchSampler:
         budget: int,
         *,
         seed: int,
-        shuffle: bool = True,
         multiple: int = 1,
-        max_rows: int | None = None,
     ) -> None:
-        self._lengths = lengths
-        self._budget = budget
-        self._options: dict[str, Any] = {
-            "seed": seed,
-            "shuffle": shuffle,
-            "multiple": multiple,
-            "max_rows": max_rows,
-        }
+        self._of_epoch = partial(batch_indices, lengths, budget, seed=seed, multiple=multiple)
         self._epoch: int | None = None  # the epoch of `_batches`
         self._batches: list[Rows] = []
 
     def batches(self, epoch: int) -> list[Rows]:
         """The batches of an epoch (counted from 0)."""
         if self._epoch != epoch:
-            self._batches = batch_indices(self._lengths, self._budget, epoch=epoch, **self._options)
+            self._batches = self._of_epoch(epoch=epoch)
             self._epoch = epoch
         return self._batches
 
@@ -208,13 +200,10 @@ class BlockSampler:
         self._multiple = multiple
         self._seed = seed
         self._order = RowOrder(corpus.spans, seed)
-        self.block_rows = self._choose_block_rows()
-
-    def _choose_block_rows(self) -> int:
-        """Large batches need large blocks: rows of so many batches, by their mean length."""
-        total_tokens = max(len(column.tokens) for column in self._corpus.columns.values())
-        rows = BATCHES_PER_BLOCK * self._budget * len(self._corpus) // max(1, total_tokens)
-        return max(BLOCK_ROWS, -(-rows // CHUNK_ROWS) * CHUNK_ROWS)
+        # Large batches need large blocks: rows of so many batches, by their mean length.
+        total_tokens = max(len(column.tokens) for column in corpus.columns.values())
+        rows = BATCHES_PER_BLOCK * budget * len(corpus) // max(1, total_tokens)
+        self.block_rows = max(BLOCK_ROWS, round_up(rows, CHUNK_ROWS))
 
     def block(self, epoch: int, number: int) -> list[Rows]:
         """The batches of one block of an epoch."""

@@ -337,7 +337,14 @@ def prepare(
                 yield chunk
             rows[name] = report.kept - before
         if not report.kept:
-            raise _nothing_left(report)
+            repair = "give text on both sides"
+            if report.too_long:
+                repair = "raise max_length, or give shorter sentences"
+            raise DataError(
+                f"no pair is left: {report.empty:,} have an empty side, "
+                f"{report.too_long:,} are over the limit of {max_length:,} tokens",
+                repair,
+            )
 
     write_chunks(
         chunks(),
@@ -430,17 +437,6 @@ def _tokenize_pairs(
     sides = zip(*rows, strict=True) if rows else ((), ())
     chunk = tuple(RowChunk.of(side, dtype) for side, dtype in zip(sides, dtypes, strict=True))
     return chunk, report
-
-
-def _nothing_left(report: PreparationReport) -> DataError:
-    repair = "give text on both sides"
-    if report.too_long:
-        repair = "raise max_length, or give shorter sentences"
-    return DataError(
-        f"no pair is left: {report.empty:,} have an empty side, "
-        f"{report.too_long:,} are over the limit of {report.max_length:,} tokens",
-        repair,
-    )
 
 
 # --- files of columns ---

@@ -118,7 +118,8 @@ def denoise(
     `share` of all tokens. The target is the text as it was.
     """
     order = chance.order(len(breaks))
-    permuted = _permute_sentences(ids, breaks, order)
+    ends = np.append(breaks[1:], len(ids))
+    permuted = np.concatenate([ids[breaks[i] : ends[i]] for i in order])
     lengths = _span_lengths(max(1, round(share * len(ids))), mean, chance)
     visible = len(ids) - int(lengths.sum())
     # Spans are in different gaps between visible tokens, so they never touch.
@@ -126,11 +127,6 @@ def denoise(
     gaps = chance.some(visible + 1, len(lengths))
     corrupted = _infill(permuted, dict(zip(gaps.tolist(), lengths.tolist(), strict=True)), token)
     return corrupted, ids.copy(), Corruption(order, lengths)
-
-
-def _permute_sentences(ids: Ids, breaks: Ids, order: Ids) -> Ids:
-    ends = np.append(breaks[1:], len(ids))
-    return np.concatenate([ids[breaks[i] : ends[i]] for i in order])
 
 
 def _infill(ids: Ids, spans_at: dict[int, int], token: int) -> Ids:

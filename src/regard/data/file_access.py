@@ -117,12 +117,10 @@ def _data_files(files: list[str], folder: str) -> list[str]:
     """Those that hold data: by their suffix, or all where none has one that is known."""
     names = {file: file.removeprefix(folder) for file in files}
     visible = [file for file in files if "/." not in names[file].replace("\\", "/")]
-    data_files = [file for file in visible if suffix_format(file) != "text" or _is_text(file)]
-    return data_files or visible
-
-
-def _is_text(file: str) -> bool:
-    return file.endswith((".txt", *(f".txt{suffix}" for suffix in COMPRESSED)))
+    texts = (".txt", *(f".txt{suffix}" for suffix in COMPRESSED))
+    return [
+        file for file in visible if suffix_format(file) != "text" or file.endswith(texts)
+    ] or visible
 
 
 def _at_least_one(files: list[str], path: str) -> list[str]:
@@ -148,13 +146,6 @@ def _expand_remote(path: str) -> list[str]:
             files = [system.unstrip_protocol(file) for file in sorted(system.find(inner))]
             return _at_least_one(_data_files(files, path), path)
     return [path]
-
-
-def _open_remote(path: str) -> Any:
-    with _remote_errors(path):
-        import fsspec
-
-        return fsspec.open(path, "rb").open()
 
 
 @contextmanager
@@ -194,7 +185,10 @@ def open_binary(path: str | Path) -> Iterator[BinaryIO]:
             if str(path) == "-":
                 file = sys.stdin.buffer
             elif is_remote(str(path)):
-                file = stack.enter_context(_open_remote(str(path)))
+                with _remote_errors(str(path)):
+                    import fsspec
+
+                    file = stack.enter_context(fsspec.open(str(path), "rb").open())
             else:
                 file = stack.enter_context(open(path, "rb", buffering=BLOCK, opener=_open_now))
         yield file

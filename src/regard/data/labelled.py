@@ -142,11 +142,8 @@ def rated_texts(path: str | Path) -> Iterator[RatedText]:
 
     In JSON Lines the number is `score` or `label`.
     """
-    return _examples(path, rated_text, _rated_columns)
-
-
-def _rated_columns(path: str | Path) -> Iterator[RatedText]:
-    return (_with_number(example, str(path)) for example in _labelled_columns(path))
+    columns = (_with_number(example, str(path)) for example in _labelled_columns(path))
+    return _examples(path, rated_text, lambda path: columns)
 
 
 def rated_text(record: dict[str, Any], where: str) -> RatedText:

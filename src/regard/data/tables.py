@@ -7,7 +7,7 @@ themselves: nothing in its folder is executed or unpickled.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -21,14 +21,11 @@ PARQUET_FILE = b"PAR1"
 DATASET_INFO = "dataset_info.json"
 
 
-def table_records(
-    path: str | Path, columns: Sequence[str] | None = None
-) -> Iterator[tuple[str, dict[str, Any]]]:
-    """The rows of a table as dicts, and where each stands; all columns, or those named."""
+def table_records(path: str | Path) -> Iterator[tuple[str, dict[str, Any]]]:
+    """The rows of a table as dicts, and where each stands."""
     number = 0
     for batch in _batches(path):
-        chosen = batch if columns is None else batch.select(list(columns))
-        for record in chosen.to_pylist():
+        for record in batch.to_pylist():
             number += 1
             yield f"{file_name(path)}, row {number}", record
 
@@ -114,14 +111,15 @@ def _parquet_batches(stream: Any) -> Iterator[Any]:
 def _arrow_batches(stream: Any, is_file: bool) -> Iterator[Any]:
     import pyarrow
 
-    open_table = pyarrow.ipc.open_file if is_file else pyarrow.ipc.open_stream
-    with open_table(stream) as table:
-        batches = table
-        if is_file:
-            batches = map(table.get_batch, range(table.num_record_batches))
-        for batch in batches:
-            for start in range(0, batch.num_rows, ROWS_AT_ONCE):
-                yield batch.slice(start, ROWS_AT_ONCE)
+    batches: Iterable[Any] = ()
+    if is_file:
+        table = pyarrow.ipc.open_file(stream)
+        batches = map(table.get_batch, range(table.num_record_batches))
+    else:
+        batches = pyarrow.ipc.open_stream(stream)
+    for batch in batches:
+        for start in range(0, batch.num_rows, ROWS_AT_ONCE):
+            yield batch.slice(start, ROWS_AT_ONCE)
 
 
 def _dataset_files(folder: Path) -> list[Path]:

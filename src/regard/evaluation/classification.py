@@ -19,7 +19,7 @@ def rank_labels(model: Any, examples: Sequence[LabelledText], settings: Settings
     labels = [example.label for example in examples]
     if model.labels is None:
         # Zero-shot: the labels of the data, as continuations of a prompt without examples.
-        texts = [_one_text(example) for example in examples]
+        texts = ["\n".join(filter(None, (one.text, one.text2))) for one in examples]
         prompted = model.classify(texts, sorted(set(labels)))
         return Outputs([list(scores) for scores in prompted], labels)
     check_labels(labels, model.labels)
@@ -27,12 +27,6 @@ def rank_labels(model: Any, examples: Sequence[LabelledText], settings: Settings
     logits = model.logits(inputs, truncation=True, max_length=settings.max_length)
     scores = [label_scores(row, model.labels) for row in logits]
     return Outputs([list(ranking) for ranking in scores], labels)
-
-
-def _one_text(example: LabelledText) -> str:
-    if example.text2 is None:
-        return example.text
-    return f"{example.text}\n{example.text2}"
 
 
 def check_labels(labels: Sequence[str], names: Sequence[str]) -> None:

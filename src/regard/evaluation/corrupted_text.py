@@ -300,22 +300,17 @@ def replaced_rows(model: TextEncoder, examples: Examples, settings: Settings) ->
         filled = _sampled_tokens(generator, masked, draws)
     else:
         model.say(f"no generator in the model folder: tokens are replaced at random, seed {seed}")
-        filled = _random_tokens(model, draws)
-    return [_replaced(row, tokens) for row, tokens in zip(masked, filled, strict=True)]
-
-
-def _replaced(row: MaskedRow, filled: Sequence[int]) -> ReplacedRow:
-    columns = list(zip(row.tokens, row.labels, filled, strict=True))
-    return ReplacedRow(
-        [token if label == IGNORED else new for token, label, new in columns],
-        [label not in (IGNORED, new) for _, label, new in columns],
-    )
-
-
-def _random_tokens(model: TextEncoder, draws: Sequence[Numbers]) -> list[list[int]]:
-    special = model.tokenizer.special_ids
-    ordinary = np.array([i for i in range(len(model.tokenizer)) if i not in special])
-    return [ordinary[(numbers * len(ordinary)).astype(np.int64)].tolist() for numbers in draws]
+        special = model.tokenizer.special_ids
+        ordinary = np.array([i for i in range(len(model.tokenizer)) if i not in special])
+        filled = [ordinary[(row * len(ordinary)).astype(np.int64)].tolist() for row in draws]
+    rows = []
+    for row, tokens in zip(masked, filled, strict=True):
+        columns = list(zip(row.tokens, row.labels, tokens, strict=True))
+        visible = [token if label == IGNORED else new for token, label, new in columns]
+        rows.append(
+            ReplacedRow(visible, [label not in (IGNORED, new) for _, label, new in columns])
+        )
+    return rows
 
 
 def _sampled_tokens(

@@ -13,7 +13,6 @@ once. Nothing here starts Ray: `ray.init()`, or the cluster that a job runs on, 
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
@@ -77,7 +76,8 @@ class Predictor:
                 f"these rows have no column {self.column!r}",
                 f"say column=; they have: {', '.join(batch)}",
             )
-        texts = self._texts(batch[self.column])
+        # Rows without a text count as blank; pandas has NaN for them, which is not itself.
+        texts = ["" if row is None or row != row else row for row in batch[self.column]]
         answers = iter(self._answers([text for text in texts if text.strip()]))
         column = np.empty(len(texts), dtype=object)
         for row, text in enumerate(texts):
@@ -85,10 +85,6 @@ class Predictor:
         if self.task in DECODING_TASKS:
             column[column == None] = ""  # noqa: E711 (elementwise)
         return {**batch, self.output: column}
-
-    def _texts(self, rows: Any) -> list[str]:
-        """The texts of a column; a row without one counts as blank."""
-        return ["" if _is_missing(row) else row for row in rows]
 
     def _answers(self, texts: list[str]) -> list[Any]:
         if not texts:
@@ -98,11 +94,6 @@ class Predictor:
             return list(method(texts, **self.options))
         predictions = model_predict(self.model, texts, self.task, **self.options)
         return [prediction.answer for prediction in predictions]
-
-
-def _is_missing(row: object) -> bool:
-    """Whether a row has no value: None, or pandas' NaN."""
-    return row is None or (isinstance(row, float) and math.isnan(row))
 
 
 def predict(
@@ -121,7 +112,10 @@ def predict(
     or on `gpus` (a share of) GPUs. `settings` are those of `Predictor`. The model's folder must be
     readable on every machine. Rows are computed once the result is read or written.
     """
-    data = _require_ray()
+    try:
+        from ray.data import ActorPoolStrategy
+    except ImportError:
+        raise SettingError("Ray Data is not installed", "pip install 'regard[ray]'") from None
     # From one worker on: if all of them took every CPU at once, none would be left to read the
     # rows that they wait for.
     least, most = concurrency if isinstance(concurrency, tuple) else (1, concurrency)
@@ -134,15 +128,6 @@ def predict(
         fn_constructor_kwargs={"device": "cuda" if gpus else "cpu", **settings},
         batch_size=batch_size,
         batch_format="numpy",
-        compute=data.ActorPoolStrategy(min_size=least, max_size=most),
+        compute=ActorPoolStrategy(min_size=least, max_size=most),
         **resources,
     )
-
-
-def _require_ray() -> Any:
-    """Ray Data; `SettingError` where it is missing."""
-    try:
-        import ray.data
-    except ImportError:
-        raise SettingError("Ray Data is not installed", "pip install 'regard[ray]'") from None
-    return ray.data

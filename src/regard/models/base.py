@@ -436,14 +436,10 @@ def choose_device(name: str | torch.device) -> torch.device:
         raise SettingError(
             f"device {name!r} is not available: PyTorch finds no GPU", "use cpu or auto"
         )
-    if device.type not in ("cpu", "cuda"):
-        _check_other_device(device)
-    return device
-
-
-def _check_other_device(device: torch.device) -> None:
-    """Kinds of devices that PyTorch knows by name, and may have been built without: mps, xpu …"""
+    if device.type in ("cpu", "cuda"):
+        return device
     try:
+        # PyTorch knows others by name, and may have been built without them: mps, xpu …
         # A meta tensor has no numbers: reading one fails there as well.
         torch.ones(1, device=device).item()
     except (RuntimeError, AssertionError, NotImplementedError, AttributeError, ImportError):
@@ -451,6 +447,7 @@ def _check_other_device(device: torch.device) -> None:
             f"device {device.type!r} is not available in this PyTorch installation",
             "use cpu or auto",
         ) from None
+    return device
 
 
 def _format_count(count: int) -> str:

@@ -60,7 +60,10 @@ class ImageEncoder(Model):
     def classify(self, images: list[Picture]) -> list[Scores]:
         """Label → probability, likeliest first."""
         self.require_labels()  # before images are read
-        return self.scores(map_images(self, images, self._logits))  # [N, labels]
+        # [N, labels]
+        return self.scores(
+            map_images(self, images, lambda pixels: self.model.classes(self.model(pixels)[0]))
+        )
 
     @one_or_stacked
     def embed(self, images: list[Picture]) -> Tensor:
@@ -102,10 +105,6 @@ class ImageEncoder(Model):
 
     def read_medium(self, data: bytes) -> MediaInput:
         return image_input(self, data, self.spec.patches)
-
-    def _logits(self, pixel_values: Tensor) -> Tensor:
-        hidden, _ = self.model(pixel_values)
-        return self.model.classes(hidden)
 
     def _vectors(self, pixel_values: Tensor) -> Tensor:
         # A pooler with an activation (ViT's) was trained for a task; its vector is no image vector.

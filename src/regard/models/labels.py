@@ -45,9 +45,9 @@ def label_config(labels: Sequence[str]) -> dict[str, Any]:
     }
 
 
-def top_labels(scores: Scores, count: int = 3) -> str:
+def top_labels(scores: Scores) -> str:
     """The likeliest labels in words: "cat 93 %, dog 4 %"."""
-    return ", ".join(f"{label} {share:.0%}" for label, share in list(scores.items())[:count])
+    return ", ".join(f"{label} {share:.0%}" for label, share in list(scores.items())[:3])
 
 
 def label_scores(logits: Tensor, names: Sequence[str], problem_type: str | None = None) -> Scores:

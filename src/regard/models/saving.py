@@ -131,7 +131,9 @@ def _check_replaceable(target: Path) -> None:
     if not target.is_dir():
         raise DiskError(f"{target} is a file", "choose the name of a new folder")
     names = [path.relative_to(target).as_posix() for path in target.rglob("*") if path.is_file()]
-    foreign = sorted(name for name in names if not _belongs_to_model(name))
+    of_models = ("config.json", "README.md", *COMPANION_FILES)
+    weights = (".safetensors", ".safetensors.index.json", ".model", ".spm")
+    foreign = sorted(name for name in names if name not in of_models and not name.endswith(weights))
     if foreign:
         problem = foreign[0]
     elif any(target.iterdir()) and not (target / "config.json").is_file():
@@ -141,13 +143,6 @@ def _check_replaceable(target: Path) -> None:
     raise DiskError(
         f"{target} contains other files than a model: {problem}", "choose the name of a new folder"
     )
-
-
-def _belongs_to_model(name: str) -> bool:
-    """Whether a model's folder may hold a file of this name."""
-    if name in ("config.json", "README.md", *COMPANION_FILES):
-        return True
-    return name.endswith((".safetensors", ".safetensors.index.json", ".model", ".spm"))
 
 
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Unpack
 
@@ -216,7 +216,6 @@ class Translator(Model):
         self,
         lines: Sequence[str],
         settings: DecodingSettings,
-        progress: Callable[[int], None] | None = None,
         *,
         first_index: int = 0,
         language: str | None = None,
@@ -242,7 +241,7 @@ class Translator(Model):
             settings = replace(settings, limit=limit)
         longest = max((settings.limit(len(ids)) for ids in sources), default=0)
         require_memory(settings.strategy, self.spec, longest)
-        decoded = decode(self.model, sources, special_tokens, settings, progress, keys=line_numbers)
+        decoded = decode(self.model, sources, special_tokens, settings, keys=line_numbers)
         results: list[list[Hypothesis]] = [[] for _ in lines]
         for row, hypotheses in zip(rows, decoded, strict=True):
             results[row] = hypotheses

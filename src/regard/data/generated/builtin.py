@@ -12,6 +12,7 @@ import random
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cache, partial
+from itertools import count
 from typing import IO
 
 from regard.data.generated import lexicon
@@ -436,13 +437,11 @@ def sentences(split: str, *, seed: int = 0, pronouns: bool = False) -> Iterator[
         raise SettingError(
             f"there is no split {split!r} in the built-in language", did_you_mean(split, SPLITS)
         )
-    return _stream(split, random.Random(f"{split} {seed} {pronouns}").random, pronouns)
-
-
-def _stream(split: str, chance: Callable[[], float], pronouns: bool) -> Iterator[Sentence]:
+    chance = random.Random(f"{split} {seed} {pronouns}").random
     digests: set[int] = set()  # of the sentences so far
-    while True:
-        yield _new_sentence(split, chance, pronouns or chance() < PRONOUN_SHARE, digests)
+    return (
+        _new_sentence(split, chance, pronouns or chance() < PRONOUN_SHARE, digests) for _ in count()
+    )
 
 
 def _new_sentence(
@@ -465,11 +464,11 @@ def _new_sentence(
         target = german[0].upper() + german[1:] + draft.mark
         links = tuple(Link(*link) for link in draft.links)
         return Sentence(source, target, links, draft.triple, draft.referent)
-    count = len(digests)
+    most = len(digests)
     raise DataError(
-        f"the built-in language has no more than about {count} such sentences "
+        f"the built-in language has no more than about {most} such sentences "
         f"for the split {split!r}",
-        f"ask for at most {count} lines",
+        f"ask for at most {most} lines",
     )
 
 

@@ -158,7 +158,10 @@ def open_sentencepiece(folder: Path, config: Settings, settings: Settings) -> to
     )
     template = _template(path, layout, control, settings)
     if template is not None:
-        ids = [(token, backend.token_to_id(token)) for token in _tokens_of(template)]
+        # Each once, without its segment.
+        parts = dict.fromkeys(part.partition(":")[0] for part in " ".join(template).split())
+        names = [part for part in parts if not part.startswith("$")]
+        ids = [(token, backend.token_to_id(token)) for token in names]
         missing = [token for token, i in ids if i is None]
         if missing:
             raise DataError(f"{path} has no piece {missing[0]!r}", _FETCH_AGAIN)
@@ -288,12 +291,6 @@ def _template_with_ends(control: Sequence[str], settings: Settings) -> tuple[str
     if not before and not after:
         return None
     return f"{before}$A{after}", f"{before}$A{after} {before}$B{after}"
-
-
-def _tokens_of(template: tuple[str, str]) -> list[str]:
-    """The special tokens of a template, each once, without their segments."""
-    parts = (part.partition(":")[0] for text in template for part in text.split())
-    return list(dict.fromkeys(part for part in parts if not part.startswith("$")))
 
 
 # --- two SentencePiece models ---

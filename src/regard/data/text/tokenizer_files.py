@@ -123,9 +123,12 @@ def open_translation_tokenizers(folder: Path) -> tuple[Tokenizer, Tokenizer]:
     target_path = folder / "target_tokenizer.json"
     if target_path.exists():
         return source, load_translation_tokenizer(target_path)
-    target_backend = _open_target_backend(folder)
-    if target_backend is None:
+    # SentencePiece files may give the target side a tokenizer of its own (Marian).
+    if (folder / "tokenizer.json").is_file() or not holds_source_and_target(folder):
         return source, source
+    vocabulary = read_settings(folder / "target_vocab.json") or read_settings(folder / "vocab.json")
+    with library_errors(f"the SentencePiece files of {folder} are not usable", FETCH_AGAIN):
+        target_backend = open_side(folder, SIDES[1], vocabulary)
     return source, Tokenizer.for_translation(target_backend, origin=origin)
 
 
@@ -145,7 +148,9 @@ def open_backend(folder: Path) -> tuple[tokenizers.Tokenizer, dict[Role, str], s
     A special token has the name that the folder gives it, or else one of the usual ones.
     """
     if not holds_tokenizer(folder):
-        raise _no_tokenizer(folder)
+        models = sorted(map(str, [*folder.glob("*.model"), *folder.glob("*.spm")]))
+        content = ", ".join(models[:1]) or "none"
+        raise DataError(f"{folder} holds no tokenizer that can be opened here ({content})", CONVERT)
     # Where both name a token, tokenizer_config.json counts.
     settings = {
         **read_settings(folder / "special_tokens_map.json"),
@@ -178,21 +183,6 @@ def open_backend(folder: Path) -> tuple[tokenizers.Tokenizer, dict[Role, str], s
             backend, special_tokens = open_byte_level_bpe(folder, settings, special_tokens)
         origin = vocab_json
     return backend, special_tokens, str(origin)
-
-
-def _open_target_backend(folder: Path) -> tokenizers.Tokenizer | None:
-    """The target side's tokenizer, where SentencePiece files give it one of its own (Marian)."""
-    if (folder / "tokenizer.json").is_file() or not holds_source_and_target(folder):
-        return None
-    vocabulary = read_settings(folder / "target_vocab.json") or read_settings(folder / "vocab.json")
-    with library_errors(f"the SentencePiece files of {folder} are not usable", FETCH_AGAIN):
-        return open_side(folder, SIDES[1], vocabulary)
-
-
-def _no_tokenizer(folder: Path) -> DataError:
-    models = sorted(path.name for suffix in ("model", "spm") for path in folder.glob(f"*.{suffix}"))
-    content = f"only {models[0]}" if models else "none"
-    return DataError(f"{folder} holds no tokenizer that can be opened here ({content})", CONVERT)
 
 
 # --- from a vocabulary to a tokenizer ---
