@@ -145,7 +145,7 @@ def test_one_altered_byte_is_seen_in_what_we_wrote(tmp_path: Path) -> None:
         ("bert", {"model_type": "modernbert"}, r"known: .*llama"),
         ("gpt2", {"model_type": "mamba"}, "known: .*llama"),
         ("llama", {"architectures": ["LlamaForMultipleChoice"]}, "ForCausalLM.*LlamaModel"),
-        ("bart", {"architectures": ["BartForQuestionAnswering"]}, "ForConditionalGeneration"),
+        ("bart", {"architectures": ["BartForTokenClassification"]}, "ForConditionalGeneration"),
         (
             "bert, classes",
             {"architectures": ["BertForObjectDetection"]},

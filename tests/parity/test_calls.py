@@ -295,8 +295,15 @@ def test_arguments(tmp_path: Path) -> None:
     loaded = quiet(tmp_path / "whisper")
     with pytest.raises(SettingError, match="start token first"):
         loaded(input_features=inputs["input_features"])
-    with pytest.raises(SettingError, match="padding on the left"):
-        loaded(**inputs, decoder_attention_mask=torch.arange(17).expand(3, -1) > 2)
+
+
+def test_targets_are_padded_anywhere(tmp_path: Path) -> None:
+    theirs, inputs = whisper(tmp_path)
+    mask = (torch.arange(17).expand(3, -1) > 2) & (torch.arange(17) != 9)
+    inputs |= {"decoder_attention_mask": mask.long()}
+    with torch.inference_mode():
+        wanted = theirs(**inputs).logits[mask]
+        torch.testing.assert_close(quiet(tmp_path)(**inputs).logits[mask], wanted)
 
 
 # ------------------------------------------------------------------ saving

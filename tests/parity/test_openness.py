@@ -12,15 +12,21 @@ from seeds import SEEDS
 # One class of each layout; the slow test has all of them.
 FAST = [
     ("albert", "AlbertForPreTraining"),
+    ("bart", "BartForQuestionAnswering"),
     ("bert", "BertForPreTraining"),
     ("big_bird", "BigBirdForSequenceClassification"),
     ("clip", "CLIPModel"),
     ("deberta", "DebertaForTokenClassification"),
     ("gpt_neox", "GPTNeoXForCausalLM"),
     ("longformer", "LongformerForMultipleChoice"),
+    ("marian", "MarianForCausalLM"),
     ("mixtral", "MixtralForCausalLM"),
+    ("pegasus", "PegasusModel"),
     ("roberta", "RobertaForMaskedLM"),
+    ("t5", "T5ForConditionalGeneration"),
+    ("t5", "T5ForTokenClassification"),
     ("vit", "ViTForImageClassification"),
+    ("whisper", "WhisperDecoder"),
     ("whisper", "WhisperForConditionalGeneration"),
 ]
 # Under masks that hide the first token DeBERTa attends to all positions evenly, the hidden ones

@@ -54,8 +54,8 @@ def base(place: Path, family: str = "Bert", task: str = "Model", **changes: Any)
         "vocab_size": len(VOCABULARY), "hidden_size": 24, "intermediate_size": 30, "num_hidden_layers": 2,
         "num_attention_heads": 3, "max_position_embeddings": 40, "pad_token_id": 0,
     }  # fmt: skip
-    if family == "GPT2":
-        sizes["n_inner"] = sizes.pop("intermediate_size")
+    inner = sizes.pop("intermediate_size")
+    sizes[{"GPT2": "n_inner", "Bart": "encoder_ffn_dim"}.get(family, "intermediate_size")] = inner
     config = getattr(transformers, f"{family}Config")(**sizes, **changes)
     getattr(transformers, family + task)(config).save_pretrained(place)
     (place / "vocab.txt").write_text("\n".join(VOCABULARY) + "\n")
@@ -493,6 +493,18 @@ def test_t5_learns_several_tasks_by_prefix(text: Path, tmp_path: Path) -> None:
         regard.finetune(
             tmp_path / "t5", "translate", files, prefixes=["a"], out=tmp_path / "other", **QUICK
         )
+
+
+def test_an_encoder_decoder_without_a_head_learns_to_write(tmp_path: Path) -> None:
+    """The head of BartModel is tied, as that of the released BART is."""
+    sizes: dict[str, Any] = {"decoder_layers": 1, "decoder_attention_heads": 3, "eos_token_id": 3}
+    bart = base(tmp_path / "bart", "Bart", decoder_start_token_id=3, **sizes)
+    (tmp_path / "pairs.tsv").write_text("".join(f"{n}\t{n}\n" for n in NOUNS))
+    out = tmp_path / "run"
+    assert isinstance(regard.load(bart), TextEncoder)
+    regard.finetune(bart, "translate", tmp_path / "pairs.tsv", out=out, **QUICK, epochs=1)
+    assert isinstance(regard.load(out), Translator)
+    transformers.BartForConditionalGeneration.from_pretrained(out)
 
 
 def test_a_language_model_goes_on(text: Path, tmp_path: Path) -> None:

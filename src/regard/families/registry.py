@@ -46,8 +46,8 @@ class Family(Protocol):
 # model's family besides that of the vocabulary.
 PLACES = {
     # Encoder–decoders.
-    "marian": "encoder_decoders.marian",
-    "pegasus": "encoder_decoders.pegasus",
+    "marian": "encoder_decoders.marian:MARIAN",
+    "pegasus": "encoder_decoders.pegasus:PEGASUS",
     "bart": "encoder_decoders.bart:BART",
     "mbart": "encoder_decoders.mbart:MBART",
     "t5": "encoder_decoders.t5:T5",

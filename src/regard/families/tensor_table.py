@@ -238,17 +238,21 @@ def with_prefix(rules: Iterable[Rule], old: str, new: str) -> list[Rule]:
     def renamed(name: str) -> str:
         return new + name.removeprefix(old) if name.startswith(old) else name
 
-    return [_renamed(rule, renamed) for rule in rules]
+    return [_renamed(rule, renamed, except_field="parameter") for rule in rules]
 
 
-def _renamed(rule: Rule, rename: Callable[[str], str]) -> Rule:
+def _renamed(rule: Rule, rename: Callable[[str], str], except_field: str = "") -> Rule:
+    """The rule with other names, in all of its fields but one."""
+
     def substitute(value: Any) -> Any:
         if isinstance(value, tuple):
             return tuple(substitute(item) for item in value)
         return rename(value) if isinstance(value, str) else value
 
     fields = {
-        field.name: substitute(getattr(rule, field.name)) for field in dataclasses.fields(rule)
+        field.name: substitute(getattr(rule, field.name))
+        for field in dataclasses.fields(rule)
+        if field.name != except_field
     }
     return dataclasses.replace(rule, **fields)
 

@@ -152,6 +152,7 @@ class Model(Tasks):
     # ------------------------------------------------------------------ what it can do
 
     truncates: ClassVar[frozenset[str]] = frozenset()  # the tasks that can truncate long texts
+    writes_targets: ClassVar[bool] = False  # whether it has a decoder behind an encoder that writes
     reads_files: ClassVar[bool] = False  # whether all its inputs are paths, of series or graphs
 
     @property

@@ -31,6 +31,7 @@ Tensors = tuple[Tensor, ...]
 # Of stacks only: sublayers have an output as well.
 _HIDDEN_STATES = ("*.embedded", "*.residual", "*coder.output", "memory.output")
 _ATTENTIONS = ("*.self", "*.cross")
+_PADDING_MASKS = ("attention_mask", "decoder_attention_mask", "story_mask", "question_mask")
 # Arguments of a call that are no inputs.
 OUTPUT_OPTIONS = ("output_hidden_states", "output_attentions")
 
@@ -138,8 +139,7 @@ def call(
     tensors = {
         name: tensor
         for name, tensor in inputs.items()
-        if name not in ("attention_mask", "story_mask", "question_mask")
-        or padding_mask(tensor) is not None
+        if name not in _PADDING_MASKS or padding_mask(tensor) is not None
     }
     for one in model.inputs:
         if one.name == "decoder_input_ids" and one.name not in tensors:

@@ -89,7 +89,8 @@ def load(
 
     Args:
         folder: Path of the folder, or with `download` a model name on the Hub (owner/name).
-        kind: The class that the model must have, such as `regard.Translator`.
+        kind: The class that the model must have, such as `regard.Translator`: an encoder–decoder
+            without a head (BartModel) then has that of a language model, tied to its embedding.
         device: Device of the parameters, such as "cpu" or "cuda:0"; by default a GPU if there is
             one.
         dtype: Data type of the parameters: float32, bfloat16 or float16. By default float32 on a
@@ -118,7 +119,7 @@ def load(
         # Keys that nobody knows are reported once: to the caller's `say`, or as Python's warning.
         if has_listener:
             warnings.simplefilter("ignore", UnknownKeyWarning)
-        core_model, opened = _open(path, parameter_dtype, kinds, say)
+        core_model, opened = _open(path, parameter_dtype, kinds, say, kind.writes_targets)
     if has_listener and opened.unknown_keys:
         keys = ", ".join(opened.unknown_keys)
         say(f"ignored unknown keys in {path}/config.json: {keys}")
@@ -156,13 +157,14 @@ def _open(
     dtype: torch.dtype | Literal["auto"] | None,
     kinds: Sequence[type],
     say: Callable[[str], None],
+    writes: bool,
 ) -> tuple[CoreModel, folders.ModelFolder]:
     """The core model of a folder; a run's checkpoint stands in for damaged weights."""
     try:
-        return folders.open_model(path, dtype=dtype, kinds=kinds)
+        return folders.open_model(path, dtype=dtype, kinds=kinds, writes=writes)
     except CheckpointError as error:
         weights = _recover_weights(path, error, say)
-        return folders.open_model(path, weights, dtype=dtype, kinds=kinds)
+        return folders.open_model(path, weights, dtype=dtype, kinds=kinds, writes=writes)
 
 
 def find_folder(folder: str | Path, download: bool, say: Callable[[str], None]) -> Path:

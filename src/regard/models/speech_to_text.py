@@ -36,6 +36,7 @@ class SpeechToText(SpectrogramModel, TokenizerModel):
     """An encoder–decoder that transcribes speech (Whisper); made by `regard.load(folder)`."""
 
     evaluations = ("transcribe",)
+    writes_targets = True
     model: EncoderDecoder
     spec: kinds.EncoderDecoder
 

@@ -47,6 +47,7 @@ class Translator(Model):
     """An encoder–decoder that translates text; made by `regard.load(folder)`."""
 
     evaluations = ("translate", "summarize", "span", "denoise")
+    writes_targets = True
     model: EncoderDecoder
     spec: kinds.EncoderDecoder | kinds.SequenceToSequence
     special_tokens: SpecialTokens

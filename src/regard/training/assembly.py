@@ -23,7 +23,7 @@ from regard.core.frontends.embedding import Embedding
 from regard.core.meta_parameters import parameters_on_meta
 from regard.data import training_coverage
 from regard.data.word_vectors import read_vectors
-from regard.models import Model, load
+from regard.models import Model, Translator, load
 from regard.models.inputs.input_warnings import unknown_ids
 from regard.models.saving import (
     PROCESSOR_FILES,
@@ -207,7 +207,11 @@ def _open_base(setup: Setup, objective: type[Objective]) -> Model | None:
     if setup.model is not None and not setup.shards_model:
         base = setup.model.to("cpu", "float32")
     else:
-        base = load(setup.base, device="cpu", dtype="float32", say=setup.say, kinds=setup.kinds)
+        options: Any = {"device": "cpu", "dtype": "float32", "say": setup.say, "kinds": setup.kinds}
+        base = load(setup.base, **options)
+        if base.spec.is_encoder_decoder and not objective.can_tune(base):
+            # A base model (BartModel), whose head is tied.
+            base = load(setup.base, Translator, **options)
     objective.check_base(base, setup)
     return base
 

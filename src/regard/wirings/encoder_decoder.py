@@ -63,16 +63,20 @@ class EncoderDecoder(Generative):
         return context.output(self.encoder(x, padding_mask, context.scope("encoder")), padding_mask)
 
     def decode(
-        self, target: Tensor, memory: EncoderOutput, context: Context | None = None
+        self,
+        target: Tensor,
+        memory: EncoderOutput,
+        context: Context | None = None,
+        padding_mask: Tensor | None = None,
     ) -> Tensor:
         """Teacher forcing: target [B, T] token ids → hidden states [B, T, D].
 
-        Position t attends to targets up to t and to the whole memory.
+        Position t attends to targets up to t and to the whole memory. Padding on the right needs no
+        mask: the causal mask hides it from all tokens before.
         """
         context = (context or Context()).target()
         x = self.target(target, None, context)  # [B, T, D]
-        # No padding mask: targets are padded on the right, where a causal mask hides the padding.
-        return self.decoder(x, None, context, memory)
+        return self.decoder(x, padding_mask, context, memory)
 
     def forward(
         self,
@@ -102,9 +106,10 @@ class EncoderDecoder(Generative):
         # Whisper attends to its spectrogram as a whole, silence included, as it did in training.
         mask = None if "input_features" in inputs else bool_mask(inputs)
         encoded = self.encode(self._main(inputs), mask, options.context)
-        # Padding behind the targets needs no mask: the causal mask hides it from all tokens before.
-        hidden = self.decode(inputs["decoder_input_ids"], encoded, options.context)  # [B, T, D]
-        outputs = self.named(hidden, self.reading(inputs, options))
+        reading = self.reading(inputs, options)
+        target = inputs["decoder_input_ids"]
+        hidden = self.decode(target, encoded, options.context, reading.padding_mask)  # [B, T, D]
+        outputs = self.named(hidden, reading)
         if "labels" in inputs:
             # Labels of -100 are padding. The loss is a mean over all others.
             labels = inputs["labels"].flatten().long()
@@ -120,12 +125,7 @@ class EncoderDecoder(Generative):
         return self._steps(encoded, inputs["decoder_input_ids"], split)
 
     def check_values(self, inputs: Mapping[str, Tensor]) -> None:
-        """Left padding of targets, and a row without the end token at which a classifier reads."""
-        mask = inputs.get("decoder_attention_mask")
-        if mask is not None and bool((mask[:, 1:] > mask[:, :-1]).any()):
-            raise SettingError(
-                "decoder_attention_mask has padding on the left", "pad the targets on the right"
-            )
+        """A row without the end token at which a classifier reads."""
         pool = self.part(Pool)
         end = pool.end if pool is not None else None
         if end is not None and not bool((self._main(inputs) == end).any(dim=1).all()):

@@ -1,23 +1,33 @@
 """The layout of fairseq's encoder–decoder in transformers: Marian, PEGASUS, BART, mBART, Whisper.
 
-It is the Transformer of 2017 with the norms before or after the sublayers. The families say which
-embeddings and positions go in, and what the output matrix is tied to.
+It is the Transformer of 2017 with the norms before or after the sublayers. `FairseqFamily` is a
+family over text as data; Whisper, which hears, has the same stacks.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any, Literal
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, field
+from typing import Any, ClassVar, Literal
 
 import torch
 
 from regard import spec
 from regard.core.positions.positional_encoding import sinusoids
 from regard.families.block_config import activation_name, attention_spec, parse_activation
+from regard.families.config_schema import ConfigSchema
+from regard.families.heads import (
+    BASE_MODEL,
+    DECODER_ALONE,
+    LANGUAGE_MODEL_ALONE,
+    HeadLayout,
+    HeadTable,
+)
 from regard.families.preset_settings import config_activation
 from regard.families.tensor_table import (
     Constant,
     ParameterRule,
+    Rename,
     Reshape,
     Rule,
     fused_module_rules,
@@ -25,6 +35,7 @@ from regard.families.tensor_table import (
     per_layer,
 )
 from regard.system import memory
+from regard.system.errors import ModelError
 
 # ------------------------------------------------------------------ config keys
 
@@ -72,7 +83,150 @@ TIED_NAMES = (
     "model.decoder.embed_tokens.weight",
     "lm_head.weight",
 )
+_LOGITS_BIAS = "final_logits_bias"
+POSITION_OFFSET = 2  # rows of BART's position table that belong to no position
 Share = Literal["all", "target", "none"]
+# The classes besides the language model, by what follows the family's prefix.
+HEADS: dict[str, HeadLayout] = {
+    "Model": BASE_MODEL,
+    "Decoder": DECODER_ALONE,
+    "ForCausalLM": LANGUAGE_MODEL_ALONE,
+}
+
+
+# ------------------------------------------------------------------ the family
+
+
+@dataclass(frozen=True)
+class FairseqFamily:
+    """Marian, PEGASUS, BART or mBART: where the norms and the positions are, and which tables are
+    tied. Untied, transformers 4 and 5 disagree on which stored copy acts where; only Marian is
+    known with separate tables."""
+
+    model_type: str
+    class_prefix: str  # of its architectures: "Bart" in BartForConditionalGeneration
+    residual: spec.PostNorm | spec.PreNorm
+    vocab_size: int  # what transformers assumes where a config does not say it
+    language_model: str = "ForConditionalGeneration"
+    learned_positions: bool = False  # a table, and a norm after the embeddings; or sinusoids
+    writes_sinusoids: bool = True
+    separates: bool = False  # whether source and target may have a vocabulary each
+    heads: Mapping[str, HeadLayout] = field(default_factory=lambda: HEADS)
+    PREFIX: str = "model."
+    SPEC_TYPES: ClassVar = (spec.EncoderDecoder, spec.Tokens)
+
+    @property
+    def HEAD_TABLE(self) -> HeadTable:
+        return HeadTable(self.class_prefix, self.heads)
+
+    @property
+    def schema(self) -> ConfigSchema:
+        pre_norm = isinstance(self.residual, spec.PreNorm)
+        defaults = {**DEFAULTS, "vocab_size": self.vocab_size}
+        fixed = {
+            **FIXED,
+            "static_position_embeddings": not self.learned_positions,
+            "normalize_embedding": self.learned_positions,
+            "normalize_before": pre_norm,
+            "add_final_layer_norm": pre_norm,
+        }
+        if self.separates:
+            defaults |= {
+                "decoder_vocab_size": self.vocab_size,
+                "share_encoder_decoder_embeddings": True,  # one embedding for both sides
+                "tie_word_embeddings": True,  # the output matrix is the target's embedding
+            }
+        else:
+            fixed["tie_word_embeddings"] = True
+        return ConfigSchema(defaults, fixed, SYNONYMS)
+
+    # -------------------------------------------------------------- spec → config.json
+
+    def to_config(self, model: spec.EncoderDecoder, positions: int) -> dict[str, Any]:
+        if isinstance(model.target.position, spec.LearnedPosition):
+            positions = model.target.position.length
+        config = {
+            "model_type": self.model_type,
+            "architectures": [self.class_prefix + self.language_model],
+            **stack_keys(model),
+            "max_position_embeddings": positions,
+            "vocab_size": model.tokens.vocabulary,
+            "tie_word_embeddings": model.share != "none",
+        }
+        if self.separates:
+            config["decoder_vocab_size"] = model.target.vocabulary
+            config["share_encoder_decoder_embeddings"] = model.share == "all"
+        return config
+
+    # -------------------------------------------------------------- config.json → spec
+
+    def to_spec(
+        self, config: Mapping[str, Any], stored: Collection[str] = ()
+    ) -> spec.EncoderDecoder:
+        if self.separates:
+            # Joint vocabularies are configured once.
+            target_vocabulary = config.get("decoder_vocab_size") or config.get("vocab_size")
+            config = {**config, "decoder_vocab_size": target_vocabulary}
+        values = self.schema.parse(config)
+        source = self._tokens(values, values["vocab_size"])
+        target = self._tokens(values, values.get("decoder_vocab_size", values["vocab_size"]))
+        # The file of a base model without its head has no bias of the logits.
+        bias = values["regard_head_bias"] and (not stored or _LOGITS_BIAS in stored)
+        return encoder_decoder(values, source, target, self.residual, _share(values), bias=bias)
+
+    def _tokens(self, values: Mapping[str, Any], vocabulary: int) -> spec.Tokens:
+        scale = values["scale_embedding"]
+        dropout = values["dropout"]
+        if not self.learned_positions:
+            return spec.Tokens(vocabulary, SINUSOIDS, scale, dropout)
+        position = spec.LearnedPosition(values["max_position_embeddings"], POSITION_OFFSET)
+        return spec.Tokens(vocabulary, position, scale, dropout, norm=spec.LayerNorm(1e-5))
+
+    # -------------------------------------------------------------- tensors
+
+    def tensor_table(self, model: spec.EncoderDecoder, positions: int) -> list[Rule]:
+        rules = [*_embedding_rules(model.share), *stack_rules(model), *_logits_bias_rules(model)]
+        if not self.learned_positions:
+            return rules + sinusoid_rules(model, positions, self.writes_sinusoids)
+        for name, hf in (("source", "model.encoder"), ("target", "model.decoder")):
+            rules.append(Rename(f"{name}.position.table", f"{hf}.embed_positions.weight"))
+            rules += module_rules(f"{name}.norm", f"{hf}.layernorm_embedding")
+        return rules
+
+
+def _share(values: Mapping[str, Any]) -> Share:
+    joint = values.get("share_encoder_decoder_embeddings", True)
+    tied = values.get("tie_word_embeddings", True)
+    if joint and not tied:
+        raise ModelError(
+            "config.json shares the embeddings but not the output matrix, "
+            "which transformers 4 and 5 read differently",
+            "set share_encoder_decoder_embeddings to false if all three matrices are stored",
+        )
+    if joint:
+        return "all"
+    return "target" if tied else "none"
+
+
+def _embedding_rules(share: str) -> list[Rule]:
+    source, target, output = TIED_NAMES
+    match share:
+        case "all":
+            return [Rename("source.table.weight", "model.shared.weight", aliases=TIED_NAMES)]
+        case "target":
+            return [
+                Rename("source.table.weight", source),
+                Rename("target.table.weight", target, aliases=(output,)),
+            ]
+        case _:
+            return [
+                Rename("source.table.weight", source),
+                Rename("target.table.weight", target),
+                Rename("head.table.weight", output),
+            ]
+
+
+# ------------------------------------------------------------------ both stacks
 
 
 def stack_keys(model: spec.EncoderDecoder) -> dict[str, Any]:
@@ -84,7 +238,7 @@ def stack_keys(model: spec.EncoderDecoder) -> dict[str, Any]:
         **both_sides_config(model.d_model, model.encoder, model.decoder),
         "scale_embedding": model.target.scale,
     }
-    if model.head is None or not model.head.bias:
+    if model.head is not None and not model.head.bias:
         config["regard_head_bias"] = False
     return config
 
@@ -218,12 +372,14 @@ def _cross_attention_rules(name: str, hf: str, attention: spec.Attention) -> lis
     ]
 
 
-def logits_bias_rule(model: spec.EncoderDecoder) -> Rule:
+def _logits_bias_rules(model: spec.EncoderDecoder) -> list[Rule]:
     """The bias of the logits, [1, V] in the file, which is stored even if it is zeros."""
+    if model.head is None:
+        return []
     shape = (1, model.target.vocabulary)
-    if model.head is not None and model.head.bias:
-        return Reshape("head.bias", "final_logits_bias", shape)
-    return Constant("final_logits_bias", lambda: torch.zeros(shape))
+    if model.head.bias:
+        return [Reshape("head.bias", _LOGITS_BIAS, shape)]
+    return [Constant(_LOGITS_BIAS, lambda: torch.zeros(shape))]
 
 
 def sinusoid_rules(model: spec.EncoderDecoder, positions: int, written: bool) -> list[Rule]:

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 from regard import spec
-from regard.families.encoder_decoders.bart import BartFamily
+from regard.families.encoder_decoders.bart import BART
 from regard.families.encoder_decoders.fairseq_layout import PRESET_DEFAULTS, preset_config
 from regard.families.preset_settings import ConfigPresets, Size
 
-MBART = BartFamily("mbart", "MBart", spec.PreNorm())
+MBART = replace(BART, model_type="mbart", class_prefix="MBart", residual=spec.PreNorm())
 
 # ------------------------------------------------------------------ presets
 

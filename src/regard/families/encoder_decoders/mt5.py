@@ -19,7 +19,7 @@ _DEFAULTS = {
 }
 MT5 = T5Family(
     "mt5",
-    "MT5ForConditionalGeneration",
+    "MT5",
     replace(SCHEMA, defaults={**SCHEMA.defaults, **_DEFAULTS}),
     can_scale=False,
 )

@@ -76,7 +76,7 @@ def preset(name: str, vocabulary: int, context: int, **changes: Any) -> spec.Enc
 
 # ------------------------------------------------------------------ files
 
-T5 = T5Family("t5", "T5ForConditionalGeneration", SCHEMA, can_scale=True)
+T5 = T5Family("t5", "T5", SCHEMA, can_scale=True)
 
 
 # ------------------------------------------------------------------ version 1.1

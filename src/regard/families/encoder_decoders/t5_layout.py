@@ -13,7 +13,16 @@ from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
 from regard import spec
+from regard.families.classifier_labels import label_count
 from regard.families.config_schema import IGNORED_KEYS, NOT_ENCODER_DECODER, ConfigSchema
+from regard.families.heads import (
+    BASE_MODEL,
+    END_TOKEN_MODULES,
+    SPANS,
+    HeadLayout,
+    HeadTable,
+    end_token_labels,
+)
 from regard.families.tensor_table import (
     ParameterRule,
     Rename,
@@ -61,6 +70,24 @@ SCHEMA = ConfigSchema(
     },
     ignored=IGNORED_KEYS | {"n_positions", "initializer_factor"},
 )
+_END = 1  # eos_token_id where config.json does not say it
+
+
+def _token_labels(config: Mapping[str, Any]) -> tuple[spec.Head, ...]:
+    dropout = config.get("classifier_dropout") or 0.0
+    return (spec.ClassifierHead(label_count(config), "tag", dropout=dropout),)
+
+
+_WITHIN = "transformer."  # before the tensors of the base model in most classes of labels
+_HEADS: dict[str, HeadLayout] = {
+    "Model": BASE_MODEL,
+    "EncoderModel": HeadLayout(lambda config: (), side="encoder"),
+    "ForSequenceClassification": HeadLayout(end_token_labels(_END), END_TOKEN_MODULES, _WITHIN),
+    "ForTokenClassification": HeadLayout(
+        _token_labels, {"labels.output": "classifier"}, _WITHIN, side="encoder"
+    ),
+    "ForQuestionAnswering": SPANS,
+}
 
 
 @dataclass(frozen=True)
@@ -68,11 +95,15 @@ class T5Family:
     """T5 or mT5; only T5 has a version that scales the input of the output matrix."""
 
     model_type: str
-    architecture: str
+    class_prefix: str  # of its architectures: "T5" in T5ForConditionalGeneration
     schema: ConfigSchema
     can_scale: bool
     PREFIX: str = ""
     SPEC_TYPES: ClassVar = (spec.EncoderDecoder, spec.Tokens)
+
+    @property
+    def HEAD_TABLE(self) -> HeadTable:
+        return HeadTable(self.class_prefix, _HEADS)
 
     # -------------------------------------------------------------- spec → config.json
 
@@ -82,7 +113,7 @@ class T5Family:
         bias = position if isinstance(position, spec.T5Bias) else spec.T5Bias()
         config = {
             "model_type": self.model_type,
-            "architectures": [self.architecture],
+            "architectures": [self.class_prefix + "ForConditionalGeneration"],
             "is_encoder_decoder": True,
             "vocab_size": model.target.vocabulary,
             "d_model": model.d_model,

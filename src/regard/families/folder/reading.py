@@ -33,7 +33,7 @@ from regard.families.folder.special_tokens import (
     special_token_ids,
 )
 from regard.families.registry import FAMILIES, family_of
-from regard.families.tensor_table import Unused, from_hf, match_prefix
+from regard.families.tensor_table import Constant, Unused, from_hf, match_prefix
 from regard.families.unsupported_keys import is_unsupported
 from regard.system import memory
 from regard.system.arguments import is_whole
@@ -100,13 +100,15 @@ def open_model(
     weights: Mapping[str, Tensor] | None = None,
     dtype: torch.dtype | Literal["auto"] | None = None,
     kinds: Sequence[type] = (),
+    writes: bool = False,
 ) -> tuple[CoreModel, ModelFolder]:
     """The model of a folder in evaluation mode, without initializing what is overwritten.
 
     `dtype` is that of its parameters: float32 for None, that of the file for "auto". `kinds` are
-    the dataclasses of parts from outside the package, if its spec has any.
+    the dataclasses of parts from outside the package, if its spec has any. `writes`: an
+    encoder–decoder without a head is opened as the language model of its family.
     """
-    content, model = _read(Path(folder), weights, kinds)
+    content, model = _read(Path(folder), weights, kinds, writes)
     if dtype == "auto":
         dtype = _stored_dtype(content.weights)
     dtype = dtype or torch.float32
@@ -129,16 +131,19 @@ def open_model(
 
 
 def _read(
-    folder: Path, weights: Mapping[str, Tensor] | None, kinds: Sequence[type] = ()
+    folder: Path,
+    weights: Mapping[str, Tensor] | None,
+    kinds: Sequence[type] = (),
+    writes: bool = False,
 ) -> tuple[ModelFolder, CoreModel]:
     """The content of a folder, and its model on the meta device."""
     # config.json first: its errors say more than missing weights.
     config = _read_config(folder)
     if weights is not None:
-        content = _from_config(folder, config, [], kinds)
+        content = _from_config(folder, config, [], kinds, writes)
         return replace(content, weights=dict(weights)), outline(content.spec)
     files = weight_files(folder)
-    content = _from_config(folder, config, tensor_names(files), kinds)
+    content = _from_config(folder, config, tensor_names(files), kinds, writes)
     # One outline serves all: the size, the shapes to expect, and the model itself.
     model = outline(content.spec)
     memory.require(trainable(model), f"the model of {folder}")
@@ -155,10 +160,11 @@ def _read(
 
 
 def unused_tensors(content: ModelFolder, folder: Path) -> dict[str, Tensor]:
-    """The tensors of a folder that the family of a model knows and that nothing computes with."""
+    """The tensors of a folder that the family of a model knows, and that nothing computes with or
+    that follow from its config."""
     family = family_of(content.spec, content.model_type)
     table = family.tensor_table(content.spec, content.positions)
-    names = [rule.hf for rule in table if isinstance(rule, Unused)]
+    names = [rule.hf for rule in table if isinstance(rule, Constant | Unused)]
     if not names or not has_weights(folder):
         return {}
     try:
@@ -220,7 +226,11 @@ def _known_families(model_type: str) -> str:
 
 
 def _from_config(
-    folder: Path, config: dict[str, Any], stored: Sequence[str], kinds: Sequence[type] = ()
+    folder: Path,
+    config: dict[str, Any],
+    stored: Sequence[str],
+    kinds: Sequence[type] = (),
+    writes: bool = False,
 ) -> ModelFolder:
     """The spec and the special tokens of a folder; `stored` are the names of its tensors."""
     if config["model_type"] == "regard":
@@ -229,7 +239,9 @@ def _from_config(
         unknown: list[str] = []
     else:
         model, unknown = _to_spec(config, stored)
-    _check_architecture(config, model)
+        if writes and isinstance(model, specs.EncoderDecoder) and not model.heads:
+            config = _without_key(config, "architectures")
+            model, unknown = _to_spec(config, stored)
     if unknown:
         keys = ", ".join(unknown)
         # Seen from the caller of `open_model`, `read` or `peek`.
@@ -268,22 +280,6 @@ def _without_key(config: Mapping[str, Any], key: str) -> dict[str, Any]:
         for name, value in config.items()
         if name != key
     }
-
-
-def _check_architecture(config: Mapping[str, Any], model: specs.Model) -> None:
-    """Refuses encoder–decoders that their family reads as language models, and that have another
-    head."""
-    architectures = config.get("architectures")
-    if not isinstance(model, specs.EncoderDecoder) or model.head is None:
-        return
-    if not isinstance(architectures, list) or not architectures:
-        return
-    name = str(architectures[0])
-    if "For" in name and not name.endswith(("ForConditionalGeneration", "ForCausalLM")):
-        raise ModelError(
-            f"the architecture {name!r} is not supported: its head is not a language-model head",
-            f"known: {_written_architecture(config, model)}",
-        )
 
 
 def _written_architecture(config: Mapping[str, Any], model: specs.Model) -> str:

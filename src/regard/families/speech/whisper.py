@@ -1,7 +1,7 @@
 """Whisper in transformers (WhisperForConditionalGeneration): a pre-norm Marian over spectrograms.
 
-Its keys have no bias, and the positions of its targets are learned. `whisper_classifier` has the
-encoder that classifies.
+Its keys have no bias, and the positions of its targets are learned. A classifier is its encoder
+alone: the frames are mapped, and the labels scored from their mean.
 """
 
 from __future__ import annotations
@@ -11,10 +11,12 @@ from dataclasses import replace
 from typing import Any
 
 from regard import spec
+from regard.families.classifier_labels import label_count
 from regard.families.config_schema import IGNORED_KEYS, ConfigSchema
 from regard.families.encoder_decoders.fairseq_layout import (
     DEFAULTS,
     FIXED,
+    HEADS,
     PRESET_DEFAULTS,
     SYNONYMS,
     encoder_decoder,
@@ -22,16 +24,11 @@ from regard.families.encoder_decoders.fairseq_layout import (
     stack_keys,
     stack_rules,
 )
+from regard.families.heads import HeadLayout, HeadTable
 from regard.families.preset_settings import BASE_LAYERS, LARGE_LAYERS, ConfigPresets, Size
-from regard.families.speech.whisper_classifier import (
-    classifier_config,
-    classifier_rules,
-    classifier_spec,
-    is_classifier,
-)
 from regard.families.tensor_table import Rename, Rule, module_rules
 
-SPEC_TYPES = (spec.EncoderDecoder | spec.Encoder, spec.Spectrogram)
+SPEC_TYPES = (spec.EncoderDecoder, spec.Spectrogram)
 PREFIX = "model."
 # Keys of Marian that Whisper does not have.
 _MARIAN_ONLY = ("max_position_embeddings", "regard_head_bias", "scale_embedding")
@@ -50,7 +47,6 @@ _SCHEMA = ConfigSchema(
         "dropout": 0.0,
         "max_source_positions": 1500,  # frames after the second convolution
         "max_target_positions": 448,
-        "classifier_proj_size": 256,  # width of the vector that is classified
     },
     fixed={
         "encoder_layerdrop": FIXED["encoder_layerdrop"],
@@ -66,6 +62,7 @@ _SCHEMA = ConfigSchema(
     synonyms={**SYNONYMS, "num_key_value_heads": "encoder_attention_heads"},
     ignored=IGNORED_KEYS
     | {
+        "classifier_proj_size",  # of the classifier
         "mask_time_prob",
         "mask_time_length",
         "mask_time_min_masks",
@@ -78,12 +75,32 @@ _SCHEMA = ConfigSchema(
 )
 
 
+def _clip_labels(config: Mapping[str, Any]) -> tuple[spec.Head, ...]:
+    width = config.get("classifier_proj_size") or 256
+    return (
+        spec.Pool("mean", None, width=width, bias=True),
+        spec.ClassifierHead(label_count(config)),
+    )
+
+
+HEAD_TABLE = HeadTable(
+    "Whisper",
+    {
+        **HEADS,
+        "ForAudioClassification": HeadLayout(
+            _clip_labels,
+            {"pool.project": "projector", "labels.output": "classifier"},
+            prefix="",
+            side="encoder",
+        ),
+    },
+)
+
+
 # ------------------------------------------------------------------ spec → config.json
 
 
-def to_config(model: spec.EncoderDecoder | spec.Encoder, positions: int) -> dict[str, Any]:
-    if isinstance(model, spec.Encoder):
-        return classifier_config(model, positions)
+def to_config(model: spec.EncoderDecoder, positions: int) -> dict[str, Any]:
     shared_keys = {k: v for k, v in stack_keys(model).items() if k not in _MARIAN_ONLY}
     source = model.source
     source_position = source.position
@@ -108,9 +125,7 @@ def to_config(model: spec.EncoderDecoder | spec.Encoder, positions: int) -> dict
 # ------------------------------------------------------------------ config.json → spec
 
 
-def to_spec(
-    config: Mapping[str, Any], stored: Collection[str] = ()
-) -> spec.EncoderDecoder | spec.Encoder:
+def to_spec(config: Mapping[str, Any], stored: Collection[str] = ()) -> spec.EncoderDecoder:
     values = _SCHEMA.parse(config)
     dropout = values["dropout"]
     source_position = spec.FixedPosition(values["max_source_positions"])
@@ -118,14 +133,11 @@ def to_spec(
     source = spec.Spectrogram(values["num_mel_bins"], source_position, dropout=dropout)
     target = spec.Tokens(values["vocab_size"], target_position, scale=False, dropout=dropout)
     model = encoder_decoder(values, source, target, spec.PreNorm(), "target")
-    model = replace(
+    return replace(
         model,
         encoder=_without_key_bias(model.encoder),
         decoder=_without_key_bias(model.decoder),
     )
-    if is_classifier(config):
-        return classifier_spec(model, config, values["classifier_proj_size"])
-    return model
 
 
 def _without_key_bias(stack: spec.Stack) -> spec.Stack:
@@ -137,9 +149,7 @@ def _without_key_bias(stack: spec.Stack) -> spec.Stack:
 # ------------------------------------------------------------------ tensors
 
 
-def tensor_table(model: spec.EncoderDecoder | spec.Encoder, positions: int) -> list[Rule]:
-    if isinstance(model, spec.Encoder):
-        return classifier_rules(model)
+def tensor_table(model: spec.EncoderDecoder, positions: int) -> list[Rule]:
     return [
         # Two convolutions over the spectrogram; the second halves the frames.
         *module_rules("source.first", "model.encoder.conv1"),
