@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch.nn import functional
@@ -16,9 +17,7 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from regard import preset
 from regard.builder import build
-from regard.core.context import Context
 from regard.core.positions.positional_encoding import sinusoids
-from regard.core.probe import Probe
 
 TOLERANCE = 0.02  # relative; of a printed zero, absolute
 
@@ -50,11 +49,12 @@ def gpt3_training_flop() -> list[float]:
 
 
 def smoothed_targets() -> list[float]:
-    """The targets of a class of four with ε = 0.1, as cross-entropy has them, summed."""
-    smoothing = 0.1
-    target = torch.full((4,), smoothing / 3, dtype=torch.float64)
-    target[1] = 1 - smoothing
-    return [float(target.sum())]
+    """The targets of the third of four classes with ε = 0.1, as cross-entropy has them."""
+    # Its gradient at equal logits is softmax − target.
+    logits = torch.zeros(1, 4, dtype=torch.float64, requires_grad=True)
+    functional.cross_entropy(logits, torch.tensor([2]), label_smoothing=0.1).backward()
+    assert logits.grad is not None
+    return _list(0.25 - logits.grad[0])
 
 
 def slowest_dimension() -> list[float]:
@@ -79,21 +79,6 @@ def head_width() -> list[float]:
     # All stacks of it have the same heads.
     base = preset("transformer:base")
     return [float(next(iter(base.stacks.values())).block.attention.d_k)]
-
-
-def attention_to_recurrent() -> list[float]:
-    """Multiplications of self-attention (n²·d) over those of a recurrent layer (n·d²)."""
-    n = 1024
-    d = 512
-    with torch.device("meta"):
-        x = torch.empty(n, d)
-        recurrent = torch.empty(d, d)
-        with FlopCounterMode(display=False) as attention_flops:
-            (x @ x.T) @ x  # scores, then values: 2·n²·d multiplications
-        with FlopCounterMode(display=False) as step_flops:
-            # Input and recurrent product of one step: 2·d² multiplications
-            x[:1] @ recurrent + x[:1] @ recurrent
-    return [attention_flops.get_total_flops() / (n * step_flops.get_total_flops())]
 
 
 @torch.no_grad()
@@ -129,20 +114,59 @@ def _layers_to_join(positions: int, dilated: bool) -> int:
     return layers
 
 
-def visible_tokens() -> list[float]:
-    """How many tokens the fourth of a causal language model attends to, by its own weights."""
-    probe = Probe(["*.weights"])
-    sizes = {"d_model": 32, "heads": 2, "layers": 1, "d_ff": 64}
-    with torch.no_grad():
-        build(preset("gpt2", 20, 8, **sizes)).eval()(torch.arange(8)[None], None, Context(probe))
-    weights = probe.attentions["decoder.0.self"].weights()  # [1, H, 8, 8]
-    return [float((weights[0, 0, 3] > 0).sum())]
-
-
 def small_scores() -> list[float]:
-    """The largest weight of four scores, multiplied by 0.001 and by 1,000."""
+    """The largest weight of four scores, multiplied by 0.001."""
     scores = torch.tensor([2.1, 0.3, -0.5, 1.8], dtype=torch.float64)
-    return [float((factor * scores).softmax(0).max()) for factor in (0.001, 1000.0)]
+    return [float((0.001 * scores).softmax(0).max())]
+
+
+@torch.no_grad()
+def attention_shape() -> list[float]:
+    """The shape of what an attention block gives for 12 tokens of width 64."""
+    shapes: list[float] = []
+
+    def record(module: torch.nn.Module, inputs: object, output: torch.Tensor) -> None:
+        shapes.extend(output.shape[1:])
+
+    encoder: Any = build(preset("bert", 50, 16, d_model=64, heads=4, layers=1, d_ff=128))
+    encoder.stack.blocks[0].attention.register_forward_hook(record)
+    encoder(torch.arange(3, 15)[None])
+    return shapes
+
+
+def linear_attention_exponent() -> list[float]:
+    """The exponent of d in the operations of φ(Q) (φ(K)ᵀ V)."""
+    counts = []
+    for width in (64, 128):
+        with torch.device("meta"):
+            x = torch.empty(1024, width)
+            with FlopCounterMode(display=False) as counter:
+                x @ (x.T @ x)
+        counts.append(counter.get_total_flops())
+    return [math.log2(counts[1] / counts[0])]
+
+
+@torch.no_grad()
+def residual_of_feedforward() -> list[float]:
+    """The root mean square of an encoder layer's output if its feed-forward network gives zero."""
+    model: Any = build(preset("transformer:tiny", 50, 16))
+    block = model.encoder.blocks[0]
+    torch.nn.init.zeros_(block.feedforward.outer.weight)
+    torch.nn.init.zeros_(block.feedforward.outer.bias)
+    output = model.eval().encode(torch.arange(3, 15)[None]).hidden
+    return [float(output.square().mean().sqrt())]
+
+
+def weight_of_padding() -> list[float]:
+    """The weight of two tokens of padding, where the mask is 1 at padding and 0 is filled."""
+    is_padding = torch.tensor([0, 0, 0, 1, 1])
+    scores = torch.zeros(5).masked_fill(is_padding == 0, -math.inf)
+    return [float(scores.softmax(0)[3:].sum())]
+
+
+def text_bytes() -> list[float]:
+    # A token of English is about four letters (of GPT-2's vocabulary and of later ones).
+    return [4 * 10e9]
 
 
 def _list(tensor: torch.Tensor) -> list[float]:
@@ -168,8 +192,8 @@ STATEMENTS = (
         "6 · 175e9 · 300e9",
     ),
     Statement(
-        "smoothed targets with ε = 0.1 are [.025, .9, .025, .025]", (0.975,), smoothed_targets,
-        "a distribution sums to 1: 1 − ε and ε/(K−1) each, [.033, .9, .033, .033]",
+        "smoothed targets with ε = 0.1 are [.025, .025, .9, .025]", (0.025, 0.025, 0.9, 0.025),
+        smoothed_targets, "a distribution sums to 1: 1 − ε + ε/K for the true class, ε/K else",
     ),
     Statement(
         "the slow sinusoids are the low dimensions", (0.0,), slowest_dimension,
@@ -180,8 +204,9 @@ STATEMENTS = (
         "10000^(2/4) = 100",
     ),
     Statement(
-        "attention of 512 tokens and 8 heads needs 512 MB a layer", (512e6,),
-        lambda: score_bytes(512), "8 · 512² · 4 bytes, 8.4 MB",
+        "attention needs O(n² × d_model), ~512 MB per batch element for n = d_model = 512",
+        (512e6,), lambda: score_bytes(512),
+        "a weight for each head, not for each dimension: 8 · 512² · 4 bytes, 8.4 MB",
     ),
     Statement(
         "attention of 2,048 tokens and 8 heads needs 8 GB a layer", (8e9,),
@@ -196,11 +221,6 @@ STATEMENTS = (
         "d_model / h, the width in the spec of transformer:base",
     ),
     Statement(
-        "self-attention costs no more than a recurrent layer, n = 1,024, d = 512", (1.0,),
-        attention_to_recurrent,
-        "FLOPs n²·d over n·d², counted: recurrent layers cost less where n > d",
-    ),
-    Statement(
         "without positions, “cats love I” has the same representations as “I love cats”",
         (0.0, 0.0), permuted_difference,
         "relative difference at the same places, and of the same words: permuted, not equal",
@@ -210,12 +230,31 @@ STATEMENTS = (
         convolution_layers, "layers needed, contiguous and dilated: only dilated ones do",
     ),
     Statement(
-        "token i attends to tokens 1 … i − 1, so the fourth to 3", (3.0,), visible_tokens,
-        "weights above zero in row 4 of a causal model: it attends to itself too",
+        "as scores go to 0 the softmax becomes one-hot", (1.0,), small_scores,
+        "largest weight of scores · 0.001: it becomes uniform, and one-hot as they grow",
     ),
     Statement(
-        "as scores go to 0 the softmax becomes one-hot", (1.0, 0.25), small_scores,
-        "largest weight of scores · 0.001 and · 1000: it is the other way round",
+        "the output of the attention block is the (T, T) weight matrix", (12.0, 12.0),
+        attention_shape, "12 tokens of width 64: the weights are multiplied with the values",
+    ),
+    Statement(
+        "linear attention costs O(n·d)", (1.0,), linear_attention_exponent,
+        "the exponent of d, counted: O(n·d²), for the d × d sums of keys and values",
+    ),
+    Statement(
+        "EncoderLayer = FFN(LayerNorm(X + MH)), so that zeros in the FFN give zeros", (0.0,),
+        residual_of_feedforward, "root mean square: the second residual connection is missing",
+    ),
+    Statement(
+        "the mask is 1 at padding; scores.masked_fill(mask == 0, −∞) hides it", (0.0,),
+        weight_of_padding, "the weight of padding: the two conventions are opposite",
+    ),
+    Statement(
+        "10 B tokens, ~10 GB text", (10e9,), text_bytes, "about 4 bytes a token",
+    ),
+    Statement(
+        "an example's attention weights of one query sum to 1.5", (1.5,),
+        lambda: [sum(softmax_example())], "a softmax sums to 1",
     ),
 )  # fmt: skip
 

@@ -22,7 +22,7 @@ EXAMPLES = sorted(
     for path in (Path(__file__).parents[2] / "examples").glob("*.py")
     if path.name != "pronoun_circuit.py"  # which has tests of its own
 )
-OUTPUTS = {"printed_numbers.py": "2 of 16 statements stand"}
+OUTPUTS = {"printed_numbers.py": "2 of 20 statements stand"}
 
 
 @pytest.mark.parametrize("path", EXAMPLES, ids=lambda p: p.name)
