@@ -28,9 +28,8 @@ from regard.families.encoder_decoders.recurrent import FAMILIES, preset
 from regard.lab.show.modules import summarize
 from regard.system.errors import ModelError
 from regard.wirings.baselines.additive_attention import AdditiveAttention, AlignmentAttention
-from regard.wirings.baselines.cache import RecurrentState
 from regard.wirings.baselines.convolutional import ConvolutionalDecoder
-from regard.wirings.baselines.recurrent import RecurrentDecoder, RecurrentEncoder
+from regard.wirings.baselines.recurrent import RecurrentDecoder, RecurrentEncoder, RecurrentState
 from regard.wirings.encoder_decoder import EncoderDecoder
 
 CELLS: tuple[Any, ...] = ("rnn", "gru", "lstm")
@@ -164,7 +163,7 @@ def test_a_bidirectional_encoder_is_pytorch_s_over_packed_sequences(cell: str) -
     torch.manual_seed(0)
     kind: Any = {"rnn": nn.RNN, "gru": nn.GRU, "lstm": nn.LSTM}[cell]
     theirs = kind(8, 4, num_layers=2, bidirectional=True, batch_first=True).double()
-    ours = RecurrentEncoder(cell, 8, 2, 0.0, bidirectional=True).double()
+    ours = RecurrentEncoder(spec.Recurrent(cell, 2, True), 8).double()  # type: ignore[arg-type]
     for i in range(2):
         for part, suffix in ((ours.cells[i], ""), (ours.backwards[i], "_reverse")):
             for name, parameter in part.named_parameters():
@@ -277,7 +276,7 @@ def test_a_decoder_is_a_loop_over_its_equations(cell: Any, looks: Any) -> None:
 @pytest.mark.parametrize("cell", CELLS)
 def test_padding_in_front_leaves_the_state_alone(cell: str) -> None:
     torch.manual_seed(0)
-    part = RecurrentDecoder(cell, 6, 2, 0.0).double()
+    part = RecurrentDecoder(spec.Recurrent(cell, 2), 6).double()  # type: ignore[arg-type]
     x = torch.randn(2, 5, 6).double()
     padding_mask = torch.arange(5) >= torch.tensor([[0], [3]])
     state = part.start(2, 0)

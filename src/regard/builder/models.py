@@ -18,7 +18,6 @@ from regard.builder.heads import build_heads
 from regard.builder.sides import (
     build_decoder_side,
     build_encoder_side,
-    build_recurrent_encoder,
 )
 from regard.builder.stacks import build_stack
 from regard.builder.weight_tying import output_table, shared_tables
@@ -26,6 +25,7 @@ from regard.core.frontends import embedding, lagged_values
 from regard.core.heads import series_head
 from regard.core.meta_parameters import are_parameters_on_meta
 from regard.core.mixers.local_chunk_attention import ChunkedAttention
+from regard.core.side import Side
 from regard.system import memory
 from regard.system.errors import ModelError
 from regard.wirings.baselines import recurrent
@@ -44,19 +44,13 @@ if TYPE_CHECKING:
 
 
 @overload
-def build(model: spec.EncoderDecoder) -> EncoderDecoder: ...
-@overload
-def build(model: spec.SequenceToSequence) -> EncoderDecoder: ...
+def build(model: spec.EncoderDecoder | spec.SequenceToSequence) -> EncoderDecoder: ...
 @overload
 def build(model: spec.SeriesEncoderDecoder) -> SeriesEncoderDecoder: ...
 @overload
-def build(model: spec.Encoder) -> Encoder: ...
+def build(model: spec.Encoder | spec.RecurrentEncoder) -> Encoder: ...
 @overload
-def build(model: spec.RecurrentEncoder) -> Encoder: ...
-@overload
-def build(model: spec.Decoder) -> Decoder: ...
-@overload
-def build(model: spec.RecurrentDecoder) -> Decoder: ...
+def build(model: spec.Decoder | spec.RecurrentDecoder) -> Decoder: ...
 @overload
 def build(model: spec.DualEncoder) -> DualEncoder: ...
 @overload
@@ -84,21 +78,17 @@ def _build(model: spec.Model) -> CoreModel:
         case spec.DualEncoder():
             return DualEncoder(build(model.text), build(model.image), model.scale, model.bias)
         case spec.MemoryNetwork():
-            return _memory_network(model)
+            return MemoryNetwork(MemoryHops(model))
         case spec.LinearForecaster():
-            return _linear_forecaster(model)
+            return LinearForecaster(model)
         case spec.EncoderDecoder() | spec.SequenceToSequence():
             return _encoder_decoder(model)
         case spec.SeriesEncoderDecoder():
             return _series_encoder_decoder(model)
-        case spec.Encoder():
+        case spec.Encoder() | spec.RecurrentEncoder():
             return _encoder(model)
-        case spec.RecurrentEncoder():
-            return _recurrent_encoder(model)
-        case spec.Decoder():
+        case spec.Decoder() | spec.RecurrentDecoder():
             return _decoder(model)
-        case spec.RecurrentDecoder():
-            return _recurrent_decoder(model)
         case _:
             raise ModelError(
                 f"{type(model).__name__} is not the spec of a model",
@@ -160,7 +150,7 @@ def _encoder_decoder(model: spec.EncoderDecoder | spec.SequenceToSequence) -> En
     return wiring(
         source=build_front_end(model.source, d_model, tables.source),
         target=build_embedding(model.target, tables.target, d_model),
-        encoder=build_encoder_side(model),
+        encoder=build_encoder_side(model.encoder, d_model),
         decoder=build_decoder_side(model),
         heads=build_heads(model, d_model, d_model, lambda: tables.output),
     )
@@ -183,51 +173,29 @@ def _series_encoder_decoder(model: spec.SeriesEncoderDecoder) -> SeriesEncoderDe
     )
 
 
-def _encoder(model: spec.Encoder) -> Encoder:
-    front = build_front_end(model.input, model.d_model)
-    width = model.stack.width(model.d_model)  # 2 · d_model where both reversible streams come out
-    stack_part = build_stack(model.stack, model.d_model)
+def _encoder(model: spec.Encoder | spec.RecurrentEncoder) -> Encoder:
+    d_model = model.d_model
+    front = build_front_end(model.input, d_model)
+    width = model.stack.width(d_model)  # 2 · d_model where both reversible streams come out
+    side = build_encoder_side(model.stack, d_model)
     # The order of creation is the order of random draws: a pool comes before an untied table.
     embedded: Any = getattr(front, "table", None)  # of tokens; other front ends have none
     table = partial(output_table, model, embedded, width)
-    return Encoder(front, stack_part, build_heads(model, model.d_model, width, table))
+    return Encoder(front, side, build_heads(model, d_model, width, table))
 
 
-def _recurrent_encoder(model: spec.RecurrentEncoder) -> Encoder:
+def _decoder(model: spec.Decoder | spec.RecurrentDecoder) -> Decoder:
     d_model = model.d_model
-    front = build_front_end(model.input, d_model)
-    cells = build_recurrent_encoder(model.stack, d_model)
-    embedded: Any = getattr(front, "table", None)
-    table = partial(output_table, model, embedded, d_model)
-    return Encoder(front, cells, build_heads(model, d_model, d_model, table))
-
-
-def _decoder(model: spec.Decoder) -> Decoder:
-    table = embedding.Table(model.tokens.vocabulary, model.tokens.width or model.d_model)
-    width = model.stack.width(model.d_model)
-    tokens = build_embedding(model.tokens, table, model.d_model)
-    stack_part = build_stack(model.stack, model.d_model)
-    heads = build_heads(model, model.d_model, width, partial(output_table, model, table, width))
+    table = embedding.Table(model.tokens.vocabulary, model.tokens.width or d_model)
+    tokens = build_embedding(model.tokens, table, d_model)
+    side: Side
+    if isinstance(model.stack, spec.Recurrent):
+        side = recurrent.RecurrentDecoder(model.stack, d_model)
+    else:
+        side = build_stack(model.stack, d_model)
+    width = model.stack.width(d_model)
+    heads = build_heads(model, d_model, width, partial(output_table, model, table, width))
     # A text that grows is cut into chunks anew, so no KV cache would stay right.
-    if any(isinstance(part, ChunkedAttention) for part in stack_part.modules()):
-        return RecomputingDecoder(tokens, stack_part, heads)
-    return Decoder(tokens, stack_part, heads)
-
-
-def _recurrent_decoder(model: spec.RecurrentDecoder) -> Decoder:
-    table = embedding.Table(model.tokens.vocabulary, model.tokens.width or model.d_model)
-    tokens = build_embedding(model.tokens, table, model.d_model)
-    part = model.stack
-    cells = recurrent.RecurrentDecoder(part.cell, model.d_model, part.layers, part.dropout)
-    output = partial(output_table, model, table, model.d_model)
-    return Decoder(tokens, cells, build_heads(model, model.d_model, model.d_model, output))
-
-
-def _memory_network(model: spec.MemoryNetwork) -> MemoryNetwork:
-    hops = MemoryHops(model.vocabulary, model.d_model, model.hops, model.sentences)
-    return MemoryNetwork(hops)
-
-
-def _linear_forecaster(model: spec.LinearForecaster) -> LinearForecaster:
-    levels = len(model.output.levels) if isinstance(model.output, spec.Quantiles) else None
-    return LinearForecaster(model.length, model.horizon, model.moving_average, levels)
+    if any(isinstance(part, ChunkedAttention) for part in side.modules()):
+        return RecomputingDecoder(tokens, side, heads)
+    return Decoder(tokens, side, heads)

@@ -11,12 +11,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from itertools import cycle, islice
 from typing import cast
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
+from regard import spec
 from regard.core.caches.kv_cache import ConvState, CrossKV, LayerCache
 from regard.core.context import Context
 from regard.core.convolution import DilatedConvolution, zero_padding
@@ -25,10 +27,9 @@ from regard.core.encoder_output import EncoderOutput, cross_attention_mask
 from regard.core.linear import Linear
 from regard.core.masks.attention_mask import AttentionMask
 from regard.core.mixers.scaled_dot_product_attention import SoftmaxAttention
-from regard.core.norm import LayerNorm, Norm
+from regard.core.norm import LayerNorm
 from regard.core.probe import HasHeads, NullProbe
-from regard.core.side import Side
-from regard.wirings.baselines.recurrent import refuse_documents
+from regard.wirings.baselines.recurrent import Network
 
 HALF = math.sqrt(0.5)  # keeps the variance of a sum of two
 
@@ -36,11 +37,11 @@ HALF = math.sqrt(0.5)  # keeps the variance of a sum of two
 class GatedUnit(nn.Module):
     """Gated convolution of ConvS2S: a gated linear unit of a convolution."""
 
-    def __init__(self, d_model: int, kernel: int, dilation: int, dropout: float) -> None:
+    def __init__(self, part: spec.Convolutional, d_model: int, dilation: int) -> None:
         super().__init__()
-        self.dropout = Dropout(dropout)
+        self.dropout = Dropout(part.dropout)
         # Twice the width: a gated linear unit multiplies one half by the sigmoid of the other.
-        self.convolution = DilatedConvolution(d_model, 2 * d_model, kernel, dilation)
+        self.convolution = DilatedConvolution(d_model, 2 * d_model, part.unit.kernel, dilation)
 
     def forward(
         self, x: Tensor, padding_mask: Tensor | None, past: ConvState | None = None
@@ -58,14 +59,14 @@ class BottleneckUnit(nn.Module):
     Norm and ReLU precede each of the three (Kalchbrenner et al. 2016, Figure 3).
     """
 
-    def __init__(self, d_model: int, kernel: int, dilation: int, dropout: float) -> None:
+    def __init__(self, part: spec.Convolutional, d_model: int, dilation: int) -> None:
         super().__init__()
         half = d_model // 2
         self.norms = nn.ModuleList(LayerNorm(width, 1e-5, True) for width in (d_model, half, half))
         self.inner = Linear(d_model, half)
-        self.convolution = DilatedConvolution(half, half, kernel, dilation)
+        self.convolution = DilatedConvolution(half, half, part.unit.kernel, dilation)
         self.outer = Linear(half, d_model)
-        self.dropout = Dropout(dropout)
+        self.dropout = Dropout(part.dropout)
 
     def forward(
         self, x: Tensor, padding_mask: Tensor | None, past: ConvState | None = None
@@ -82,29 +83,35 @@ class BottleneckUnit(nn.Module):
 Unit = GatedUnit | BottleneckUnit
 
 
-class ConvolutionalEncoder(Side):
-    """Convolutional encoder."""
+class Convolutions(Network):
+    """Abstract: units one after the other. Bottleneck units normalize their inputs and not their
+    output, so that a norm follows the last one."""
 
     kind = "convolutional"
-    position = None
 
-    def __init__(self, units: Sequence[Unit], norm: Norm | None) -> None:
+    def __init__(self, part: spec.Convolutional, d_model: int) -> None:
         super().__init__()
-        self.units = nn.ModuleList(units)
-        self.norm = norm
-        self.layers = len(units)
+        unit: type[Unit] = GatedUnit
+        if isinstance(part.unit, spec.BottleneckUnit):
+            unit = BottleneckUnit
+        dilations = islice(cycle(part.unit.dilations), part.layers)
+        self.units = nn.ModuleList(unit(part, d_model, dilation) for dilation in dilations)
+        self.norm = None
+        if unit is BottleneckUnit:
+            self.norm = LayerNorm(d_model, 1e-5)
+        self.layers = part.layers
 
-    def forward(
+
+class ConvolutionalEncoder(Convolutions):
+    """Convolutional encoder: [B, S, D] → keys and values [B, S, 2·D]."""
+
+    def run(
         self,
         x: Tensor,
-        padding_mask: Tensor | None = None,
-        context: Context | None = None,
-        memory: EncoderOutput | None = None,
+        padding_mask: Tensor | None,
+        context: Context,
+        memory: EncoderOutput | None,
     ) -> Tensor:
-        """[B, S, D] → keys and values [B, S, 2·D]."""
-        context = context or Context()
-        refuse_documents(context)
-        x = context.probe.through("embedded", x)
         embedded = x
         for i, unit in enumerate(cast(Sequence[Unit], self.units)):
             x = unit.add(x, unit(x, padding_mask))
@@ -112,8 +119,7 @@ class ConvolutionalEncoder(Side):
         if self.norm is not None:
             x = self.norm(x)
         # Gehring et al., Section 3.3: keys are the outputs, values also contain the embeddings.
-        x = torch.cat([x, (x + embedded) * HALF], dim=-1)
-        return context.probe.through("output", x)
+        return torch.cat([x, (x + embedded) * HALF], dim=-1)
 
 
 class ConvAttention(nn.Module):
@@ -139,33 +145,26 @@ class ConvAttention(nn.Module):
         probe.attention(self.mixer, (q, memory.k, memory.v), mask)
         mixed = self.mixer(q, memory.k, memory.v, mask)
         mixed = probe.through("mixed", mixed)
-        out: Tensor = self.output(mixed.reshape(x.shape))
-        return out
+        return self.output(mixed.reshape(x.shape))
 
 
-class ConvolutionalDecoder(Side):
+class ConvolutionalDecoder(Convolutions):
     """Convolutional decoder, causal.
 
     With `glances`, each layer attends to the memory (ConvS2S). With `aligned`, position t is
     concatenated with the encoder's output at t, or zeros beyond its end (ByteNet).
     """
 
-    kind = "convolutional"
-    position = None
-
-    def __init__(
-        self,
-        units: Sequence[Unit],
-        norm: Norm | None,
-        glances: Sequence[ConvAttention],
-        aligned: Linear | None,
-    ) -> None:
-        super().__init__()
-        self.norm = norm
-        self.units = nn.ModuleList(units)
+    def __init__(self, part: spec.Convolutional, d_model: int) -> None:
+        # The order of creation is the order of random draws.
+        glances = [ConvAttention(d_model) for _ in range(part.layers * (part.sees == "attention"))]
+        aligned = None
+        if part.sees == "aligned":
+            # Of the target's embedding and the encoder's output at its position.
+            aligned = Linear(2 * d_model, d_model)
+        super().__init__(part, d_model)
         self.glances = nn.ModuleList(glances)
         self.aligned = aligned
-        self.layers = len(units)
 
     def attentions(self) -> dict[str, HasHeads]:
         glances = cast(Sequence[ConvAttention], self.glances)
@@ -183,17 +182,13 @@ class ConvolutionalDecoder(Side):
             caches.append(LayerCache(state, CrossKV(k, v)))
         return caches
 
-    def forward(
+    def run(
         self,
         x: Tensor,
-        padding_mask: Tensor | None = None,
-        context: Context | None = None,
-        memory: EncoderOutput | None = None,
+        padding_mask: Tensor | None,
+        context: Context,
+        memory: EncoderOutput | None,
     ) -> Tensor:
-        """[B, T, D] → [B, T, D]"""
-        context = context or Context()
-        refuse_documents(context)
-        x = context.probe.through("embedded", x)
         mask = cross_attention_mask(memory, context.state, None)
         assert mask is not None, "this decoder needs a memory"
         if context.state is None:
@@ -212,9 +207,7 @@ class ConvolutionalDecoder(Side):
                 inner = layer.probe.scope("cross")
                 y = (y + self.glances[i](y, embedded, keys, mask, inner)) * HALF
             x = context.layer_done(layer, unit.add(x, y))
-        if self.norm is not None:
-            x = self.norm(x)
-        return context.probe.through("output", x)
+        return x if self.norm is None else self.norm(x)
 
 
 def _aligned_memory(x: Tensor, context: Context, cache: LayerCache, mask: AttentionMask) -> Tensor:

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from torch import Tensor
 from torch.nn import functional
 
+from regard import spec
 from regard.core.context import AuxiliaryLosses, Context
 from regard.core.linear import Linear
 from regard.core.output import Output, OutputOptions, Outputs
@@ -21,22 +22,20 @@ class LinearForecaster(CoreModel):
     NLinear (None) maps the window less its last value, which is added again.
     """
 
-    def __init__(
-        self, length: int, horizon: int, moving_average: int | None, quantiles: int | None
-    ) -> None:
+    def __init__(self, part: spec.LinearForecaster) -> None:
         super().__init__()
-        self.horizon = horizon
-        self.moving_average = moving_average
-        self.quantiles = quantiles
-        outputs = horizon * (quantiles or 1)
-        self.seasonal = Linear(length, outputs)
-        self.trend = Linear(length, outputs) if moving_average else None
+        self.spec = part
+        outputs = part.horizon * len(part.output.levels or (0.5,))
+        self.seasonal = Linear(part.length, outputs)
+        self.trend = None
+        if part.moving_average:
+            self.trend = Linear(part.length, outputs)
 
     def stacks(self) -> dict[str, Side]:
         return {}  # a linear map has no layers
 
     def extra_repr(self) -> str:
-        return f"horizon={self.horizon}, moving_average={self.moving_average}"
+        return f"horizon={self.spec.horizon}, moving_average={self.spec.moving_average}"
 
     def forward(
         self, values: Tensor, observed: Tensor | None = None, context: Context | None = None
@@ -53,9 +52,10 @@ class LinearForecaster(CoreModel):
         else:
             trend = self._moving_mean(windows)
             output = self.seasonal(windows - trend) + self.trend(trend)
-        if self.quantiles is None:
+        levels = self.spec.output.levels
+        if levels is None:
             return output.mT, {}
-        return output.unflatten(2, (self.horizon, self.quantiles)).transpose(1, 2), {}
+        return output.unflatten(2, (self.spec.horizon, len(levels))).transpose(1, 2), {}
 
     def hidden_states(self, inputs: Mapping[str, Tensor], context: Context) -> Tensor:
         """There are none (DLinear, NLinear): the forward pass is the forecast."""
@@ -73,9 +73,9 @@ class LinearForecaster(CoreModel):
 
     def _moving_mean(self, windows: Tensor) -> Tensor:
         """The mean around each step; beyond the ends, the first and the last value go on."""
-        assert self.moving_average is not None, "NLinear has no trend"
-        before = (self.moving_average - 1) // 2
-        padding = (before, self.moving_average - 1 - before)
-        return functional.avg_pool1d(
-            functional.pad(windows, padding, mode="replicate"), self.moving_average, stride=1
-        )
+        width = self.spec.moving_average
+        assert width is not None, "NLinear has no trend"
+        before = (width - 1) // 2
+        padding = (before, width - 1 - before)
+        padded = functional.pad(windows, padding, mode="replicate")
+        return functional.avg_pool1d(padded, width, stride=1)

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
+from regard import spec
 from regard.core.context import Context
 from regard.core.frontends.embedding import Table
 from regard.core.linear import normal
@@ -31,16 +32,16 @@ class MemoryHops(Side):
     """
 
     kind = "memory"
-    position = None
     heads = 1  # each hop attends once
 
-    def __init__(self, vocabulary: int, d_model: int, hops: int, sentences: int) -> None:
+    def __init__(self, part: spec.MemoryNetwork) -> None:
         super().__init__()
-        self.tables = nn.ModuleList(Table(vocabulary, d_model) for _ in range(hops + 1))
-        ages = [nn.Parameter(normal(sentences, d_model)) for _ in range(hops + 1)]
+        tables = [Table(part.vocabulary, part.d_model) for _ in range(part.hops + 1)]
+        self.tables = nn.ModuleList(tables)
+        ages = [nn.Parameter(normal(part.sentences, part.d_model)) for _ in tables]
         self.ages = nn.ParameterList(ages)
-        self.layers = hops
-        self.sentences = sentences
+        self.layers = part.hops
+        self.sentences = part.sentences
         self.mixer = SoftmaxAttention(1.0, 0.0)  # no scale, no dropout
 
     def extra_repr(self) -> str:

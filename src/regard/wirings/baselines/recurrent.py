@@ -13,14 +13,17 @@ not packed, because packing copies lengths to the host and waits for the device.
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Callable
+from dataclasses import dataclass
 from functools import partial
 from typing import cast
 
 import torch
 from torch import Tensor, nn
 
-from regard.core.caches.kv_cache import LayerCache
+from regard import spec
+from regard.core.caches.kv_cache import Cache, CrossKV, LayerCache
 from regard.core.context import Context
 from regard.core.dropout import Dropout
 from regard.core.encoder_output import EncoderOutput, cross_attention_mask
@@ -30,7 +33,6 @@ from regard.core.probe import HasHeads, NullProbe, Probe
 from regard.core.side import Side
 from regard.system.errors import ModelError
 from regard.wirings.baselines.additive_attention import AlignmentAttention
-from regard.wirings.baselines.cache import RecurrentState
 
 CELLS: dict[str, Callable[..., nn.RNN | nn.GRU | nn.LSTM]] = {
     "rnn": nn.RNN,  # Elman's, with tanh
@@ -41,37 +43,24 @@ CELLS: dict[str, Callable[..., nn.RNN | nn.GRU | nn.LSTM]] = {
 CellState = tuple[Tensor, Tensor | None]  # a layer's hidden state [B, D], and an LSTM's cell state
 
 
-def refuse_documents(context: Context) -> None:
-    """Raises a ModelError for packed documents: a state would leak from one to the next."""
-    if context.documents is not None:
-        raise ModelError(
-            "recurrent and convolutional networks do not support packed texts",
-            "put each text into a row of its own",
-        )
+@dataclass
+class RecurrentState(Cache):
+    """Hidden state of recurrent layers: the decoding cache, of a size that does not grow."""
+
+    row_tensors = ("hidden", "cell", "fed")
+    hidden: Tensor  # [B, L, D]
+    cell: Tensor | None = None  # [B, L, D]: an LSTM's cell state
+    fed: Tensor | None = None  # [B, D]: output of the last step, for input feeding
+
+    def detach(self) -> RecurrentState:
+        """The state without gradient history (truncated backpropagation through time)."""
+        cell = None if self.cell is None else self.cell.detach()
+        fed = None if self.fed is None else self.fed.detach()
+        return RecurrentState(self.hidden.detach(), cell, fed)
 
 
-# ------------------------------------------------------------------ encoder
-
-
-class RecurrentEncoder(Side):
-    """Recurrent encoder; in a bidirectional one, each direction has half of the width."""
-
-    kind = "recurrent"
-    position = None  # order is in the recurrence itself
-
-    def __init__(
-        self, cell: str, d_model: int, layers: int, dropout: float, *, bidirectional: bool
-    ) -> None:
-        super().__init__()
-        self.layers = layers
-        self.cells = nn.ModuleList()
-        self.backwards = nn.ModuleList()
-        width = d_model // 2 if bidirectional else d_model
-        for _ in range(layers):
-            self.cells.append(CELLS[cell](d_model, width, batch_first=True))
-            if bidirectional:
-                self.backwards.append(CELLS[cell](d_model, width, batch_first=True))
-        self.dropout = Dropout(dropout)
+class Network(Side):
+    """Abstract: a recurrent or convolutional side. Order is in the network itself."""
 
     def forward(
         self,
@@ -80,11 +69,58 @@ class RecurrentEncoder(Side):
         context: Context | None = None,
         memory: EncoderOutput | None = None,
     ) -> Tensor:
-        """[B, S, D] → [B, S, D]; what stands after a row's end is of no use."""
+        """x [B, T, D] → [B, T, D], as `Stack.forward`."""
         context = context or Context()
-        refuse_documents(context)
-        x = context.probe.through("embedded", x)
-        reverse = _reversal(x, padding_mask) if self.backwards else None
+        if context.documents is not None:  # a state would leak from one to the next
+            raise ModelError(
+                "recurrent and convolutional networks do not support packed texts",
+                "put each text into a row of its own",
+            )
+        x = self.run(context.probe.through("embedded", x), padding_mask, context, memory)
+        return context.probe.through("output", x)
+
+    def run(
+        self,
+        x: Tensor,
+        padding_mask: Tensor | None,
+        context: Context,
+        memory: EncoderOutput | None,
+    ) -> Tensor:
+        """All layers."""
+        raise NotImplementedError
+
+
+# ------------------------------------------------------------------ encoder
+
+
+class RecurrentEncoder(Network):
+    """Recurrent encoder; in a bidirectional one, each direction has half of the width."""
+
+    kind = "recurrent"
+
+    def __init__(self, part: spec.Recurrent, d_model: int) -> None:
+        super().__init__()
+        self.layers = part.layers
+        self.cells = nn.ModuleList()
+        self.backwards = nn.ModuleList()
+        width = d_model // (1 + part.bidirectional)
+        for _ in range(part.layers):
+            self.cells.append(CELLS[part.cell](d_model, width, batch_first=True))
+            if part.bidirectional:
+                self.backwards.append(CELLS[part.cell](d_model, width, batch_first=True))
+        self.dropout = Dropout(part.dropout)
+
+    def run(
+        self,
+        x: Tensor,
+        padding_mask: Tensor | None,
+        context: Context,
+        memory: EncoderOutput | None,
+    ) -> Tensor:
+        """What stands after a row's end is of no use."""
+        reverse = None
+        if self.backwards:
+            reverse = _reversal(x, padding_mask)
         for i, cells in enumerate(self.cells):
             y = cells(x)[0]  # [B, S, D], or half as wide
             if reverse is not None:
@@ -92,7 +128,7 @@ class RecurrentEncoder(Side):
                 # The reversal is its own inverse.
                 y = torch.cat([y, _gather(back, reverse)], dim=-1)
             x = context.layer_done(context.layer(i), self.dropout(y))
-        return context.probe.through("output", x)
+        return x
 
 
 def _reversal(x: Tensor, padding_mask: Tensor | None) -> Tensor:
@@ -120,12 +156,14 @@ class Bridge(nn.Module):
     so its last state is at the first position.
     """
 
-    def __init__(self, d_model: int, layers: int, *, halves: bool, cell: bool) -> None:
+    def __init__(self, part: spec.Recurrent, d_model: int, *, halves: bool) -> None:
         super().__init__()
-        self.layers = layers
+        self.layers = part.layers
         self.halves = halves
-        self.hidden = Linear(d_model, layers * d_model)
-        self.cell = Linear(d_model, layers * d_model) if cell else None
+        self.hidden = Linear(d_model, part.layers * d_model)
+        self.cell = None
+        if part.cell == "lstm":
+            self.cell = Linear(d_model, part.layers * d_model)
 
     def forward(self, memory: EncoderOutput) -> RecurrentState:
         hidden = memory.hidden
@@ -145,43 +183,41 @@ class Bridge(nn.Module):
         return RecurrentState(state, self.cell(last).unflatten(-1, (self.layers, -1)))
 
 
-class RecurrentDecoder(Side):
+class RecurrentDecoder(Network):
     """Recurrent decoder; its initial state is the `bridge`'s, or zeros for a language model.
 
-    `before` attends to the memory before a step (Bahdanau), `after` after it (Luong). With
-    `feeding`, the attentional output is part of the next step's input (input feeding).
+    Its attention reads the memory `before` a step (Bahdanau), or `after` it (Luong). With input
+    feeding, the attentional output is part of the next step's input.
     """
 
     kind = "recurrent"
-    position = None
     carries_state = True  # type: ignore[assignment]
 
     def __init__(
         self,
-        cell: str,
+        part: spec.Recurrent,
         d_model: int,
-        layers: int,
-        dropout: float,
-        *,
         bridge: Bridge | None = None,
-        before: AlignmentAttention | None = None,
-        after: AlignmentAttention | None = None,
-        feeding: bool = False,
+        attention: AlignmentAttention | None = None,
     ) -> None:
         super().__init__()
-        self.layers = layers
-        self.lstm = cell == "lstm"
-        self.feeding = feeding
+        self.layers = part.layers
+        self.lstm = part.cell == "lstm"
+        self.feeding = isinstance(part.looks, spec.LuongAttention) and part.looks.feeding
+        reads_first = isinstance(part.looks, spec.BahdanauAttention)
         # The input is [embedding; context vector], or [embedding; last output] with input feeding.
-        takes_context_vector = before is not None or feeding
-        inputs = 2 * d_model if takes_context_vector else d_model
+        inputs = d_model * (1 + (reads_first or self.feeding))
         self.cells = nn.ModuleList()
-        for i in range(layers):
-            self.cells.append(CELLS[cell](inputs if i == 0 else d_model, d_model, batch_first=True))
+        for width in (inputs, *[d_model] * (part.layers - 1)):
+            self.cells.append(CELLS[part.cell](width, d_model, batch_first=True))
         self.bridge = bridge
-        self.before = before
-        self.after = after
-        self.dropout = Dropout(dropout)
+        self.before = None
+        self.after = None
+        if reads_first:
+            self.before = attention
+        else:
+            self.after = attention
+        self.dropout = Dropout(part.dropout)
         self.d_model = d_model
 
     @property
@@ -217,34 +253,32 @@ class RecurrentDecoder(Side):
         zeros = next(self.parameters()).new_zeros(rows, self.layers, width)
         return [LayerCache(RecurrentState(zeros, zeros if self.lstm else None))]
 
-    def forward(
+    def run(
         self,
         x: Tensor,
-        padding_mask: Tensor | None = None,
-        context: Context | None = None,
-        memory: EncoderOutput | None = None,
+        padding_mask: Tensor | None,
+        context: Context,
+        memory: EncoderOutput | None,
     ) -> Tensor:
-        """[B, T, D] → [B, T, D]; the state in the context's caches moves on."""
-        context = context or Context()
-        refuse_documents(context)
-        probe = context.probe
-        x = probe.through("embedded", x)
+        """The state in the context's caches moves on."""
         if context.state is None:
             cache = self.start(len(x), 0, memory)[0]
         else:
             cache = context.state.layers[0]
-        mask = cross_attention_mask(memory, context.state, None)
+        state = cast(RecurrentState, cache.self_attention)
         if padding_mask is not None:
             padding_mask = padding_mask[:, -x.shape[1] :]  # of the new positions
+        if self.attention is None:
+            return self._through_cells(x, state, padding_mask, context.probe)
+        mask = cross_attention_mask(memory, context.state, None)
+        assert cache.cross_attention is not None, "there is nothing to attend to"
+        assert mask is not None
         if self.before is not None or self.feeding:
-            x = self._step_by_step(x, cache, mask, probe)
-        else:
-            state = cast(RecurrentState, cache.self_attention)
-            x = self._through_cells(x, state, padding_mask, probe)
-            if self.after is not None:
-                context_vector = self._context_vector(self.after, x, cache, mask, probe)
-                x = self.dropout(self.after.joined(context_vector, x))
-        return probe.through("output", x)
+            return self._step_by_step(x, state, cache.cross_attention, mask, context.probe)
+        x = self._through_cells(x, state, padding_mask, context.probe)
+        inner = context.probe.scope("0").scope("cross")
+        context_vector = self.attention(x, cache.cross_attention, mask, inner)
+        return self.dropout(self.attention.joined(context_vector, x))
 
     # -------------------------------------------------------------- whole sequences
 
@@ -271,28 +305,19 @@ class RecurrentDecoder(Side):
             state.cell = torch.stack([cell for _, cell in ends if cell is not None], dim=1)
         return x
 
-    def _context_vector(
-        self,
-        attention: AlignmentAttention,
-        x: Tensor,
-        cache: LayerCache,
-        mask: AttentionMask | None,
-        probe: NullProbe,
-    ) -> Tensor:
-        assert cache.cross_attention is not None, "there is nothing to attend to"
-        assert mask is not None
-        inner = probe.scope("0").scope("cross")
-        context_vector: Tensor = attention(x, cache.cross_attention, mask, inner)
-        return context_vector
-
     # -------------------------------------------------------------- step by step, with attention
 
     def _step_by_step(
-        self, x: Tensor, cache: LayerCache, mask: AttentionMask | None, probe: NullProbe
+        self,
+        x: Tensor,
+        state: RecurrentState,
+        keys: CrossKV,
+        mask: AttentionMask,
+        probe: NullProbe,
     ) -> Tensor:
         attention = self.attention
-        state = cast(RecurrentState, cache.self_attention)
         assert attention is not None
+        inner = probe.scope("0").scope("cross")
         outputs = []
         queries = []
         steps = _ProbedSteps(self.layers, probe)
@@ -300,7 +325,7 @@ class RecurrentDecoder(Side):
             if self.before is not None:
                 # s_{i−1} of Bahdanau et al.: the top layer's previous state, [B, 1, D].
                 query = state.hidden[:, -1:]
-                context_vector = self._context_vector(attention, query, cache, mask, probe)
+                context_vector = attention(query, keys, mask, inner)
                 inputs = torch.cat([position, context_vector], dim=-1)
                 y = self._through_cells(inputs, state, None, probe)
             else:
@@ -309,7 +334,7 @@ class RecurrentDecoder(Side):
                 inputs = torch.cat([position, state.fed[:, None]], dim=-1)
                 y = self._through_cells(inputs, state, None, probe)
                 query = y
-                context_vector = self._context_vector(attention, query, cache, mask, probe)
+                context_vector = attention(query, keys, mask, inner)
             y = self.dropout(attention.joined(context_vector, y))
             if self.feeding:
                 state.fed = y[:, 0]
@@ -318,12 +343,8 @@ class RecurrentDecoder(Side):
             steps.record()
         steps.join()
         if probe.active:
-            assert cache.cross_attention is not None
-            assert mask is not None
-            keys = cache.cross_attention
             # All queries at once, as a call without steps would have shown them.
             q = attention.queries(torch.cat(queries, dim=1), keys)
-            inner = probe.scope("0").scope("cross")
             inner.attention(attention.mixer, (q, keys.k, keys.v), mask)
         return torch.cat(outputs, dim=1)
 
@@ -332,29 +353,26 @@ class _ProbedSteps:
     """Probed tensors of single steps, concatenated as if the sequence had been one call."""
 
     def __init__(self, layers: int, probe: NullProbe) -> None:
-        self.probe = probe if isinstance(probe, Probe) else None
-        self.parts: dict[str, list[Tensor]] = {}
+        self.tensors: dict[str, Tensor] = {}
+        self.parts: defaultdict[str, list[Tensor]] = defaultdict(list)
         # Names, and along which dimension the tensors grow.
         self.dimensions: dict[str, int] = {}
-        if self.probe is not None:
+        if isinstance(probe, Probe):
+            self.tensors = probe.tensors
             for i in range(layers):
-                self.dimensions[f"{self.probe.prefix}{i}.residual"] = 1
-            self.dimensions[f"{self.probe.prefix}0.cross.mixed"] = 2  # [B, 1, T, E]
+                self.dimensions[f"{probe.prefix}{i}.residual"] = 1
+            self.dimensions[f"{probe.prefix}0.cross.mixed"] = 2  # [B, 1, T, E]
 
     def record(self) -> None:
         """Takes what the last step left."""
-        if self.probe is None:
-            return
         for name in self.dimensions:
-            if name in self.probe.tensors:
-                self.parts.setdefault(name, []).append(self.probe.tensors[name])
+            if name in self.tensors:
+                self.parts[name].append(self.tensors[name])
 
     def join(self) -> None:
         """Puts the steps together."""
-        if self.probe is None:
-            return
         for name, parts in self.parts.items():
-            self.probe.tensors[name] = torch.cat(parts, dim=self.dimensions[name])
+            self.tensors[name] = torch.cat(parts, dim=self.dimensions[name])
 
 
 def _run(cells: nn.Module, x: Tensor, state: CellState) -> tuple[Tensor, CellState]:
