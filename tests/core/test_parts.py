@@ -51,7 +51,7 @@ def test_sinusoids_grow_with_the_input_and_learned_ones_say_no() -> None:
     )
     learned = LearnedPosition(8, 16, offset=2)
     assert torch.equal(learned.rows(16), learned.table[2:])
-    with pytest.raises(DataError, match="has learned 16"):
+    with pytest.raises(DataError, match="but this model has 16"):
         learned.rows(17)
 
 

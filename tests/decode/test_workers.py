@@ -31,7 +31,7 @@ def test_forked_workers_find_what_one_process_finds() -> None:
 def test_a_call_neither_forks_nor_sets_threads_unless_asked(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    for name in ("ProcessPoolExecutor", "ThreadPoolExecutor"):
+    for name in ("forked_pool", "ThreadPoolExecutor"):
         monkeypatch.setattr(worker_pool, name, lambda *_, **__: pytest.fail("a pool was started"))
     model: Any = benchmark_model("tiny").build()
     sources = [[4, 5, 6]] * 40

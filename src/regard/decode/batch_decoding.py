@@ -5,10 +5,10 @@ Results come back in the order of the sources.
 
 from __future__ import annotations
 
-import functools
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any
 
 import torch
@@ -115,18 +115,28 @@ def decode(
 
     @torch.inference_mode()
     def decode_group(rows: list[int]) -> list[list[Hypothesis]]:
-        group_keys = rows if keys is None else [keys[row] for row in rows]
-        callback = None
-        if on_step is not None:
-            callback = functools.partial(_with_source_numbers, on_step, torch.tensor(rows))
-        group_settings = settings
-        if settings.stream is not None:
-            stream = functools.partial(_stream_with_source_number, settings.stream, rows)
-            group_settings = replace(settings, stream=stream)
-        group = [sources[row] for row in rows]
-        batch = _Batch(model, group, group_keys, special_tokens, group_settings)
+        """Decodes these sources together; callbacks get their numbers among all."""
+
+        def show(event: BeamStep | TokenStep) -> None:
+            assert on_step is not None
+            numbers = torch.tensor(rows, device=device)
+            on_step(replace(event, sentences=numbers[event.sentences]))
+
+        def stream(sentence: int, token: int) -> None:
+            assert settings.stream is not None
+            settings.stream(rows[sentence], token)
+
+        batch = _Batch(
+            model,
+            [sources[row] for row in rows],
+            [row if keys is None else keys[row] for row in rows],
+            special_tokens,
+            settings,
+            on_step and show,
+            settings.stream and stream,
+        )
         with cuda_graphs.exclusive(device):
-            return batch.decode(callback, draft)
+            return batch.decode(draft)
 
     width = settings.strategy.width if isinstance(settings.strategy, BeamSearch) else 1
     lengths = [_length(source) for source in sources]
@@ -155,18 +165,6 @@ def decode(
     finally:
         if was_training:
             model.train()
-
-
-def _with_source_numbers(on_step: StepCallback, rows: Tensor, event: BeamStep | TokenStep) -> None:
-    """Shows an event with the numbers of the sources in place of those inside the batch."""
-    on_step(replace(event, sentences=rows.to(event.sentences.device)[event.sentences]))
-
-
-def _stream_with_source_number(
-    stream: TokenCallback, rows: list[int], sentence: int, token: int
-) -> None:
-    """Streams a token with the number of its source in place of that inside the batch."""
-    stream(rows[sentence], token)
 
 
 def batch_by_length(lengths: Sequence[int], batch_tokens: int, width: int = 1) -> list[list[int]]:
@@ -198,10 +196,10 @@ class _Batch:
     keys: list[int]
     special_tokens: SpecialTokens
     settings: DecodingSettings
+    on_step: StepCallback | None
+    stream: TokenCallback | None
 
-    def decode(
-        self, on_step: StepCallback | None, draft: speculative_decoding.DraftModel | None
-    ) -> list[list[Hypothesis]]:
+    def decode(self, draft: speculative_decoding.DraftModel | None) -> list[list[Hypothesis]]:
         model = self.model
         strategy = self.settings.strategy
         device = next(model.parameters()).device
@@ -228,15 +226,15 @@ class _Batch:
                 strategy,
                 constraints,
                 self.keys[0],
-                on_step,
-                self.settings.stream,
+                self.on_step,
+                self.stream,
             )
             return [[hypothesis]]
         encoded: Any = model.encode(tokens, padding_mask, Context(probe=self.settings.probe))
         if isinstance(strategy, BeamSearch):
-            return beam_search.search(model, encoded, strategy, constraints, on_step)
+            return beam_search.search(model, encoded, strategy, constraints, self.on_step)
         hypotheses = greedy_and_sampling.generate(
-            model, encoded, strategy, constraints, self.keys, on_step, self.settings.stream
+            model, encoded, strategy, constraints, self.keys, self.on_step, self.stream
         )
         return [[hypothesis] for hypothesis in hypotheses]
 
@@ -253,20 +251,18 @@ class _Batch:
             start = (special.start,) if isinstance(special.start, int) else special.start
             start_tokens = torch.tensor(start).expand(len(self.sources), -1).to(device)
             prefix = start_tokens
+        ids = partial(torch.tensor, dtype=torch.long, device=device)
+        settings = self.settings
         return Constraints(
             start_tokens=start_tokens,
-            limits=torch.tensor(limits, device=device),
+            limits=ids(limits),
             end=special.end,
-            banned=torch.tensor(special.banned, dtype=torch.long, device=device),
+            banned=ids(special.banned),
             forced_bos=special.forced_bos,
             forced_eos=special.forced_eos,
-            begin_suppressed=torch.tensor(
-                special.begin_suppressed, dtype=torch.long, device=device
-            ),
+            begin_suppressed=ids(special.begin_suppressed),
             extra_ends=special.extra_ends,
-            rules=HistoryRules(
-                self.settings.min_new_tokens, self.settings.no_repeat_ngram_size, prefix
-            ),
+            rules=HistoryRules(settings.min_new_tokens, settings.no_repeat_ngram_size, prefix),
         )
 
 
@@ -278,9 +274,8 @@ def _collate(sources: Sequence[Source], pad: int, side: str) -> tuple[Tensor, Te
     """Token ids [B, S] and their padding mask, None without padding; or frames [B, mels, N]."""
     frames = [source for source in sources if isinstance(source, Tensor)]
     if not frames:
-        tokens, mask = pad_rows(
-            [source for source in sources if not isinstance(source, Tensor)], pad, side=side
-        )
+        texts = [source for source in sources if not isinstance(source, Tensor)]
+        tokens, mask = pad_rows(texts, pad, side=side)
         return tokens, None if bool(mask.all()) else mask
     if len({source.shape for source in frames}) > 1:
         raise DataError(

@@ -11,7 +11,6 @@ Shapes: B sentences that are still searched, N sentences of the batch, W beams, 
 
 from __future__ import annotations
 
-import copy
 from dataclasses import dataclass, fields
 from typing import Any, assert_never
 
@@ -123,18 +122,8 @@ def search(
     loop = GraphedLoop(step, state, graphed=graphed, model=model, key=graph_key)
     first_step = 0 if regular else 1
     for done in range(first_step, constraints.max_steps):
-        state = loop.state
-        if loop.check_is_due(done, lambda state: state.running):
-            sentences = state.running.nonzero()[:, 0]
-            if len(sentences) == 0:
-                break
-            # A graph is for one number of rows: a smaller one is worth while for half of them.
-            few = not graphed or 2 * len(sentences) <= len(state.running)
-            if few and len(sentences) < len(state.running):
-                if graphed:
-                    state = copy.deepcopy(state)  # the graph keeps its static buffers
-                state.select(sentences)
-                loop.restart(state)
+        if not loop.drop_done(done, lambda state: state.running, SearchState.select):
+            break
         loop()
     return _n_best(loop.state.finished, strategy.n_best)
 

@@ -183,6 +183,28 @@ class GraphedLoop(Generic[State]):
             self.arrived.synchronize()
         return 2 * int(still_running.sum()) <= len(still_running)
 
+    def drop_done(
+        self,
+        step: int,
+        running: Callable[[State], Tensor],
+        select: Callable[[State, Tensor], None],
+    ) -> bool:
+        """Goes on with the rows that are still `running` [rows], if it is time to look before this
+        step; whether there are any. `select` keeps only these rows of a state."""
+        if not self.check_is_due(step, running):
+            return True
+        is_running = running(self.state)
+        rows = is_running.nonzero()[:, 0]
+        # A graph is for one number of rows: a smaller one is worth while for half of them.
+        few = not self.fixed_shapes or 2 * len(rows) <= len(is_running)
+        if few and 0 < len(rows) < len(is_running):
+            state = self.state
+            if self.fixed_shapes:
+                state = copy.deepcopy(state)  # the graph keeps its static buffers
+            select(state, rows)
+            self.restart(state)
+        return len(rows) > 0
+
     def __call__(self) -> None:
         """One step: replayed, captured, or, the first time, executed to warm up."""
         if self.graph is not None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 import functools
 import math
 from collections.abc import Callable
@@ -132,20 +131,15 @@ def _run(
 ) -> list[Hypothesis]:
     """All steps of a loop; rows that are done leave the batch on the way."""
     hypotheses: dict[int, Hypothesis] = {}
+
+    def select(state: GenerationState, rows: Tensor) -> None:
+        nonlocal hypotheses
+        hypotheses |= _hypotheses(state)
+        state.select(rows)
+
     for step in steps:
-        state = loop.state
-        if loop.check_is_due(step, lambda state: ~state.done()):
-            rows = (~state.done()).nonzero()[:, 0]
-            if len(rows) == 0:
-                break
-            # A graph is for one number of rows: a smaller one is worth while for half of them.
-            few = not loop.fixed_shapes or 2 * len(rows) <= len(state.sentences)
-            if few and len(rows) < len(state.sentences):
-                hypotheses |= _hypotheses(state)
-                if loop.fixed_shapes:
-                    state = copy.deepcopy(state)  # the graph keeps its static buffers
-                state.select(rows)
-                loop.restart(state)
+        if not loop.drop_done(step, lambda state: ~state.done(), select):
+            break
         loop()
         if after_step is not None:
             after_step(loop.state, step)

@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-import sys
-import threading
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import Executor, ProcessPoolExecutor, ThreadPoolExecutor
+from concurrent.futures import Executor, ThreadPoolExecutor
 from contextlib import contextmanager
-from multiprocessing import get_context
-from typing import Any, TypeVar
+from functools import partial
+from typing import TypeVar
 
 import torch
 
-from regard.system.process_pool import end_with_parent
+from regard.system.process_pool import call, can_fork, forked_pool
 
 Result = TypeVar("Result")
 Task = Callable[[list[int]], Result]
@@ -48,15 +46,6 @@ def map_groups(task: Task[Result], groups: Sequence[list[int]], workers: int) ->
             pool.shutdown(cancel_futures=True)
 
 
-def can_fork() -> bool:
-    """Whether forking is safe: no other Python threads, and no CUDA context."""
-    return (
-        sys.platform.startswith("linux")
-        and threading.active_count() == 1
-        and not torch.cuda.is_initialized()
-    )
-
-
 @contextmanager
 def _one_thread_each() -> Iterator[None]:
     threads = torch.get_num_threads()
@@ -71,24 +60,8 @@ def _one_thread_each() -> Iterator[None]:
 def _pool(task: Task[Result], size: int) -> Iterator[tuple[Executor, Task[Result]]]:
     """An executor, and what to submit to it so that `task` is called."""
     if can_fork():
-        # A fork inherits the task, which could not be pickled, as an argument of its initializer.
-        with ProcessPoolExecutor(size, get_context("fork"), _start_worker, (task,)) as processes:
-            yield processes, _call_task
+        with forked_pool(task, size, partial(torch.set_num_threads, 1)) as processes:
+            yield processes, call
     else:
         with ThreadPoolExecutor(size, initializer=torch.set_num_threads, initargs=(1,)) as threads:
             yield threads, task
-
-
-_worker_task: Task[Any] | None = None  # set in worker processes only, by their initializer
-
-
-def _start_worker(task: Task[Any]) -> None:
-    global _worker_task
-    _worker_task = task
-    end_with_parent()
-    torch.set_num_threads(1)
-
-
-def _call_task(group: list[int]) -> Any:
-    assert _worker_task is not None
-    return _worker_task(group)

@@ -40,16 +40,14 @@ def ordered_map(
     workers = workers or available_cores()
     stream = iter(items)
     first = list(itertools.islice(stream, FEWEST_ITEMS))
-    if workers == 1 or len(first) < FEWEST_ITEMS or not _can_fork():
+    if workers == 1 or len(first) < FEWEST_ITEMS or not can_fork():
         yield from map(function, itertools.chain(first, stream))
         return
-    # Forks inherit the function as an argument of the initializer: it is never pickled.
-    context = get_context("fork")
-    with ProcessPoolExecutor(workers, context, _start_worker, (function,)) as pool:
+    with forked_pool(function, workers) as pool:
         pending: deque[Future[Any]] = deque()
         try:
             for item in itertools.chain(first, stream):
-                pending.append(pool.submit(_call, item))
+                pending.append(pool.submit(call, item))
                 if len(pending) >= workers * ITEMS_AHEAD:
                     yield pending.popleft().result()
             while pending:
@@ -58,7 +56,15 @@ def ordered_map(
             pool.shutdown(cancel_futures=True)
 
 
-def _can_fork() -> bool:
+def forked_pool(
+    function: Callable[[Any], Any], workers: int, setup: Callable[[], object] | None = None
+) -> ProcessPoolExecutor:
+    """Forks of this process, which give function(item) for what is submitted with `call`."""
+    # Forks inherit the function as an argument of the initializer: it is never pickled.
+    return ProcessPoolExecutor(workers, get_context("fork"), _start_worker, (function, setup))
+
+
+def can_fork() -> bool:
     """Whether forking is safe: no other Python threads, and no CUDA context."""
     if not sys.platform.startswith("linux") or threading.active_count() > 1:
         return False
@@ -69,10 +75,14 @@ def _can_fork() -> bool:
 _worker_function: Callable[[Any], Any] | None = None  # set in worker processes only
 
 
-def _start_worker(function: Callable[[Any], Any]) -> None:
+def _start_worker(
+    function: Callable[[Any], Any], setup: Callable[[], object] | None = None
+) -> None:
     global _worker_function
     _worker_function = function
     end_with_parent()
+    if setup is not None:
+        setup()
 
 
 def end_with_parent() -> None:
@@ -85,6 +95,7 @@ def end_with_parent() -> None:
         ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
 
 
-def _call(item: Any) -> Any:
+def call(item: Any) -> Any:
+    """The function of this worker process."""
     assert _worker_function is not None
     return _worker_function(item)

@@ -17,6 +17,7 @@ from regard.decode.strategy import BeamSearch, Greedy, Limit, Sampling, Strategy
 from regard.decode.worker_count import one_worker_per_thread
 from regard.lab.bench.models import benchmark_model
 from regard.system.errors import DataError
+from regard.system.process_pool import can_fork
 
 SPECIAL_TOKENS = SpecialTokens(0, 1, 2, (0,))
 
@@ -88,7 +89,7 @@ def commands_take_a_worker_for_each_thread() -> None:
 
 if __name__ == "__main__":
     torch.set_num_threads(2)
-    assert worker_pool.can_fork()
+    assert can_fork()
     for each in (Greedy(), BeamSearch(3), Sampling(seed=4)):
         workers_find_what_one_process_finds(each)
     groups_are_shared_out_over_processes()
@@ -96,5 +97,5 @@ if __name__ == "__main__":
     errors_come_through(broken=0)
     errors_come_through(broken=1)
     commands_take_a_worker_for_each_thread()
-    assert worker_pool.can_fork()
+    assert can_fork()
     print("ok")

@@ -16,7 +16,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -110,11 +110,39 @@ NO_MASK = FullMask()
 
 
 @dataclass(frozen=True)
-class And(MaskPattern):
-    """Intersection: pairs that both patterns allow."""
+class _Pair(MaskPattern):
+    """Abstract: two patterns, combined pair by pair."""
 
     first: MaskPattern
     second: MaskPattern
+
+    @staticmethod
+    def combine(first: Any, second: Any) -> Any:
+        """The combination of booleans, and that of patterns."""
+        raise NotImplementedError
+
+    @property
+    def anchored(self) -> bool:  # type: ignore[override]
+        return self.first.anchored or self.second.anchored
+
+    def allows(self, batch: Tensor, head: Tensor, query: Tensor, key: Tensor) -> Tensor:
+        first = self.first.allows(batch, head, query, key)
+        return self.combine(first, self.second.allows(batch, head, query, key))
+
+    def bind(self, call: Call) -> MaskPattern:
+        return type(self)(self.first.bind(call), self.second.bind(call))
+
+    def outline(self) -> MaskPattern:
+        return self.combine(self.first.outline(), self.second.outline())
+
+
+@dataclass(frozen=True)
+class And(_Pair):
+    """Intersection: pairs that both patterns allow."""
+
+    @staticmethod
+    def combine(first: Any, second: Any) -> Any:
+        return first & second
 
     @property
     def causal(self) -> bool:  # type: ignore[override]
@@ -130,14 +158,6 @@ class And(MaskPattern):
         limits = (self.first.max_lookback, self.second.max_lookback)
         return min((limit for limit in limits if limit is not None), default=None)
 
-    @property
-    def anchored(self) -> bool:  # type: ignore[override]
-        return self.first.anchored or self.second.anchored
-
-    def allows(self, batch: Tensor, head: Tensor, query: Tensor, key: Tensor) -> Tensor:
-        first = self.first.allows(batch, head, query, key)
-        return first & self.second.allows(batch, head, query, key)
-
     def reach(self, low: int, high: int) -> Ranges:
         overlaps = []
         for begin, end in self.first.reach(low, high):
@@ -145,19 +165,14 @@ class And(MaskPattern):
                 overlaps.append((max(begin, other_begin), min(end, other_end)))
         return merge_ranges([(begin, end) for begin, end in overlaps if begin < end])
 
-    def bind(self, call: Call) -> MaskPattern:
-        return And(self.first.bind(call), self.second.bind(call))
-
-    def outline(self) -> MaskPattern:
-        return self.first.outline() & self.second.outline()
-
 
 @dataclass(frozen=True)
-class Or(MaskPattern):
+class Or(_Pair):
     """Union: pairs that either pattern allows."""
 
-    first: MaskPattern
-    second: MaskPattern
+    @staticmethod
+    def combine(first: Any, second: Any) -> Any:
+        return first | second
 
     @property
     def causal(self) -> bool:  # type: ignore[override]
@@ -178,22 +193,8 @@ class Or(MaskPattern):
             return None
         return max(one, other)
 
-    @property
-    def anchored(self) -> bool:  # type: ignore[override]
-        return self.first.anchored or self.second.anchored
-
-    def allows(self, batch: Tensor, head: Tensor, query: Tensor, key: Tensor) -> Tensor:
-        first = self.first.allows(batch, head, query, key)
-        return first | self.second.allows(batch, head, query, key)
-
     def reach(self, low: int, high: int) -> Ranges:
         return merge_ranges(self.first.reach(low, high) + self.second.reach(low, high))
-
-    def bind(self, call: Call) -> MaskPattern:
-        return Or(self.first.bind(call), self.second.bind(call))
-
-    def outline(self) -> MaskPattern:
-        return self.first.outline() | self.second.outline()
 
 
 @dataclass(frozen=True)
@@ -280,9 +281,9 @@ class DocumentMask(MaskPattern):
     query_document_ids: Tensor | None = None  # [B, T]
 
     def allows(self, batch: Tensor, head: Tensor, query: Tensor, key: Tensor) -> Tensor:
-        query_ids = self.query_document_ids
-        if query_ids is None:
-            query_ids = self.document_ids
+        query_ids = self.document_ids
+        if self.query_document_ids is not None:
+            query_ids = self.query_document_ids
         return query_ids[batch, query] == self.document_ids[batch, key]
 
     @property

@@ -49,15 +49,12 @@ class Sinusoidal(nn.Module):
     def extra_repr(self) -> str:
         return f"d_model={self.d_model}, order={self.order!r}, base={self.base:g}"
 
-    def _compute(self, length: int) -> Tensor:
-        positions = torch.arange(length, device="cpu")
-        return sinusoids(positions, self.d_model, self.order, self.base).to(torch.float32)
-
     def rows(self, length: int) -> Tensor:
         """The table of the first `length` positions at least."""
         table = self.table  # a local name: another thread may replace the buffer
         if length > len(table):
-            table = self._compute(max(length, 2 * len(table), _FIRST_LENGTH)).to(table)
+            positions = torch.arange(max(length, 2 * len(table), _FIRST_LENGTH), device="cpu")
+            table = sinusoids(positions, self.d_model, self.order, self.base).float().to(table)
             self.table = table
         return table
 
@@ -103,6 +100,14 @@ class Sinusoidal2D(nn.Module):
         return self.table
 
 
+def _require_positions(
+    length: int, most: int, repair: str = "split the input into shorter parts"
+) -> None:
+    """Refuses an input of more positions than a model has vectors for."""
+    if length > most:
+        raise DataError(f"the input has {length} positions, but this model has {most}", repair)
+
+
 class LearnedPosition(nn.Module):
     """Learned positional embeddings; the first `offset` rows belong to no position."""
 
@@ -128,12 +133,12 @@ class LearnedPosition(nn.Module):
         return len(self.table) - self.offset
 
     def rows(self, length: int) -> Tensor:
-        if length > self.length:
-            raise DataError(
-                f"the input has {length} positions, but this model has learned {self.length}",
-                "split the text into shorter lines, or train with position = sinusoidal, "
-                "or with a larger max_length (context, for language models)",
-            )
+        _require_positions(
+            length,
+            self.length,
+            "split the text into shorter lines, or train with position = sinusoidal, "
+            "or with a larger max_length (context, for language models)",
+        )
         return self.table[self.offset :]
 
     def available_rows(self, length: int) -> Tensor:
@@ -181,11 +186,7 @@ class FixedPosition(nn.Module):
         return len(self.table)
 
     def rows(self, length: int) -> Tensor:
-        if length > self.length:
-            raise DataError(
-                f"the input has {length} positions, but this model has {self.length}",
-                "split the input into shorter parts",
-            )
+        _require_positions(length, self.length)
         return self.table
 
     def available_rows(self, length: int) -> Tensor:
@@ -208,11 +209,7 @@ class AxialPosition(nn.Module):
     def rows(self, length: int) -> Tensor:
         """The rows of at least the first `length` positions, and of no more of the first axis than
         needed."""
-        if length > self.length:
-            raise DataError(
-                f"the input has {length} positions, but this model has {self.length}",
-                "split the input into shorter parts",
-            )
+        _require_positions(length, self.length)
         inner = math.prod(self.shape[1:])  # positions for each step along the first axis
         shape = (-(-length // inner), *self.shape[1:])
         axes = []

@@ -294,7 +294,14 @@ class RelativeSinusoids(RelativeScores):
         self.project.keep_outputs([dimensions(heads, width)])
 
 
-class Alibi(StackPosition):
+class BiasPosition(StackPosition):
+    """Abstract: part(queries, keys) gives the bias of their positions [1, H, T, S]."""
+
+    def terms(self, mask: AttentionMask, ids: Tensor, call: Call) -> PositionTerms:
+        return bias_terms(self, mask, ids)
+
+
+class Alibi(BiasPosition):
     """ALiBi: −slope · distance, slopes a geometric series over the heads (Press et al. 2022)."""
 
     slopes: Tensor
@@ -305,9 +312,6 @@ class Alibi(StackPosition):
 
     def extra_repr(self) -> str:
         return f"heads={len(self.slopes)}"
-
-    def terms(self, mask: AttentionMask, ids: Tensor, call: Call) -> PositionTerms:
-        return bias_terms(self, mask, ids)
 
     def forward(self, queries: Tensor, keys: Tensor) -> Tensor:
         distance = (queries[:, None] - keys[None, :]).abs()  # [T, S]
@@ -324,7 +328,7 @@ def alibi_slopes(heads: int) -> Tensor:
     return torch.tensor(series + between, device="cpu")
 
 
-class T5Bias(StackPosition):
+class T5Bias(BiasPosition):
     """T5's relative position bias: [1, H, T, S] from the bucket of each distance."""
 
     def __init__(self, heads: int, count: int, distance: int, both_ways: bool) -> None:
@@ -343,9 +347,6 @@ class T5Bias(StackPosition):
 
     def extra_repr(self) -> str:
         return f"heads={self.table.shape[1]}, buckets={self.count}, max_distance={self.distance}"
-
-    def terms(self, mask: AttentionMask, ids: Tensor, call: Call) -> PositionTerms:
-        return bias_terms(self, mask, ids)
 
     def forward(self, queries: Tensor, keys: Tensor) -> Tensor:
         bucket = self._bucket(keys[None, :] - queries[:, None])  # [T, S]
