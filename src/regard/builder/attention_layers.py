@@ -41,7 +41,11 @@ def build_self_attention(block: spec.Block, layer: LayerParts) -> attention.Atte
     d_model = layer.d_model
     scale = _scale(part, layer.type.position)
     relative = build_layer_position(block.position, part, d_model, scale)
-    compression = _compression(layer.scheme, d_model)
+    compression = None
+    if isinstance(layer.scheme, spec.Segments) and layer.scheme.compressed is not None:
+        compression = segment_memory.CompressiveMemory(
+            layer.scheme.compressed, d_model, layer.scheme.memory
+        )
     mixer = _mixer(part, scale, layer.self_lengths)
     if part.projection == "global":
         assert isinstance(mixer, scaled_dot_product_attention.SoftmaxAttention)
@@ -119,12 +123,6 @@ def _scale(part: spec.Attention, position: position_terms.StackPosition | None) 
     if isinstance(position, relative_position.Disentangled):
         terms += len(position.scored)
     return (terms * part.d_k) ** -0.5
-
-
-def _compression(part: spec.Scheme, d_model: int) -> segment_memory.CompressiveMemory | None:
-    if not isinstance(part, spec.Segments) or part.compressed is None:
-        return None
-    return segment_memory.CompressiveMemory(part.compressed, d_model, part.memory)
 
 
 def _mixer(

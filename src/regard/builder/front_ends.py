@@ -61,8 +61,12 @@ def _waveform(part: spec.Waveform, d_model: int) -> waveform_frontend.Waveform:
     convolutions = []
     channels = 1  # samples are one channel; each convolution takes what the one before it gives
     for layer in part.convolutions:
-        channel_norm = _channel_norm(layer.norm, layer.channels)
-        convolutions.append(waveform_frontend.Convolution(layer, channels, channel_norm))
+        normalize: norm.LayerNorm | norm.RMSNorm | waveform_frontend.TimeNorm | None
+        if isinstance(layer.norm, spec.TimeNorm):
+            normalize = waveform_frontend.TimeNorm(layer.channels, layer.norm.eps)
+        else:
+            normalize = optional_norm(layer.norm, layer.channels)
+        convolutions.append(waveform_frontend.Convolution(layer, channels, normalize))
         channels = layer.channels
     features = optional_norm(part.features, channels)
     norm_part = optional_norm(part.norm, d_model)
@@ -96,20 +100,6 @@ def build_step_embedding(
         start=start,
         dropout=part.dropout,
     )
-
-
-def _channel_norm(
-    part: spec.LayerNorm | spec.TimeNorm | None, channels: int
-) -> norm.LayerNorm | waveform_frontend.TimeNorm | None:
-    match part:
-        case None:
-            return None
-        case spec.LayerNorm(eps, bias):
-            return norm.LayerNorm(channels, eps, bias)
-        case spec.TimeNorm(eps):
-            return waveform_frontend.TimeNorm(channels, eps)
-        case _:
-            assert_never(part)
 
 
 def build_embedding(part: spec.Tokens, table: embedding.Table, d_model: int) -> embedding.Embedding:

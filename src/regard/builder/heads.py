@@ -22,6 +22,12 @@ from regard.core.heads import (
 from regard.core.mixers import scaled_dot_product_attention
 from regard.system.errors import ModelError
 
+SERIES_HEADS: dict[type, Callable[..., series_head.SeriesHead]] = {
+    spec.ForecastHead: series_head.ForecastHead,
+    spec.PatchHead: series_head.PatchHead,
+    spec.ChannelHead: series_head.ChannelHead,
+}
+
 
 def build_heads(
     model: spec.ModelSpec, d_model: int, width: int, table: Callable[[], embedding.Table]
@@ -43,7 +49,8 @@ def build_heads(
             case spec.DistilledHead(count, voters):
                 heads["labels"] = head.DistilledHead(width, count, voters)
             case spec.ForecastHead() | spec.PatchHead() | spec.ChannelHead():
-                heads["series"] = _series_head(part, _encoder(model).windows, d_model)
+                windows = _encoder(model).windows
+                heads["series"] = SERIES_HEADS[type(part)](part, d_model, windows)
             case spec.ContrastiveHead():
                 channels = _encoder(model).waves.convolutions[-1].channels
                 heads["contrastive"] = contrastive_head.ContrastiveHead(part, d_model, channels)
@@ -118,7 +125,13 @@ def _classifier(
         pool = build_pool(spec.Pool(which, None), width, d_model)
     elif not part.each and model.pool is not None:
         inputs = _pooled_width(model.pool, d_model, width)
-    return head.ClassifierHead(part, inputs, pool, _feedforward(part.feedforward, inputs))
+    sublayer = None
+    if part.feedforward is not None:
+        more = part.feedforward
+        # Dropout acts around the layers, not between them.
+        layers = feedforward.FeedForward(spec.FeedForward(more.d_ff, more.activation), inputs)
+        sublayer = head.HeadFeedForward(layers, build_norm(more.norm, inputs), more.dropout)
+    return head.ClassifierHead(part, inputs, pool, sublayer)
 
 
 def _pooled_width(pool: spec.Pool, d_model: int, width: int) -> int:
@@ -127,28 +140,6 @@ def _pooled_width(pool: spec.Pool, d_model: int, width: int) -> int:
     if pool.activation:
         return d_model  # the pooler's dense layer ends at d_model
     return 2 * width if pool.which == "first_and_mean" else width
-
-
-def _feedforward(part: spec.HeadFeedForward | None, d_model: int) -> head.HeadFeedForward | None:
-    if part is None:
-        return None
-    # Dropout acts around the layers, not between them.
-    layers = feedforward.FeedForward(spec.FeedForward(part.d_ff, part.activation), d_model)
-    return head.HeadFeedForward(layers, build_norm(part.norm, d_model), part.dropout)
-
-
-def _series_head(
-    part: spec.SeriesHead, windows: spec.SeriesPatches, d_model: int
-) -> series_head.SeriesHead:
-    match part:
-        case spec.ForecastHead():
-            return series_head.ForecastHead(part, d_model, windows)
-        case spec.PatchHead():
-            return series_head.PatchHead(part, d_model, windows)
-        case spec.ChannelHead():
-            return series_head.ChannelHead(part, d_model, windows)
-        case _:
-            assert_never(part)
 
 
 def build_forecast_loss(output: spec.Forecast) -> forecast_loss.ForecastLoss:

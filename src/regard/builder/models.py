@@ -67,7 +67,9 @@ def build(model: spec.Model) -> CoreModel:
     """
     # The meta device needs no memory, and a GPU reports what it lacks by itself.
     if torch.get_default_device().type == "cpu" and not are_parameters_on_meta():
-        memory.require(_stored(outline(model)), "this model")
+        stored = outline(model)
+        tensors = (*stored.parameters(), *stored.buffers())  # trained or not
+        memory.require(sum(tensor.numel() for tensor in tensors), "this model")
     built = _build(model)
     built.inputs = model.inputs
     return built
@@ -131,11 +133,6 @@ def make_fake(core: nn.Module, fake: FakeTensorMode) -> None:
 def trainable(model: nn.Module) -> int:
     """The number of trainable parameters; shared ones count once."""
     return sum(parameter.numel() for parameter in model.parameters() if parameter.requires_grad)
-
-
-def _stored(model: nn.Module) -> int:
-    """The number of elements of all parameters and buffers, trained or not."""
-    return sum(tensor.numel() for tensor in (*model.parameters(), *model.buffers()))
 
 
 # ------------------------------------------------------------------ models

@@ -116,10 +116,7 @@ def _conv_layer(part: spec.ConvLayer, d_model: int) -> conv_layer.ConvLayer:
             f"d_model {d_model} is not divisible by groups={part.groups} of the convolution",
             "change one of them",
         )
-    layer_norm = build_norm(part.norm, d_model)
-    return conv_layer.ConvLayer(
-        d_model, part.width, part.groups, part.activation, layer_norm, part.dropout
-    )
+    return conv_layer.ConvLayer(part, d_model, build_norm(part.norm, d_model))
 
 
 def _block(part: spec.Block, layer: LayerParts) -> block.AnyBlock:

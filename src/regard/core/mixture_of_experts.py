@@ -66,7 +66,10 @@ class MixtureOfExperts(PositionWise):
             context.add_loss("balance", self.balance * loss)
         if self.training:
             one_hot = counted
-        batch_slots = self._slots(one_hot, self._batch_tokens(len(tokens)))  # of each expert
+        batch_tokens = len(tokens)
+        if self.share is not None:
+            batch_tokens = round(batch_tokens / self.share.row_share)
+        batch_slots = self._slots(one_hot, batch_tokens)  # of each expert
         slots = min(batch_slots, len(tokens))
         # How many came before, at the expert that is asked.
         queue = (one_hot.cumsum(dim=0) * one_hot).sum(dim=-1) - 1
@@ -101,10 +104,6 @@ class MixtureOfExperts(PositionWise):
         fraction = asked / (self.top * tokens)
         mean_probability = probabilities.sum(dim=0) / (tokens * row_share)
         return (fraction * mean_probability).sum() * len(self.experts)
-
-    def _batch_tokens(self, tokens: int) -> int:
-        """The tokens of the whole batch, where this process computes a share of it."""
-        return tokens if self.share is None else round(tokens / self.share.row_share)
 
     def _queue_elsewhere(self, one_hot: Tensor) -> Tensor | int:
         """How many came before in the shares of others: [top·N].

@@ -48,7 +48,10 @@ class Projection(nn.Module):
 
     def keep(self, heads: Tensor) -> None:
         """Prunes all but these heads, with their keys and values."""
-        key_heads = self._key_heads(heads)
+        assert self.groups in (1, self.heads), "grouped heads cannot be pruned one by one"
+        key_heads = heads  # one each, or the one that all have in common
+        if self.groups < self.heads:
+            key_heads = torch.arange(self.groups, device=heads.device)
         rows = {
             "q": dimensions(heads, self.d_k),
             "k": dimensions(key_heads, self.d_k),
@@ -69,13 +72,6 @@ class Projection(nn.Module):
         parts = [widths[letter] for letter in letters]
         biased = [letter in part.bias for letter in letters]
         return Linear(d_model, sum(parts), bias=biased, parts=parts)
-
-    def _key_heads(self, heads: Tensor) -> Tensor:
-        """The key heads that some query heads use: one each, or the one that all have in common."""
-        assert self.groups in (1, self.heads), "grouped heads cannot be pruned one by one"
-        if self.groups == self.heads:
-            return heads
-        return torch.arange(self.groups, device=heads.device)
 
 
 class SelfProjection(Projection):

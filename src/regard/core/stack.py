@@ -210,7 +210,10 @@ class Stack(Side):
         for number in range(self.layers):
             hidden = None if memory is None else memory.for_layer(number)
             block = self.block(number)
-            caches.append(block.start(rows, capacity, hidden, self._max_lookback(number), like))
+            # The number of positions before the new ones that a layer needs; None: all.
+            limits = (self.layer_types[number].pattern.max_lookback, self.segment_length)
+            lookback = min((limit for limit in limits if limit is not None), default=None)
+            caches.append(block.start(rows, capacity, hidden, lookback, like))
         return caches
 
     def start_segments(self, rows: int, width: int) -> list[LayerCache]:
@@ -249,11 +252,6 @@ class Stack(Side):
         """Asked at every step; norms stay parameters whatever is quantized, and are found at
         once."""
         return next(self.blocks[0].residual.parameters()).device  # type: ignore[union-attr]
-
-    def _max_lookback(self, number: int) -> int | None:
-        """The number of positions before the new ones that a layer needs; None: all."""
-        limits = (self.layer_types[number].pattern.max_lookback, self.segment_length)
-        return min((limit for limit in limits if limit is not None), default=None)
 
     def attentions(self) -> dict[str, HasHeads]:
         """Every application of an attention, by its name inside the stack."""

@@ -199,6 +199,11 @@ class _Step:
         project = cast(SelfProjection, attention.project)
         mixer = cast(SoftmaxAttention, attention.mixer)
         past = cast(StaticKVCache, self.cache.self_attention)
+        mask = self.inputs.mask
+        bias = self.inputs.positions.bias
+        tensor = None
+        if bias is not None or not (mask.is_full or mask.is_bounded):
+            tensor = additive_mask(mask, bias)
         # [rows, (H + 2G)·K], split into [rows, H or G, 1, K]
         qkv = linear(x, project.qkv.weight, project.qkv.full_bias(), norm=norm)
         pieces = qkv.split(project.qkv.parts, dim=-1)
@@ -208,7 +213,7 @@ class _Step:
             # one column: beams do not share rows here (`_is_static`)
             past.k[:, :, :, 0],
             past.v[:, :, :, 0],
-            self._self_mask(),
+            tensor,
             mixer.scale,
             last=past.position,
             new=(k, v),
@@ -216,13 +221,6 @@ class _Step:
             settled=True,
         )  # [rows, 1, H, E]
         return _output(mixed.view(len(x), -1), attention.output, stream)
-
-    def _self_mask(self) -> Tensor | None:
-        mask = self.inputs.mask
-        bias = self.inputs.positions.bias
-        if bias is None and (mask.is_full or mask.is_bounded):
-            return None
-        return additive_mask(mask, bias)
 
     def cross_attention(self, x: Tensor, norm: KernelNorm | None, stream: Tensor) -> Sum:
         from regard.core.kernels.decode_step import attend, linear
@@ -291,7 +289,9 @@ def _output(x: Tensor, part: Linear, stream: Tensor) -> Sum:
 def embed(part: Embedding, tokens: Tensor, padding_mask: Tensor | None, context: Context) -> Tensor:
     """tokens [rows, 1] → [rows, 1, D]: one kernel where an embedding only looks up and adds."""
     start, _, end = context.positions(1)
-    if not isinstance(start, Tensor) or padding_mask is not None or not _only_adds(part):
+    more = (padding_mask, part.segments, part.norm, part.project, part.concatenated)
+    only_adds = not part.training and all(each is None for each in more)
+    if not isinstance(start, Tensor) or not only_adds:
         return part(tokens, padding_mask, context)
     table = part.table.weight
     rows = None
@@ -303,11 +303,6 @@ def embed(part: Embedding, tokens: Tensor, padding_mask: Tensor | None, context:
     from regard.core.kernels.decode_step import look_up
 
     return look_up(tokens[:, 0].contiguous(), table, part.scale, rows, start)[:, None]
-
-
-def _only_adds(part: Embedding) -> bool:
-    more = (part.segments, part.norm, part.project, part.concatenated)
-    return not part.training and all(each is None for each in more)
 
 
 def logits(head: LMHead, x: Tensor) -> Tensor:

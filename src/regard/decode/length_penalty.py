@@ -48,20 +48,12 @@ def parse_length_penalty(text: str) -> LengthPenalty:
         "power": lambda alpha="1.0": PowerPenalty(_exponent(alpha)),  # that of Hugging Face
     }
     word = str(text).partition(":")[0]
-    if _is_number(word):
+    if word.lstrip("-").replace(".", "", 1).isdigit():
         raise SettingError(
             f"length_penalty {text} does not name its formula",
             f"use gnmt:{word} (Wu et al. 2016) or power:{word} (as in transformers)",
         )
     return parse_option(text, constructors)
-
-
-def _is_number(text: str) -> bool:
-    try:
-        float(text)
-    except ValueError:
-        return False
-    return True
 
 
 def _exponent(text: str) -> float:

@@ -102,6 +102,7 @@ def _read(data: Any, kinds: Mapping[str, type]) -> Any:
     kind = kinds[name]
     hints = type_hints(kind)
     fields = {field.name: field for field in dataclasses.fields(kind)}
+    missing = dataclasses.MISSING
     values = {}
     for key, value in data.items():
         if key == "kind":
@@ -112,7 +113,7 @@ def _read(data: Any, kinds: Mapping[str, type]) -> Any:
         # Here and not only in the part: those from outside the package do not ask.
         check_field(name, key, values[key], hints[key])
     for key, field in fields.items():
-        if key not in values and _is_required(field):
+        if key not in values and missing is field.default is field.default_factory:
             problem = f"{name} is incomplete: it has no {key!r}"
             raise ModelError(problem, f"add it: {describe(hints[key])}")
     return kind(**values)
@@ -125,8 +126,3 @@ def _read_run(data: Any, kinds: Mapping[str, type]) -> tuple[Any, ...]:
     check_field("a part of a list", "repeat", data["repeat"], Depth)
     part = _read({key: value for key, value in data.items() if key != "repeat"}, kinds)
     return (part,) * data["repeat"]
-
-
-def _is_required(field: dataclasses.Field[Any]) -> bool:
-    missing = dataclasses.MISSING
-    return field.default is missing and field.default_factory is missing

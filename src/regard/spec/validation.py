@@ -87,52 +87,31 @@ def check_field(owner: str, name: str, value: Any, hint: Any) -> None:
     """The same for one field of a part."""
     if fits(value, hint):
         return
-    problem = f"{owner}.{name} cannot be {_shorten(value)}"
-    raise ModelError(problem, f"use {describe(hint)}")
-
-
-def _shorten(value: Any) -> str:
-    """A wrong value in a few words: a part by its name, texts and numbers as they are written."""
-    if dataclasses.is_dataclass(value) and not isinstance(value, type):
-        return type(value).__name__
+    given = type(value).__name__  # of a part; texts and numbers as they are written
     if isinstance(value, int) and abs(value) > LARGEST_NUMBER**2:
-        return "so large a number"  # Python refuses to write some
-    return reprlib.repr(value)
+        given = "so large a number"  # Python refuses to write some
+    elif isinstance(value, type) or not dataclasses.is_dataclass(value):
+        given = reprlib.repr(value)
+    raise ModelError(f"{owner}.{name} cannot be {given}", f"use {describe(hint)}")
 
 
 def describe(hint: Any) -> str:
     """What an annotation allows, in words."""
-    options = [_describe(option) for option in _options(hint) if option is not type(None)]
-    if typing.get_origin(hint) is tuple:
-        return f"a tuple of {', '.join(options)}"
-    return ", ".join(options)
-
-
-def _describe(option: Any) -> str:
-    """One alternative of an annotation."""
-    if typing.get_origin(option) is Literal:
-        return ", ".join(repr(choice) for choice in typing.get_args(option))
-    if typing.get_origin(option) is Annotated:
-        return str(typing.get_args(option)[1].words)
-    if getattr(option, "_is_protocol", False):
-        return f"a frozen dataclass of your own with {_members(option)}"
-    words = {int: "a whole number", float: "a number", str: "a text", bool: "True or False"}
-    return words.get(option) or str(getattr(option, "__name__", option))
-
-
-def _members(protocol: Any) -> str:
-    names = [name for name in vars(protocol) if not name.startswith("_")]
-    return " and ".join(f"`{name}`" for name in names)
-
-
-def _options(hint: Any) -> tuple[Any, ...]:
-    """The alternatives of a union, of the items where it is a tuple's."""
     origin = typing.get_origin(hint)
+    options = typing.get_args(hint)
     if origin in (typing.Union, types.UnionType):
-        return tuple(inner for option in typing.get_args(hint) for inner in _options(option))
+        return ", ".join(describe(option) for option in options if option is not type(None))
     if origin is tuple:
-        return _options(typing.get_args(hint)[0])
-    return (hint,)
+        return f"a tuple of {describe(options[0])}"
+    if origin is Literal:
+        return ", ".join(map(repr, options))
+    if origin is Annotated:
+        return str(options[1].words)
+    if getattr(hint, "_is_protocol", False):
+        members = [f"`{name}`" for name in vars(hint) if not name.startswith("_")]
+        return f"a frozen dataclass of your own with {' and '.join(members)}"
+    words = {int: "a whole number", float: "a number", str: "a text", bool: "True or False"}
+    return words.get(hint) or str(getattr(hint, "__name__", hint))
 
 
 @functools.cache
@@ -156,7 +135,12 @@ def fits(value: Any, hint: Any) -> bool:
         # True is equal to 1 in Python, and an array to nothing.
         return any(type(value) is type(choice) and value == choice for choice in hint.__args__)
     if origin is tuple:
-        return isinstance(value, tuple) and _items_fit(value, *typing.get_args(hint))
+        hints = typing.get_args(hint)
+        if not isinstance(value, tuple):
+            return False
+        if hints[-1] is Ellipsis:  # any number of items
+            return all(fits(item, hints[0]) for item in value)
+        return len(value) == len(hints) and all(map(fits, value, hints))
     # bool is a subclass of int in Python, but `true` is no number in JSON.
     if hint is float:
         return is_number(value)
@@ -168,10 +152,3 @@ def fits(value: Any, hint: Any) -> bool:
         return True  # of a class from outside
     # A class has the attributes that a protocol asks of its instances.
     return isinstance(value, hint) and not isinstance(value, type)
-
-
-def _items_fit(items: tuple[Any, ...], *hints: Any) -> bool:
-    """Whether a tuple has the annotated items: as many as hints, or any number before `...`."""
-    if hints[-1] is Ellipsis:
-        return all(fits(item, hints[0]) for item in items)
-    return len(items) == len(hints) and all(map(fits, items, hints))

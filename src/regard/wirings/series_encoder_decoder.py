@@ -5,7 +5,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -25,8 +25,9 @@ from regard.wirings.core_model import CoreModel, Split, bool_mask
 
 Losses = dict[str, Tensor]
 NO_COVARIATES = Covariates()
-# The next values [B, 1, C], in the units of the windows, of the parameters of their distribution.
-NextValues = Callable[[tuple[Tensor, ...], Scaling], Tensor]
+# The next values [B, 1, C], in the units of the windows, of the kind of their distribution and its
+# parameters.
+NextValues = Callable[[str, tuple[Tensor, ...], Scaling], Tensor]
 
 
 _SERIES = ("past_values", "past_observed_mask", "future_values", "future_observed_mask")
@@ -109,9 +110,15 @@ class SeriesEncoderDecoder(CoreModel):
         """Teacher forcing: future [B, H, C] → hidden states [B, H, D], of which each has read the
         steps before its own."""
         context = (context or Context()).target()
-        self._check_future(future, covariates)
+        count, channels = future.shape[1:]
+        if count != self.horizon or channels != self.input.channels:
+            raise DataError(
+                f"a future of {(count, channels)} does not fit this model, which forecasts "
+                f"{(self.horizon, self.input.channels)} (time steps, channels)",
+                "give the steps that follow the window",
+            )
+        self._check_time_features(covariates.future, count)
         state = encoded.state.append(future)
-        count = future.shape[1]
         x = self.target(self.input.steps(state, self.input.past, count, covariates.future))
         return self.decoder(x, padding_mask, context, encoded.memory)
 
@@ -136,8 +143,7 @@ class SeriesEncoderDecoder(CoreModel):
         """The parameters of the distribution of each step, [B, H, C] each, on the normalized scale
         of its window."""
         assert self.series is not None, "this model has no head"
-        parameters: tuple[Tensor, ...] = self.series(hidden)
-        return parameters
+        return self.series(hidden)
 
     # ------------------------------------------------------------------ inputs and outputs by name
 
@@ -168,7 +174,11 @@ class SeriesEncoderDecoder(CoreModel):
         scaling = encoded.state.scaling
         future = series.get("future_values")
         if future is None:
-            hidden = self._first_hidden_state(encoded, options.context)
+            # transformers decodes one step, whose numbers are 0: [B, 1, D]
+            width = self.target.projection.weight.shape[1]
+            nothing = encoded.memory.hidden.new_zeros(len(values), 1, width)
+            context = options.context.target()
+            hidden = self.decoder(self.target(nothing), None, context, encoded.memory)
         else:
             mask = bool_mask(inputs, "decoder_attention_mask")
             hidden = self.decode(future, encoded, covariates, options.context, mask)
@@ -204,12 +214,6 @@ class SeriesEncoderDecoder(CoreModel):
         caches = self.start(encoded, capacity=count)
         hidden = [self.step(piece, caches) for piece in split(steps)]
         return {"last_hidden_state": Output(torch.cat(hidden, dim=1))}
-
-    def _first_hidden_state(self, encoded: EncodedSeries, context: Context) -> Tensor:
-        """What transformers decodes without a future [B, 1, D]: one step, whose numbers are 0."""
-        width = self.target.projection.weight.shape[1]
-        nothing = encoded.memory.hidden.new_zeros(len(encoded.memory.hidden), 1, width)
-        return self.decoder(self.target(nothing), None, context.target(), encoded.memory)
 
     def check_values(self, inputs: Mapping[str, Tensor]) -> None:
         """Categories out of range, and values that the distribution cannot give."""
@@ -256,7 +260,7 @@ class SeriesEncoderDecoder(CoreModel):
     ) -> Tensor:
         """Point forecasts [B, H, C]: the mean of each step, which the next ones are given."""
         encoded = self.encode(values, observed, covariates, context)
-        return self._go_on(encoded, covariates.future, 1, self._mean)
+        return self._go_on(encoded, covariates.future, 1, distribution_mean)
 
     @torch.no_grad()
     def sample(
@@ -270,8 +274,11 @@ class SeriesEncoderDecoder(CoreModel):
         """Sample trajectories [B, count, H, C] (ancestral sampling): each step is drawn, from
         torch's default generator, and read by the next ones."""
         encoded = self.encode(values, observed, covariates)
-        drawn = self._go_on(encoded, covariates.future, count, self._draw)
-        return drawn.unflatten(0, (-1, count))
+
+        def draw(*forecast: Any) -> Tensor:
+            return distribution(*forecast).sample()
+
+        return self._go_on(encoded, covariates.future, count, draw).unflatten(0, (-1, count))
 
     def _go_on(
         self, encoded: EncodedSeries, features: Tensor | None, width: int, next_values: NextValues
@@ -289,30 +296,9 @@ class SeriesEncoderDecoder(CoreModel):
             time = None if features is None else features[:, number : number + 1]
             vectors = self.input.steps(state, self.input.past + number, 1, time)
             parameters = self.series(self.step(vectors, caches))  # [B · width, 1, C] each
-            steps.append(next_values(parameters, state.scaling))
+            steps.append(next_values(self.series.kind, parameters, state.scaling))
             state = state.append(steps[-1])
         return torch.cat(steps, dim=1)
-
-    def _mean(self, parameters: tuple[Tensor, ...], scaling: Scaling) -> Tensor:
-        assert self.series is not None
-        return distribution_mean(self.series.kind, parameters, scaling)
-
-    def _draw(self, parameters: tuple[Tensor, ...], scaling: Scaling) -> Tensor:
-        assert self.series is not None
-        drawn: Tensor = distribution(self.series.kind, parameters, scaling).sample()
-        return drawn
-
-    # ------------------------------------------------------------------ what fits
-
-    def _check_future(self, future: Tensor, covariates: Covariates) -> None:
-        steps, channels = future.shape[1:]
-        if steps != self.horizon or channels != self.input.channels:
-            raise DataError(
-                f"a future of {(steps, channels)} does not fit this model, which forecasts "
-                f"{(self.horizon, self.input.channels)} (time steps, channels)",
-                "give the steps that follow the window",
-            )
-        self._check_time_features(covariates.future, steps)
 
     def _check_time_features(self, features: Tensor | None, steps: int) -> None:
         count = 0 if features is None else features.shape[1]

@@ -75,8 +75,12 @@ class Embedding(FrontEnd):
         x = functional.embedding(tokens, self.table.weight)  # [B, T, D]
         if self.scale != 1.0:
             x = x * self.scale
-        if self.segments is not None or segments is not None:
-            x = x + self._segment_vectors(segments)
+        if segments is not None:
+            # GPT's segments are tokens.
+            x = x + functional.embedding(segments, (self.segments or self.table).weight)
+        elif self.segments is not None:
+            # BERT's default: all tokens are of sentence A (token type 0).
+            x = x + self.segments.weight[0]
         if self.position is not None:
             x = x + self._position_vectors(self.position, tokens, padding_mask, context)
         if self.concatenated is not None:
@@ -88,14 +92,6 @@ class Embedding(FrontEnd):
         if self.project is not None:
             x = self.project(x)
         return x
-
-    def _segment_vectors(self, segments: Tensor | None) -> Tensor:
-        # GPT's segments are tokens.
-        table = self.table if self.segments is None else self.segments
-        if segments is None:
-            # BERT's default: all tokens are of sentence A (token type 0).
-            return table.weight[0]
-        return functional.embedding(segments, table.weight)
 
     def _position_vectors(
         self,

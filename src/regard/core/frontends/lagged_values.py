@@ -75,7 +75,24 @@ class LaggedValues(nn.Module):
 
     def start(self, values: Tensor, observed: Tensor | None, covariates: Covariates) -> SeriesState:
         """The state of windows [B, P, C]; `observed` is False where a value is missing."""
-        self._check(values, covariates)
+        if values.shape[1:] != (self.past, self.channels):
+            raise DataError(
+                f"the window has the shape {tuple(values.shape[1:])}, but this model needs "
+                f"{(self.past, self.channels)} (time steps, channels)",
+                "pass the steps of the context, preceded by as many as the largest lag",
+            )
+        _check_features("static categorical", covariates.categories, len(self.categories))
+        _check_features("static real", covariates.static, self.spec.static_features)
+        _check_features("past time", covariates.past, self.time_features)
+        # Those of the future are asked for when its steps are.
+        if covariates.future is not None:
+            _check_features("future time", covariates.future, self.time_features)
+        if covariates.past is not None and covariates.past.shape[1] != self.past:
+            raise DataError(
+                f"past_time_features has {covariates.past.shape[1]} steps, "
+                f"but the window has {self.past}",
+                "pass the features of every step of the window",
+            )
         scaling = self.scaling(values, observed)
         return SeriesState(scaling, scaling.apply(values), self._static(scaling, covariates))
 
@@ -109,28 +126,6 @@ class LaggedValues(nn.Module):
         if time_features is not None:
             parts.append(time_features.to(state.static.dtype))
         return torch.cat(parts, dim=-1)
-
-    # ------------------------------------------------------------------ what fits
-
-    def _check(self, values: Tensor, covariates: Covariates) -> None:
-        if values.shape[1:] != (self.past, self.channels):
-            raise DataError(
-                f"the window has the shape {tuple(values.shape[1:])}, but this model needs "
-                f"{(self.past, self.channels)} (time steps, channels)",
-                "pass the steps of the context, preceded by as many as the largest lag",
-            )
-        _check_features("static categorical", covariates.categories, len(self.categories))
-        _check_features("static real", covariates.static, self.spec.static_features)
-        _check_features("past time", covariates.past, self.time_features)
-        # Those of the future are asked for when its steps are.
-        if covariates.future is not None:
-            _check_features("future time", covariates.future, self.time_features)
-        if covariates.past is not None and covariates.past.shape[1] != self.past:
-            raise DataError(
-                f"past_time_features has {covariates.past.shape[1]} steps, "
-                f"but the window has {self.past}",
-                "pass the features of every step of the window",
-            )
 
 
 def _check_features(name: str, features: Tensor | None, width: int) -> None:

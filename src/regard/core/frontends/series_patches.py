@@ -6,7 +6,7 @@ Letters of shapes: B windows, L time steps, C channels, N patches, P steps of a 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import NamedTuple, cast
 
 import torch
 from torch import Tensor, nn
@@ -97,13 +97,6 @@ def draw_masked_patches(
     return masked
 
 
-def _unfold(scale: spec.TimeScale, values: Tensor) -> Tensor:
-    """[B, C, L] → [B, C, N, P], of which the last patch ends with the window."""
-    # The newest steps matter most: what does not fill a patch is dropped at the beginning.
-    left_over = (values.shape[-1] - scale.length) % scale.stride
-    return values[..., left_over:].unfold(-1, scale.length, scale.stride)
-
-
 class SeriesPatches(FrontEnd):
     """PatchTST's front end: a window of each channel becomes a sequence of its own.
 
@@ -152,7 +145,12 @@ class SeriesPatches(FrontEnd):
                 "pass the last time steps, and the channels that the model was trained on",
             )
         normalized = self.scaling(values, observed).apply(values).mT  # [B, C, L]
-        return [_unfold(scale, normalized) for scale in self.spec.scales]
+        patches = []
+        for scale in self.spec.scales:
+            # The newest steps matter most: what does not fill a patch is dropped at the beginning.
+            left_over = (values.shape[1] - scale.length) % scale.stride
+            patches.append(normalized[..., left_over:].unfold(-1, scale.length, scale.stride))
+        return patches
 
     def forward(
         self,
@@ -166,11 +164,16 @@ class SeriesPatches(FrontEnd):
         `masked` [B, C, N] True where a patch is hidden in pre-training."""
         embedded = []
         # Each scale has maps of its own: patches of other lengths are other numbers.
-        for patches, maps in zip(self.patches(values, observed), self.projections, strict=True):
+        projections = cast(Sequence[nn.ModuleList], self.projections)
+        for patches, maps in zip(self.patches(values, observed), projections, strict=True):
             if masked is not None:
                 assert self.spec.masking is not None, "this model has no masking"
                 patches = patches.masked_fill(masked[..., None], self.spec.masking.value)
-            embedded.append(self._project(patches, maps))  # type: ignore[arg-type]
+            if len(maps) == 1:
+                embedded.append(maps[0](patches))
+            else:
+                by_channel = [one(patches[:, i]) for i, one in enumerate(maps)]
+                embedded.append(torch.stack(by_channel, dim=1))  # [B, C, N, D]
         # Channels become rows of the batch: no channel attends to another.
         x = torch.cat(embedded, dim=2).flatten(0, 1)  # [B·C, N, D]
         rows = self.position.rows(x.shape[1])
@@ -179,9 +182,3 @@ class SeriesPatches(FrontEnd):
         # The class token has no dropout, as in transformers.
         first = (self.class_token + rows[0]).expand(x.shape[0], 1, -1)
         return torch.cat([first, self.dropout(x + rows[1:])], dim=1)
-
-    def _project(self, patches: Tensor, maps: nn.ModuleList) -> Tensor:
-        """[B, C, N, P] → [B, C, N, D]"""
-        if len(maps) == 1:
-            return maps[0](patches)
-        return torch.stack([one(patches[:, i]) for i, one in enumerate(maps)], dim=1)

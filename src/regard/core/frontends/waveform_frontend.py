@@ -11,7 +11,7 @@ from regard.core.context import Context
 from regard.core.dropout import Dropout
 from regard.core.feedforward import ACTIVATIONS
 from regard.core.linear import Linear, normal
-from regard.core.norm import LayerNorm, Norm
+from regard.core.norm import Norm
 from regard.core.side import FrontEnd
 from regard.system.errors import DataError
 
@@ -33,9 +33,7 @@ class Convolution(nn.Module):
     """[B, inputs, T] → [B, outputs, ⌊(T − kernel) / stride⌋ + 1], normalised; He's
     initialisation."""
 
-    def __init__(
-        self, part: spec.Convolution, inputs: int, norm: LayerNorm | TimeNorm | None
-    ) -> None:
+    def __init__(self, part: spec.Convolution, inputs: int, norm: Norm | TimeNorm | None) -> None:
         super().__init__()
         self.stride = part.stride
         self.weight = nn.Parameter(torch.empty(part.channels, inputs, part.kernel))
@@ -154,7 +152,13 @@ class Waveform(FrontEnd):
 
     def latents(self, waves: Tensor) -> Tensor:
         """Normalised convolution features of waves [B, samples]: [B, T, channels]."""
-        self._check(waves.shape[1])
+        least = self.receptive_field(1)
+        if waves.shape[1] < least:
+            raise DataError(
+                f"{waves.shape[1]} audio samples are too few: one position of this model reads "
+                f"{least}",
+                "use longer audio",
+            )
         x = waves[:, None]  # [B, 1, samples]
         for convolution in self.convolutions:
             x = self.activation(convolution(x))  # [B, channels, T]
@@ -167,11 +171,3 @@ class Waveform(FrontEnd):
         for kernel, stride in reversed(self.strides):
             samples = (samples - 1) * stride + kernel
         return samples
-
-    def _check(self, samples: int) -> None:
-        least = self.receptive_field(1)
-        if samples < least:
-            raise DataError(
-                f"{samples} audio samples are too few: one position of this model reads {least}",
-                "use longer audio",
-            )

@@ -335,9 +335,13 @@ def flex(
         device=q.device,
         gradients=torch.is_grad_enabled(),
     )
+    # The numbers that the positions of a mask put into its kernel.
+    grid_sizes: tuple[int, ...] = (len(mask.queries), len(mask.keys))
+    if not kernel.batch_bound:
+        grid_sizes = mask.grid
     try:
         with torch._dynamo.config.patch(recompile_limit=MAX_FLEX_PROGRAMS):
-            program = _flex_program(kernel, (q.shape[0], *_grid_sizes(mask), sizes(mask.pattern)))
+            program = _flex_program(kernel, (q.shape[0], *grid_sizes, sizes(mask.pattern)))
             return program(q, k, v, block_mask, scale, grouped)
     except torch._dynamo.exc.FailOnRecompileLimitHit as error:
         # Uncompiled, FlexAttention would compute the scores of all pairs: never silently.
@@ -396,13 +400,6 @@ def _words(pattern: Structure) -> str:
 def _is_batch_bound(mask: AttentionMask) -> bool:
     """Whether the mask belongs to one batch: padding, documents, or positions with gaps."""
     return mask.span is None or differs_by_row(mask.pattern)
-
-
-def _grid_sizes(mask: AttentionMask) -> tuple[int, ...]:
-    """The numbers that the positions of a mask put into its kernel."""
-    if _is_batch_bound(mask):
-        return len(mask.queries), len(mask.keys)
-    return tuple(mask.grid)
 
 
 def _flex_block_mask(mask: AttentionMask, device: torch.device, heads: int) -> Any:

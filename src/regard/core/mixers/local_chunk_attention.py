@@ -152,7 +152,10 @@ class ChunkedAttention(Mixer):
         if x.ndim < 6:
             return x  # one chunk alone
         if self.ring is not None:
-            return torch.cat([_roll(x, by) for by in self._offsets()], dim=-2)
+            line = x.flatten(2, 3)  # of all rounds
+            shifts = [-_ring_offset(by, line.shape[2]) for by in self._offsets()]
+            rolled = [line.roll(by, dims=2).unflatten(2, x.shape[2:4]) for by in shifts]
+            return torch.cat(rolled, dim=-2)
         count = x.shape[3]
         padded = functional.pad(x, (0, 0, 0, 0, self.before, self.after))
         shifted = [padded[:, :, :, i : i + count] for i in range(self.before + 1 + self.after)]
@@ -208,9 +211,3 @@ def _ring_offset(by: int, count: int) -> int:
     if abs(by) >= count:
         return 0
     return by % count
-
-
-def _roll(x: Tensor, by: int) -> Tensor:
-    """[B, H, R, chunks, ..]: each chunk is replaced by the one `by` chunks later."""
-    line = x.flatten(2, 3)
-    return line.roll(-_ring_offset(by, line.shape[2]), dims=2).unflatten(2, x.shape[2:4])

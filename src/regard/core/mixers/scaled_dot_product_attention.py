@@ -80,14 +80,16 @@ def fused(
     PyTorch's."""
     # PyTorch takes `is_causal` or `attn_mask`, never both.
     causal = bias is None and mask.is_causal
-    tensor = _mask_tensor(mask, bias)
+    tensor = None  # of a full or causal mask
+    if bias is not None or not (mask.is_full or causal):
+        tensor = additive_mask(mask, bias)
     # PyTorch takes a tiny rate for 0 when it selects a kernel, but not inside the kernel.
     if dropout < MIN_DROPOUT:
         dropout = 0.0
     if q.is_cuda and HAS_TRITON:
         if dropout == 0 and _has_few_queries(q, k, v) and (q.shape[2] == 1 or not causal):
             return few_query_kernel(q, k, v, tensor, mask, scale)
-        if _is_short(q, k, v, tensor) and _worth_compiling(q):
+        if _is_short(q, k, v, tensor):
             from regard.core.kernels import short_attention
 
             return short_attention.attention(q, k, v, tensor, causal, scale, dropout)
@@ -105,13 +107,6 @@ def fused(
     if tensor is None or mask.never_fully_masked or q.device.type == "cpu":
         return out
     return out.masked_fill(mask.fully_masked, 0.0)
-
-
-def _mask_tensor(mask: AttentionMask, bias: ScoreBias | None) -> Tensor | None:
-    """The mask as an additive tensor; None if a kernel needs no tensor (full or causal)."""
-    if bias is None and (mask.is_full or mask.is_causal):
-        return None
-    return additive_mask(mask, bias)
 
 
 def few_query_kernel(
@@ -246,22 +241,19 @@ def _has_few_queries(q: Tensor, k: Tensor, v: Tensor) -> bool:
 
 
 def _is_short(q: Tensor, k: Tensor, v: Tensor, tensor: Tensor | None) -> bool:
-    """Whether one Triton program can hold a head: short, each head with keys of its own, and a mask
-    that is alike for all heads."""
+    """Whether one Triton program should hold a head: short, each head with keys of its own, and a
+    mask that is alike for all heads."""
     if max(q.shape[2], k.shape[2]) > MAX_SHORT:
         return False
     if q.shape[1] != k.shape[1] or max(q.shape[3], v.shape[3]) > 128:
         return False
     if not q.dtype == k.dtype == v.dtype:
         return False
+    # float32 Triton kernels compile slowly, and are faster only on tensor cores, with TF32.
+    learns_in_tf32 = torch.is_grad_enabled() and torch.backends.cuda.matmul.allow_tf32
+    if q.dtype == torch.float32 and not learns_in_tf32:
+        return False
     return tensor is None or (tensor.dtype == torch.bool and tensor.shape[1] == 1)
-
-
-def _worth_compiling(q: Tensor) -> bool:
-    """float32 Triton kernels compile slowly, and are faster only on tensor cores, with TF32."""
-    if q.dtype != torch.float32:
-        return True
-    return torch.is_grad_enabled() and torch.backends.cuda.matmul.allow_tf32
 
 
 # ------------------------------------------------------------------ the part

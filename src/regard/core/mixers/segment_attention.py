@@ -46,7 +46,15 @@ class SegmentAttention(Attention):
         if not isinstance(cache, SegmentMemory):
             return super().attend(x, mask, positions, context, memory, cache)
         q, k, v = self._project_with_memory(x, cache)  # [B, H, T, K], [B, G, M + T, ·]
-        self._remember(x, q, k, v, cache, context)
+        # The memory takes up x; what leaves it may be compressed.
+        if self.compression is None:
+            cache.remember(x)
+        else:
+            leaving = self.compression.remember(cache, x, k, v, self.project)
+            if self.training and context.losses is not None:
+                scale = cast(SoftmaxAttention, self.mixer).scale
+                loss = self.compression.loss(leaving, q, self.project, scale)
+                context.add_loss("compression", loss)
         # bias [B or 1, H, T, M + T]
         q, bias = self.position.scores(q, k, mask, positions, self.project)
         context.probe.attention(self.mixer, (q, k, v), mask, bias)
@@ -63,25 +71,6 @@ class SegmentAttention(Attention):
             return q[:, :, -x.shape[1] :], k, v
         q, k, v = self.project(x, None)
         return q, torch.cat([segments.k, k], dim=2), torch.cat([segments.v, v], dim=2)
-
-    def _remember(
-        self,
-        x: Tensor,
-        q: Tensor,
-        k: Tensor,
-        v: Tensor,
-        segments: SegmentMemory,
-        context: LayerContext,
-    ) -> None:
-        """The memory takes up x; what leaves it may be compressed."""
-        if self.compression is None:
-            segments.remember(x)
-            return
-        leaving = self.compression.remember(segments, x, k, v, self.project)
-        if self.training and context.losses is not None:
-            scale = cast(SoftmaxAttention, self.mixer).scale
-            loss = self.compression.loss(leaving, q, self.project, scale)
-            context.add_loss("compression", loss)
 
     def start_segments(self, x: Tensor) -> SegmentMemory:
         return SegmentMemory(x, torch.zeros(x.shape[:2], dtype=torch.bool, device=x.device))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from torch import Tensor, nn
 
+from regard import spec
 from regard.core.context import LayerContext
 from regard.core.dropout import Dropout
 from regard.core.feedforward import ACTIVATIONS
@@ -16,15 +17,13 @@ class ConvLayer(nn.Module):
     """norm(block(x) + activation(convolution(x))): neighbours are mixed by their positions
     alone."""
 
-    def __init__(
-        self, d_model: int, width: int, groups: int, activation: str, norm: Norm, dropout: float
-    ) -> None:
+    def __init__(self, part: spec.ConvLayer, d_model: int, norm: Norm) -> None:
         super().__init__()
-        # This padding keeps the length if the width is odd.
-        self.conv = nn.Conv1d(d_model, d_model, width, padding=width // 2, groups=groups)
-        self.activation = ACTIVATIONS[activation]
+        padding = part.width // 2  # it keeps the length: the width is odd
+        self.conv = nn.Conv1d(d_model, d_model, part.width, padding=padding, groups=part.groups)
+        self.activation = ACTIVATIONS[part.activation]
         self.norm = norm
-        self.dropout = Dropout(dropout)
+        self.dropout = Dropout(part.dropout)
 
     def forward(self, x: Tensor, block: Tensor, mask: AttentionMask) -> Tensor:
         """x [B, T, D] is the input of the first block, `block` its output. Padding, which

@@ -98,7 +98,14 @@ class UniversalStack(Stack):
     def apply_blocks(self, x: Tensor, inputs: Sequence[LayerInputs], context: Context) -> Tensor:
         """Embeddings of the step and of the positions are added at each step, and the outputs of
         the steps are weighted by the halting probabilities."""
-        ids = _row_positions(inputs[0].positions.ids, x)
+        ids = inputs[0].positions.ids  # [T] or [B, T]
+        rows, length, _ = x.shape
+        # The beams of a sentence, which are rows of x, are queries of one row in attention: they
+        # are all at the same position.
+        if ids.shape[-1] != length and ids.ndim == 1:
+            ids = ids[:length]
+        elif ids.shape[-1] != length:
+            ids = ids.reshape(rows, length)
         halting = self.universal.begin()
         for step in range(self.layers):
             layer = context.layer(step)
@@ -113,15 +120,3 @@ class UniversalStack(Stack):
             add_loss(context.losses, "ponder", halting.ponder_cost())
         assert halting.mean is not None
         return halting.mean
-
-
-def _row_positions(ids: Tensor, x: Tensor) -> Tensor:
-    """The positions [T] or [B, T] of x [B, T, D].
-
-    The beams of a sentence, which are rows of x, are queries of one row in attention: they are all
-    at the same position.
-    """
-    rows, length, _ = x.shape
-    if ids.shape[-1] == length:
-        return ids
-    return ids[:length] if ids.ndim == 1 else ids.reshape(rows, length)

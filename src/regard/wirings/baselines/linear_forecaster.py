@@ -50,7 +50,11 @@ class LinearForecaster(CoreModel):
             last = windows[..., -1:]
             output = self.seasonal(windows - last) + last
         else:
-            trend = self._moving_mean(windows)
+            # The mean around each step; beyond the ends, the first and the last value go on.
+            width = self.spec.moving_average or 1
+            before = (width - 1) // 2
+            padded = functional.pad(windows, (before, width - 1 - before), mode="replicate")
+            trend = functional.avg_pool1d(padded, width, stride=1)
             output = self.seasonal(windows - trend) + self.trend(trend)
         levels = self.spec.output.levels
         if levels is None:
@@ -70,12 +74,3 @@ class LinearForecaster(CoreModel):
     ) -> Tensor | tuple[Tensor, ...]:
         """The forecasts that `forward` gave: there is nothing above a linear map."""
         return hidden
-
-    def _moving_mean(self, windows: Tensor) -> Tensor:
-        """The mean around each step; beyond the ends, the first and the last value go on."""
-        width = self.spec.moving_average
-        assert width is not None, "NLinear has no trend"
-        before = (width - 1) // 2
-        padding = (before, width - 1 - before)
-        padded = functional.pad(windows, padding, mode="replicate")
-        return functional.avg_pool1d(padded, width, stride=1)
