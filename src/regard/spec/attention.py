@@ -5,7 +5,6 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any, Literal, NamedTuple, Protocol, runtime_checkable
 
-from regard.spec.global_tokens import GlobalTokens
 from regard.spec.residual import Norm
 from regard.spec.validation import Count, Depth, HeadSize, Part, Positive, Rate, Size
 from regard.system.errors import ModelError
@@ -197,6 +196,28 @@ Mixer = (
     | LshAttention
     | BuildsAttention
 )
+
+
+# ------------------------------------------------------------------ global tokens
+
+
+@dataclass(frozen=True)
+class FirstTokens(Part):
+    """The first tokens of a row: [CLS], where there is one."""
+
+    count: Size = 1
+
+
+@dataclass(frozen=True)
+class QuestionTokens(Part):
+    """The tokens of a question, which a separator divides from its context."""
+
+    separator: Count  # id of the token; the first one in a row counts
+    answers: bool = False  # instead those behind it and a second separator
+
+
+# Which tokens are global (Longformer) where a call does not choose them.
+GlobalTokens = FirstTokens | QuestionTokens
 
 
 # ------------------------------------------------------------------ the layer

@@ -10,10 +10,11 @@ from typing import Any, Literal, Self
 from regard.spec.baselines import Convolutional, Recurrent
 from regard.spec.frontend import FrontEnd, LaggedValues, Spectrogram, Tokens
 from regard.spec.head import Distribution, LMHead, SeriesWindow
-from regard.spec.inputs import Input, arguments
 from regard.spec.model_spec import (
     Head,
+    Input,
     ModelSpec,
+    arguments,
     check_decoder,
     check_no_cross,
     check_recurrent_encoder,

@@ -23,22 +23,25 @@ from regard.spec.head import (
     ContrastiveHead,
     ForecastHead,
     LMHead,
+    MaskedImageDecoder,
     PatchHead,
+    PixelDecoder,
+    PixelShuffleHead,
     Pool,
     SeriesHead,
     SeriesWindow,
 )
-from regard.spec.inputs import Input, arguments
 from regard.spec.mask import NeighbourMask
 from regard.spec.model_spec import (
     Head,
+    Input,
     ModelSpec,
+    arguments,
     check_no_cross,
     check_recurrent_encoder,
     check_tied,
     heads,
 )
-from regard.spec.pixel_decoder import MaskedImageDecoder, PixelDecoder, PixelShuffleHead
 from regard.spec.position import ShortestPathBias
 from regard.spec.stack import Stack, Stages
 from regard.spec.validation import Size

@@ -13,8 +13,7 @@ from regard.spec.decoder import (
 )
 from regard.spec.encoder import DualEncoder, Encoder, RecurrentEncoder
 from regard.spec.head import Points, Quantiles, SeriesWindow
-from regard.spec.inputs import Input, arguments
-from regard.spec.model_spec import ModelSpec
+from regard.spec.model_spec import Input, ModelSpec, arguments
 from regard.spec.validation import Depth, Size
 
 

@@ -18,7 +18,7 @@ from regard.core.side import Side
 
 if TYPE_CHECKING:
     from regard.core.frontends.lagged_values import Covariates
-    from regard.spec.inputs import Input
+    from regard.spec import Input
 
 H = TypeVar("H", bound=nn.Module)
 # Pre-training with two heads at once: the other one is called by the name of its own class.
