@@ -209,5 +209,4 @@ def run_checkpointed(block: nn.Module, *arguments: Any) -> Tensor:
     options: dict[str, Any] = {}
     if batch_norms(block):
         options["context_fn"] = contexts
-    output: Tensor = checkpoint(block, *arguments, use_reentrant=False, **options)
-    return output
+    return checkpoint(block, *arguments, use_reentrant=False, **options)

@@ -28,10 +28,9 @@ class PackedFloat32:
         self.bias = _cast(bias, torch.float32)
 
     def __call__(self, x: Tensor) -> Tensor:
-        out: Tensor = torch.ops.mkldnn._linear_pointwise(
+        return torch.ops.mkldnn._linear_pointwise(
             x.contiguous(), self.weight, self.bias, "none", [], ""
         )
-        return out
 
 
 class Int8:
@@ -57,8 +56,7 @@ class Int8:
         self.linear_dynamic = torch.ops.quantized.linear_dynamic.default._op
 
     def __call__(self, x: Tensor) -> Tensor:
-        out: Tensor = self.linear_dynamic(x, self.packed, self.narrow)
-        return out
+        return self.linear_dynamic(x, self.packed, self.narrow)
 
 
 class BFloat16:

@@ -40,17 +40,11 @@ class Sampling:
             object.__setattr__(self, name, whole_number(name, getattr(self, name)))
         for name in ("temperature", "top_p", "min_p"):
             object.__setattr__(self, name, real_number(name, getattr(self, name)))
-        # Written so that nan is refused as well.
-        if self.temperature > MAX_TEMPERATURE:
+        if not MIN_TEMPERATURE <= self.temperature <= MAX_TEMPERATURE:  # nan is outside as well
             raise SettingError(
-                f"temperature = {self.temperature} is too high",
-                f"use {MAX_TEMPERATURE:g} at most; 1 is usual",
-            )
-        if not self.temperature >= MIN_TEMPERATURE:
-            raise SettingError(
-                f"temperature must be a number above 0 (at least {MIN_TEMPERATURE}), "
-                f"not {self.temperature}",
-                "use greedy decoding instead of temperature 0",
+                f"temperature = {self.temperature} is out of range",
+                f"use a number from {MIN_TEMPERATURE} to {MAX_TEMPERATURE:g}; 1 is usual, "
+                "and greedy decoding instead of 0",
             )
         if self.top_k < 0 or not 0 < self.top_p <= 1 or not 0 <= self.min_p <= 1:
             raise SettingError(
@@ -145,33 +139,29 @@ def choose_strategy(
         )
     if not values:
         return strategy
+    name = next(iter(values))
     if strategy is not None:
         raise SettingError(
-            f"`{next(iter(values))}` conflicts with the strategy {strategy}",
-            f"remove `{next(iter(values))}`, or the strategy",
+            f"`{name}` conflicts with the strategy {strategy}", f"remove `{name}`, or the strategy"
         )
-    draws = switch("sample", values.pop("sample")) if "sample" in values else None
     search = {name: values.pop(name) for name in _SEARCH_OPTIONS if name in values}
-    if values and draws is False:
-        name = next(iter(values))
+    draws = switch("sample", values.pop("sample", bool(values)))
+    if values and not draws:
         raise SettingError(
-            f"{name} needs sampling, but sample=False",
-            f"remove `{name}`, or set sample=True",
+            f"{next(iter(values))} needs sampling, but sample=False", "set sample=True"
         )
-    if values or draws:
-        if search:
-            raise SettingError(
-                "beam search does not sample",
-                f"pass either {' and '.join(_SEARCH_OPTIONS)}, or sampling options",
-            )
+    if draws and search:
+        raise SettingError(
+            "beam search does not sample",
+            f"pass either {' and '.join(_SEARCH_OPTIONS)}, or sampling options",
+        )
+    if draws:
         return Sampling(**values)
-    if not search:
-        return Greedy()  # sample=False alone
-    penalty = parse_length_penalty(search.get("length_penalty", "gnmt"))
     width = whole_number("beam", search.get("beam", BeamSearch.width))
-    if width == 1 and "length_penalty" not in search:
+    # sample=False alone, or a beam of 1
+    if not search or (width == 1 and "length_penalty" not in search):
         return Greedy()
-    return BeamSearch(width, penalty)
+    return BeamSearch(width, parse_length_penalty(search.get("length_penalty", "gnmt")))
 
 
 # --- what goes in and what comes out ---

@@ -87,12 +87,12 @@ def check_field(owner: str, name: str, value: Any, hint: Any) -> None:
     """The same for one field of a part."""
     if fits(value, hint):
         return
-    given = type(value).__name__  # of a part; texts and numbers as they are written
+    words = type(value).__name__  # of a part; texts and numbers as they are written
     if isinstance(value, int) and abs(value) > LARGEST_NUMBER**2:
-        given = "so large a number"  # Python refuses to write some
+        words = "so large a number"  # Python refuses to write some
     elif isinstance(value, type) or not dataclasses.is_dataclass(value):
-        given = reprlib.repr(value)
-    raise ModelError(f"{owner}.{name} cannot be {given}", f"use {describe(hint)}")
+        words = reprlib.repr(value)
+    raise ModelError(f"{owner}.{name} cannot be {words}", f"use {describe(hint)}")
 
 
 def describe(hint: Any) -> str:

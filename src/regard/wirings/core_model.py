@@ -170,9 +170,10 @@ class CoreModel(nn.Module, ABC):
             return [labels]
         return heads
 
-    @abstractmethod
     def outputs(self, inputs: Mapping[str, Tensor], options: OutputOptions) -> Outputs:
         """The outputs of inputs by name, under the names and in the order of transformers."""
+        hidden = self.hidden_states(inputs, options.context)  # [B, T, D]
+        return self.named(hidden, self.reading(inputs, options))
 
     def step_by_step(self, inputs: Mapping[str, Tensor], split: Split) -> Outputs:
         """What decoding from caches gives, in pieces of the sequence that it is given; {} of a

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from regard.core.caches.kv_cache import DecoderState
 from regard.core.context import AuxiliaryLosses, Context
 from regard.core.frontends.embedding import Embedding
-from regard.core.output import OutputOptions, Outputs
+from regard.core.output import Outputs
 from regard.core.probe import NO_PROBE, NullProbe
 from regard.core.side import Side
 from regard.wirings.core_model import Split, bool_mask
@@ -62,10 +62,6 @@ class Decoder(Generative):
         more = {"segments": inputs["token_type_ids"]} if "token_type_ids" in inputs else {}
         hidden, _ = self(inputs["input_ids"], bool_mask(inputs), context, **more)
         return hidden
-
-    def outputs(self, inputs: Mapping[str, Tensor], options: OutputOptions) -> Outputs:
-        hidden = self.hidden_states(inputs, options.context)  # [B, T, D]
-        return self.named(hidden, self.reading(inputs, options))
 
     def step_by_step(self, inputs: Mapping[str, Tensor], split: Split) -> Outputs:
         if not self.writes:

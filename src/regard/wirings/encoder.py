@@ -92,11 +92,7 @@ class Encoder(CoreModel):
 
     def check_values(self, inputs: Mapping[str, Tensor]) -> None:
         """A question that nothing tells apart from its context (BigBird)."""
-        if (
-            self._separator is not None
-            and not self._has_segments
-            and "token_type_ids" not in inputs
-        ):
+        if self._separator is not None and not (self._has_segments or "token_type_ids" in inputs):
             raise ModelError(
                 "type_vocab_size is 1, so the model cannot tell question and context apart",
                 "pass token_type_ids",
@@ -178,8 +174,7 @@ class Encoder(CoreModel):
         """One vector for each input: [B, D], or as wide as the pool makes it."""
         hidden, _ = self(inputs, padding_mask, context, **more)
         mask = self.input.output_padding_mask(padding_mask)
-        vector: Tensor = self.require(Pool)(hidden, mask, inputs)
-        return vector
+        return self.require(Pool)(hidden, mask, inputs)
 
     def predict(
         self, hidden: Tensor, values: Tensor, observed: Tensor | None = None
@@ -187,8 +182,7 @@ class Encoder(CoreModel):
         """What the head of time series makes of hidden states [B·C, N, D]: forecasts [B, H, C] and
         the like. `values` and `observed` are the inputs, whose statistics scale it back."""
         scaling = cast(SeriesPatches, self.input).scaling(values, observed)
-        predicted: Tensor | tuple[Tensor, ...] = self.require(SeriesHead)(hidden, scaling)
-        return predicted
+        return self.require(SeriesHead)(hidden, scaling)
 
     def sample(
         self, values: Tensor, observed: Tensor | None, covariates: Covariates, *, count: int
@@ -211,10 +205,7 @@ class Encoder(CoreModel):
         encoder; the quantizer hears them, and chooses at that temperature."""
         latents = cast(Waveform, self.input).latents(waves)  # [B, T, C]
         hidden, _ = self(waves, padding_mask, context, masked=masked, latents=latents)
-        both: ContrastiveOutput = self.require(ContrastiveHead)(
-            hidden, latents, masked, temperature
-        )
-        return both
+        return self.require(ContrastiveHead)(hidden, latents, masked, temperature)
 
     def reconstruct(
         self, pixels: Tensor, order: VisiblePatches, context: Context | None = None
@@ -222,5 +213,4 @@ class Encoder(CoreModel):
         """The pixels of all patches [B, N, P] from the visible ones."""
         hiding = cast(Patches, self.input).encoder_inputs(order)
         hidden, _ = self(pixels, None, context, **hiding)
-        reconstructed: Tensor = self.get_submodule("pixels")(hidden, order)
-        return reconstructed
+        return self.get_submodule("pixels")(hidden, order)

@@ -88,8 +88,7 @@ class RecomputingDecoder(Decoder):
         the same position are computed together.
         """
         if padding_mask is None:
-            hidden: Tensor = self(tokens, None, context)[0]
-            return hidden
+            return self(tokens, None, context)[0]
         first_token = padding_mask.long().argmax(dim=1)  # [rows]: argmax gives the first True
         out: Tensor | None = None
         for begin in first_token.unique().tolist():

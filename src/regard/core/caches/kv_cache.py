@@ -151,11 +151,12 @@ class KVCache(_Columns):
 
     def select(self, rows: Tensor) -> None:
         """Keeps `rows`, in that order, which may repeat; copies the filled part only."""
-        if len(rows) == len(self.k):
-            self.k[:, :, : self.filled] = self.k[:, :, : self.filled].index_select(0, rows)
-            self.v[:, :, : self.filled] = self.v[:, :, : self.filled].index_select(0, rows)
-        else:
+        if len(rows) != len(self.k):
             super().select(rows)
+            return
+        for buffer in (self.k, self.v):
+            filled = buffer[:, :, : self.filled]
+            filled.copy_(filled.index_select(0, rows))
 
     def share(self, width: int) -> None:
         """`width` rows, the beams of a sentence, become columns of one."""

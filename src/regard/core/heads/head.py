@@ -307,13 +307,11 @@ class ClassifierHead(LabelHead):
         return super().prediction(pool.prediction(hidden, reading) if pool else hidden, reading)
 
     def by_name(self, logits: Tensor, hidden: Tensor) -> dict[str, Tensor]:
-        match self.task:
-            case "answer":  # [B, T, 2]: two scores for each token
-                return {"start_logits": logits[..., 0], "end_logits": logits[..., 1]}
-            case "detect" | "choice":  # [B, T]: one score a token (ELECTRA); [B]: one a choice
-                return {"logits": logits[..., 0]}
-            case _:
-                return {"logits": logits}
+        if self.task == "answer":  # [B, T, 2]: two scores for each token
+            return {"start_logits": logits[..., 0], "end_logits": logits[..., 1]}
+        if self.task in ("detect", "choice"):  # [B, T]: one score a token (ELECTRA); [B]: a choice
+            return {"logits": logits[..., 0]}
+        return {"logits": logits}
 
 
 class DistilledHead(LabelHead):
@@ -334,11 +332,8 @@ class DistilledHead(LabelHead):
     def by_name(self, logits: Tensor, hidden: Tensor) -> dict[str, Tensor]:
         """The mean, and what the class token and the distillation token say (DeiT)."""
         each = self.each(hidden)  # [B, 2, labels]
-        return {
-            "logits": logits,
-            "cls_logits": each[:, 0],
-            "distillation_logits": each[:, 1],
-        }
+        named = {"cls_logits": each[:, 0], "distillation_logits": each[:, 1]}
+        return {"logits": logits} | named
 
 
 def without_question(logits: Tensor, tokens: Tensor | None, separator: int | None) -> Tensor:
@@ -347,9 +342,8 @@ def without_question(logits: Tensor, tokens: Tensor | None, separator: int | Non
         return logits
     assert tokens is not None, "where the question is can only be seen in the tokens"
     positions = torch.arange(tokens.shape[1], device=tokens.device)
-    excluded = positions <= question_ends(tokens, separator)  # [B, T]
     # The first token stays: as start and end it says that there is no answer.
-    excluded = excluded & (positions > 0)
+    excluded = (positions <= question_ends(tokens, separator)) & (positions > 0)  # [B, T]
     return logits - _EXCLUDED * excluded[..., None]
 
 

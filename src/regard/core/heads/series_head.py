@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 from torch import Tensor, distributions, nn
 
@@ -33,16 +35,12 @@ class DistributionParameters(nn.Module):
 
     def forward(self, x: Tensor) -> tuple[Tensor, ...]:
         values = [one(x) for one in self.maps]
-        match self.kind:
-            case "student_t":
-                df, loc, scale = values
-                return 2 + _positive(df), loc, _positive(scale, torch.finfo(scale.dtype).eps)
-            case "normal":
-                loc, scale = values
-                return loc, _positive(scale, torch.finfo(scale.dtype).eps)
-            case _:
-                total, logits = values
-                return _positive(total), logits
+        if self.kind == "negative_binomial":
+            total, logits = values
+            return _positive(total), logits
+        *df, loc, scale = values
+        least = torch.finfo(scale.dtype).eps
+        return (*(2 + _positive(one) for one in df), loc, _positive(scale, least))
 
 
 def _positive(x: Tensor, least: float = 0.0) -> Tensor:
@@ -56,45 +54,36 @@ def distribution(
     """The distribution of forecasts on the scale of their windows."""
     # Never validated: the head's maps give valid parameters, and asking whether values are in the
     # support waits for the device, inside of a training step.
-    match kind:
-        case "student_t":
-            df, loc, scale = parameters
-            base: distributions.Distribution = distributions.StudentT(
-                df, loc, scale, validate_args=False
-            )
-        case "normal":
-            loc, scale = parameters
-            base = distributions.Normal(loc, scale, validate_args=False)
-        case _:
-            total, logits = parameters
-            # Counts stay whole numbers: the scale goes into the odds (of the Gamma they mix).
-            logits = logits + scaling.scale.log()
-            return distributions.NegativeBinomial(total, logits=logits, validate_args=False)
+    if kind == "negative_binomial":
+        total, logits = parameters
+        # Counts stay whole numbers: the scale goes into the odds (of the Gamma they mix).
+        logits = logits + scaling.scale.log()
+        return distributions.NegativeBinomial(total, logits=logits, validate_args=False)
+    base: Any = distributions.Normal
+    if kind == "student_t":
+        base = distributions.StudentT
+    located = base(*parameters, validate_args=False)
     # log p of values in their own units: the change of variables is part of it.
     back = distributions.AffineTransform(*scaling)
-    return distributions.TransformedDistribution(base, [back], validate_args=False)
+    return distributions.TransformedDistribution(located, [back], validate_args=False)
 
 
 def distribution_mean(kind: str, parameters: tuple[Tensor, ...], scaling: Scaling) -> Tensor:
     """The mean of each forecast on the scale of its window: [B, H, C]."""
     if kind == "negative_binomial":
         return distribution(kind, parameters, scaling).mean
-    # Both are symmetric around their location.
-    center = parameters[1] if kind == "student_t" else parameters[0]
-    return scaling.invert(center)
+    return scaling.invert(parameters[-2])  # both others are symmetric around their location
 
 
 def _pooled(hidden: Tensor, pool: str | None) -> Tensor:
     """[B·C, N, D] → [B·C, D], or all positions side by side: [B·C, N·D]."""
-    match pool:
-        case "mean":
-            return hidden.mean(dim=1)
-        case "max":
-            return hidden.amax(dim=1)
-        case "first":
-            return hidden[:, 0]
-        case _:  # PatchTST's flatten head, which knows where in the window each patch was
-            return hidden.flatten(1)
+    if pool == "mean":
+        return hidden.mean(dim=1)
+    if pool == "max":
+        return hidden.amax(dim=1)
+    if pool == "first":
+        return hidden[:, 0]
+    return hidden.flatten(1)  # PatchTST's flatten head, which knows where each patch was
 
 
 class SeriesHead(Head):

@@ -15,6 +15,7 @@ from torch.nn import functional
 
 from regard.core.masks.attention_mask import AttentionMask, ScoreBias
 from regard.core.masks.mask import FAR, And, Call, MaskPattern, Ranges, merge_ranges
+from regard.core.projection import per_query_head
 
 # Dense kernels are faster where more than one pair in so many is an edge.
 SPARSITY = 16
@@ -92,9 +93,7 @@ def attend(
 
 def _nodes(x: Tensor, heads: int) -> Tensor:
     """[B, G, S, K] → [B·S, H, K], each key head for the query heads of its group."""
-    if x.shape[1] != heads:
-        x = x.repeat_interleave(heads // x.shape[1], dim=1)
-    return x.transpose(1, 2).flatten(0, 1)
+    return per_query_head(x, heads).transpose(1, 2).flatten(0, 1)
 
 
 @dataclass(frozen=True)

@@ -198,20 +198,16 @@ class DistanceVectors(NamedTuple):
         vectors = self.part.dropout(self.vectors)[None]  # [1, R, D]
         position_q, position_k, _ = project(vectors, None)  # [1, H, R, K], [1, G, R, K]
         groups = k.shape[1]
-        queries, keys = self.rows.shape
         terms = []
         if "c2p" in self.part.scored:
-            assert position_k is not None
             grouped_q = q.unflatten(1, (groups, -1))
             scores = (grouped_q @ position_k[:, :, None].mT).flatten(1, 2)  # [B, H, T, R]
-            terms.append(scores.gather(-1, self.rows.expand(*scores.shape[:2], queries, keys)))
+            terms.append(scores.gather(-1, self.rows.expand(*scores.shape[:2], -1, -1)))
         if "p2c" in self.part.scored:
-            assert position_q is not None
             grouped_q = position_q.unflatten(1, (groups, -1))
             scores = (k[:, :, None] @ grouped_q.mT).flatten(1, 2)  # [B, H, S, R]
             # Seen from the keys, [B, H, S, T]; transposed, from the queries.
-            by_key = scores.gather(-1, self.rows.T.expand(*scores.shape[:2], keys, queries))
-            terms.append(by_key.mT)
+            terms.append(scores.gather(-1, self.rows.T.expand(*scores.shape[:2], -1, -1)).mT)
         return sum(terms[1:], start=terms[0])
 
 

@@ -142,8 +142,7 @@ class ReversibleStack(Stack):
 def run_reversibly(x: Tensor, steps: Sequence[Sublayer], inputs: Sequence[Tensor]) -> Tensor:
     """All `steps` on both streams [B, T, 2·D], saving nothing but the end; `inputs` is all that
     gradients must reach besides x: parameters, and an encoder memory."""
-    out: Tensor = _Reversible.apply(x, tuple(steps), *inputs)
-    return out
+    return _Reversible.apply(x, tuple(steps), *inputs)
 
 
 class _Reversible(torch.autograd.Function):
