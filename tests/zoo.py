@@ -224,6 +224,21 @@ ZOO: dict[str, tuple[str, str, dict[str, Any]]] = {
     "mistral": ("MistralForCausalLM", "MistralConfig", {**DECODERS, "sliding_window": 4}),
     "qwen2": ("Qwen2ForCausalLM", "Qwen2Config", DECODERS),
     "gemma": ("GemmaForCausalLM", "GemmaConfig", {**DECODERS, "head_dim": 8}),
+    "gemma2": (
+        "Gemma2ForCausalLM",
+        "Gemma2Config",
+        {**DECODERS, "head_dim": 8, "sliding_window": 4},
+    ),
+    "gemma3": (
+        "Gemma3ForCausalLM",
+        "Gemma3TextConfig",
+        {**DECODERS, "head_dim": 8, "sliding_window": 4},
+    ),
+    "gpt-oss": (
+        "GptOssForCausalLM",
+        "GptOssConfig",
+        {**DECODERS, "head_dim": 8, "sliding_window": 4, "num_local_experts": 4},
+    ),
     "bert": ("BertModel", "BertConfig", ENCODERS),
     "bert, all of pre-training": ("BertForPreTraining", "BertConfig", ENCODERS),
     "bert, classes": (

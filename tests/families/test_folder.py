@@ -274,7 +274,7 @@ BAD: dict[str, tuple[Callable[[Path], Any], type[RegardError], str]] = {
     "no object": (lambda f: (f / "config.json").write_text("[]"), ModelError, "is not a JSON object"),
     "unknown type": (edit_config(model_type="mariann"), ModelError, "did you mean 'marian'"),
     "strange type": (edit_config(model_type="rwkv7"), ModelError, "known: .*marian"),
-    "another version": (edit_config(model_type="gemma2"), ModelError, "known: .*gemma"),
+    "another version": (edit_config(model_type="swinv2"), ModelError, "known: .*swin"),
     "no type": (edit_config(model_type=None), ModelError, "has no model_type"),
     "pre-norm": (edit_config(normalize_before=True), ModelError, "normalize_before is True"),
     "layer drop": (edit_config(encoder_layerdrop=0.1), ModelError, "encoder_layerdrop"),

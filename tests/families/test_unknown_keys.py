@@ -32,8 +32,8 @@ def known_keys(model_type: str) -> set[str]:
     keys |= {field.name for field in dataclasses.fields(config_class)}
     module = sys.modules[config_class.__module__]
     if model_type.startswith(
-        ("clip", "siglip")
-    ):  # one file has three classes, each with keys of its own
+        ("clip", "siglip", "gemma3")
+    ):  # one file has several classes, each with keys of its own
         return keys
     keys |= {*re.findall(r'kwargs\.(?:pop|get)\(\s*"(\w+)"', inspect.getsource(module))}
     for path in Path(str(module.__file__)).parent.glob("modeling_*.py"):

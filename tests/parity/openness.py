@@ -400,6 +400,15 @@ FAMILIES: dict[str, Family] = {
         CAUSAL,
         beginning,
     ),
+    "gemma2": Family(
+        "Gemma2",
+        "Model ForCausalLM ForSequenceClassification ForTokenClassification",
+        CAUSAL,
+        beginning,
+    ),
+    "gemma3_text": Family(
+        "Gemma3", "TextModel ForCausalLM TextForSequenceClassification", CAUSAL, beginning
+    ),
     "gpt2": Family(
         "GPT2",
         "Model LMHeadModel DoubleHeadsModel ForQuestionAnswering ForSequenceClassification "
@@ -408,6 +417,12 @@ FAMILIES: dict[str, Family] = {
         of_gpt2,
     ),
     "gpt_neox": Family("GPTNeoX", DECODER_HEADS, CAUSAL, beginning),
+    "gpt_oss": Family(
+        "GptOss",
+        "Model ForCausalLM ForSequenceClassification ForTokenClassification",
+        EXPERTS,
+        beginning,
+    ),
     "hubert": Family("Hubert", "Model ForCTC ForSequenceClassification", SOUND, sound),
     "hubert (stable)": Family(
         "Hubert", "Model ForCTC ForSequenceClassification", STABLE_SOUND, sound
@@ -587,6 +602,7 @@ FAMILIES: dict[str, Family] = {
 CONFIGS = {
     "CLIPText": "CLIPTextConfig",
     "CLIPVision": "CLIPVisionConfig",
+    "Gemma3": "Gemma3TextConfig",
     "SiglipText": "SiglipTextConfig",
     "SiglipVision": "SiglipVisionConfig",
 }

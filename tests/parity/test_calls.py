@@ -129,7 +129,19 @@ def decoder(name: str, out: Path) -> tuple[Any, Inputs]:
 
 
 DEBERTAS = ("bare", "masked", "classes", "tags", "answers")
-DECODERS = ("llama", "mistral, window", "mixtral", "qwen2", "gemma", "gpt2", "gpt", "neox")
+DECODERS = (
+    "llama",
+    "mistral, window",
+    "mixtral",
+    "qwen2",
+    "gemma",
+    "gemma2",
+    "gemma3",
+    "gpt-oss",
+    "gpt2",
+    "gpt",
+    "neox",
+)
 CLIPS = [
     "CLIPModel",
     "CLIPTextModel",

@@ -49,6 +49,38 @@ CASES: dict[str, Any] = {
     num_local_experts=4, num_experts_per_tok=2),
     "qwen2": lambda: transformers.Qwen2Config(**SMALL),
     "gemma": lambda: transformers.GemmaConfig(**SMALL, head_dim=8),
+    "gemma2": lambda: transformers.Gemma2Config(
+        **SMALL, head_dim=8, sliding_window=4, query_pre_attn_scalar=5,
+        attn_logit_softcapping=3.0, final_logit_softcapping=2.0,
+    ),
+    "gemma2, untied, no caps": lambda: transformers.Gemma2Config(
+        **SMALL, head_dim=6, sliding_window=3, tie_word_embeddings=False, attention_bias=True,
+        attn_logit_softcapping=None, final_logit_softcapping=None,
+        layer_types=["full_attention", "sliding_attention", "full_attention"],
+    ),
+    "gemma3": lambda: transformers.Gemma3TextConfig(
+        **{**SMALL, "num_hidden_layers": 7}, head_dim=8, sliding_window=4, query_pre_attn_scalar=7,
+    ),
+    "gemma3, stretched, capped": lambda: transformers.Gemma3TextConfig(
+        **SMALL, head_dim=10, sliding_window=3, final_logit_softcapping=2.0,
+        layer_types=["sliding_attention", "full_attention", "sliding_attention"],
+        rope_parameters={
+            "full_attention": {"rope_type": "linear", "factor": 8.0, "rope_theta": 1e3},
+            "sliding_attention": {"rope_type": "default", "rope_theta": 50.0},
+        },
+    ),
+    "gpt-oss": lambda: transformers.GptOssConfig(
+        **{**SMALL, "intermediate_size": 52}, head_dim=8, sliding_window=4, num_local_experts=5, num_experts_per_tok=3,
+    ),
+    "gpt-oss, no bias, tight limit": lambda: transformers.GptOssConfig(
+        **{**SMALL, "intermediate_size": 52}, head_dim=10, sliding_window=3, num_local_experts=4, num_experts_per_tok=2,
+        attention_bias=False, tie_word_embeddings=True, swiglu_limit=0.2,
+        layer_types=["full_attention", "sliding_attention", "sliding_attention"],
+        rope_parameters={
+            "rope_type": "yarn", "factor": 4.0, "rope_theta": 500.0, "beta_fast": 8.0,
+            "original_max_position_embeddings": 16, "attention_factor": 1.3,
+        },
+    ),
     "gpt2": lambda: transformers.GPT2Config(vocab_size=61, n_positions=40, n_embd=36, n_layer=3,
     n_head=6, pad_token_id=0),
     "gpt2, untied": lambda: transformers.GPT2Config(
@@ -135,7 +167,7 @@ def test_what_is_not_understood_is_refused(tmp_path: Path) -> None:
     theirs("llama", 0, tmp_path)
     config = json.loads((tmp_path / "config.json").read_text())
     for change, word in (
-        ({"rope_parameters": {"rope_type": "yarn", "rope_theta": 1e4}}, "yarn"),
+        ({"rope_parameters": {"rope_type": "longrope", "rope_theta": 1e4}}, "longrope"),
         ({"rope_parameters": {"rope_type": "linear", "rope_theta": 1e4}}, "linear"),
         (
             {"rope_parameters": {"rope_type": "default", "partial_rotary_factor": 0.5}},
@@ -171,7 +203,9 @@ def test_rotary_positions_in_old_and_new_words() -> None:
         assert LLAMA.to_spec(LLAMA.to_config(new, 64)) == new
 
 
-@pytest.mark.parametrize("name", ["llama", "gpt2", "mistral, window", "gemma"])
+@pytest.mark.parametrize(
+    "name", ["llama", "gpt2", "mistral, window", "gemma", "gemma2", "gemma3", "gpt-oss"]
+)
 def test_greedy_generation_gives_the_same_tokens(name: str, tmp_path: Path) -> None:
     """Prompts of several lengths in one batch, against transformers one by one."""
     from regard.decode.batch_decoding import DecodingSettings, SpecialTokens, decode

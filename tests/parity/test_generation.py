@@ -64,6 +64,20 @@ CAUSAL: dict[str, Any] = {
     "mistral": lambda: transformers.MistralConfig(**KIN, num_key_value_heads=2, sliding_window=4),
     "qwen2": lambda: transformers.Qwen2Config(**KIN, num_key_value_heads=4),
     "gemma": lambda: transformers.GemmaConfig(**KIN, num_key_value_heads=1, head_dim=8),
+    "gemma2": lambda: transformers.Gemma2Config(
+        **KIN, num_key_value_heads=2, head_dim=8, sliding_window=4, attn_logit_softcapping=3.0
+    ),
+    "gemma3": lambda: transformers.Gemma3TextConfig(
+        **KIN, num_key_value_heads=1, head_dim=8, sliding_window=4, sliding_window_pattern=2
+    ),
+    "gpt-oss": lambda: transformers.GptOssConfig(
+        **{**KIN, "intermediate_size": 36},
+        num_key_value_heads=2,
+        head_dim=8,
+        sliding_window=4,
+        num_local_experts=4,
+        num_experts_per_tok=2,
+    ),
     "gpt2": lambda: transformers.GPT2Config(
         vocab_size=VOCABULARY, n_positions=40, n_embd=24, n_layer=2, n_head=4
     ),

@@ -405,6 +405,35 @@ CONFIGS: dict[str, dict[str, Any]] = {
         "pad_token_id": 0,
         "rms_norm_eps": 1e-6, "rope_scaling": None,
     },
+    "gemma-2-2b": {
+        **{key: value for key, value in LLAMA.items() if key != "tie_word_embeddings"},
+        "architectures": ["Gemma2ForCausalLM"], "attention_dropout": 0.0, "bos_token_id": 2,
+        "attn_logit_softcapping": 50.0, "cache_implementation": "hybrid", "eos_token_id": 1,
+        "final_logit_softcapping": 30.0, "head_dim": 8, "hidden_act": "gelu_pytorch_tanh",
+        "hidden_activation": "gelu_pytorch_tanh", "model_type": "gemma2", "pad_token_id": 0,
+        "query_pre_attn_scalar": 8, "rms_norm_eps": 1e-6, "sliding_window": 4,
+    },
+    "gemma-3-1b-it": {
+        **{key: value for key, value in LLAMA.items() if key != "tie_word_embeddings"},
+        "architectures": ["Gemma3ForCausalLM"], "attention_dropout": 0.0, "bos_token_id": 2,
+        "attn_logit_softcapping": None, "cache_implementation": "hybrid", "eos_token_id": [1, 9],
+        "final_logit_softcapping": None, "head_dim": 8, "hidden_activation": "gelu_pytorch_tanh",
+        "model_type": "gemma3_text", "pad_token_id": 0, "query_pre_attn_scalar": 8,
+        "rms_norm_eps": 1e-6, "rope_local_base_freq": 10000, "rope_scaling": None,
+        "rope_theta": 1000000, "sliding_window": 4, "sliding_window_pattern": 2,
+    },
+    "gpt-oss-20b-BF16": {
+        **LLAMA,
+        "architectures": ["GptOssForCausalLM"], "attention_bias": True, "attention_dropout": 0.0,
+        "experts_per_token": 2, "head_dim": 8, "initial_context_length": 16,
+        "intermediate_size": 36, "layer_types": ["sliding_attention", "full_attention"],
+        "model_type": "gpt_oss", "num_experts_per_tok": 2, "num_local_experts": 4,
+        "output_router_logits": False, "pad_token_id": 9,
+        "rope_scaling": {"beta_fast": 32.0, "beta_slow": 1.0, "factor": 4.0,
+        "original_max_position_embeddings": 16, "rope_type": "yarn", "truncate": False},
+        "rope_theta": 150000, "router_aux_loss_coef": 0.9, "sliding_window": 4,
+        "swiglu_limit": 7.0,
+    },
     "Qwen2-0.5B": {
         **{key: value for key, value in LLAMA.items() if key != "attention_bias"},
         "architectures": ["Qwen2ForCausalLM"], "attention_dropout": 0.0, "max_window_layers": 24,
@@ -640,6 +669,7 @@ FILES: dict[str, list[Callable[[Tensors], Tensors]]] = {
     "TinyLlama-1.1B": [bfloat],
     "Mistral-7B-v0.1": [bfloat],
     "gemma-2b": [bfloat],
+    "gpt-oss-20b-BF16": [bfloat],
     "bart-base": [],
     "t5-small": [
         with_buffers(

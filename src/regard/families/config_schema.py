@@ -54,6 +54,13 @@ class SizeOrNull:
 
 
 @dataclass(frozen=True)
+class NumberOrNull:
+    """The default of a number where null differs from absence."""
+
+    default: float | None = None
+
+
+@dataclass(frozen=True)
 class NonNegative:
     """The default of a whole number that is no size: it may be 0."""
 
@@ -134,7 +141,7 @@ def token_id(config: Mapping[str, Any], key: str, default: int) -> int:
 
 
 def _value(config: Mapping[str, Any], key: str, default: Any) -> Any:
-    if isinstance(default, SizeOrNull):
+    if isinstance(default, SizeOrNull | NumberOrNull):
         return config.get(key, default.default)
     value = config.get(key)
     if isinstance(default, OptionalSizes):
@@ -155,6 +162,8 @@ def _is_valid(value: Any, default: Any) -> bool:
     match default:
         case None | SizeOrNull():
             return value is None or _is_size(value)
+        case NumberOrNull():
+            return value is None or is_number(value, 0)
         case OptionalSizes():
             return value is None or (len(value) > 0 and all(map(_is_size, value)))
         case [first, *_]:
@@ -175,6 +184,8 @@ def _expected(default: Any) -> str:
     match default:
         case None | SizeOrNull():
             return "a whole number of at least 1, or null"
+        case NumberOrNull():
+            return "a number, or null"
         case OptionalSizes():
             return "a whole number of at least 1, or a list of such"
         case NonNegative():

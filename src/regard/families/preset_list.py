@@ -5,9 +5,12 @@ from __future__ import annotations
 from regard.families import graph, memory_network
 from regard.families.decoders import (
     gemma,
+    gemma2,
+    gemma3,
     gpt2,
     gpt3,
     gpt_neox,
+    gpt_oss,
     llama,
     mistral,
     mixtral,
@@ -66,6 +69,9 @@ PRESET_FAMILIES: dict[str, PresetFamily] = {
     **mixtral.PRESETS,
     **qwen2.PRESETS,
     **gemma.PRESETS,
+    **gemma2.PRESETS,
+    **gemma3.PRESETS,
+    **gpt_oss.PRESETS,
     **gpt_neox.PRESETS,
     **palm.PRESETS,
     # Text encoders.
@@ -104,6 +110,8 @@ PRESET_FAMILIES: dict[str, PresetFamily] = {
 ALIASES = {
     "openai-gpt": "gpt1",
     "gpt_neox": "gpt-neox",
+    "gpt_oss": "gpt-oss",
+    "gemma3_text": "gemma3",
     "big_bird": "bigbird",
     "clip_text_model": "clip-text",
     "clip_vision_model": "clip-image",

@@ -62,6 +62,9 @@ PLACES = {
     "mixtral": "decoders.mixtral:MIXTRAL",
     "qwen2": "decoders.qwen2:QWEN2",
     "gemma": "decoders.gemma:GEMMA",
+    "gemma2": "decoders.gemma2:GEMMA2",
+    "gemma3_text": "decoders.gemma3:GEMMA3",
+    "gpt_oss": "decoders.gpt_oss:GPT_OSS",
     # Text encoders.
     "bert": "encoders.bert:BERT",
     "roberta": "encoders.roberta:ROBERTA",

@@ -8,6 +8,7 @@ and nothing is left over: a tensor that no rule names is an error.
 from __future__ import annotations
 
 import dataclasses
+import itertools
 import math
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -83,7 +84,7 @@ class Reshape:
 
 @dataclass(frozen=True)
 class Transpose:
-    """A transposed matrix: GPT-2's Conv1D stores its weights as inputs × outputs."""
+    """A transposed matrix, or a stack of several: GPT-2's Conv1D stores inputs × outputs."""
 
     parameter: str
     hf: str
@@ -114,6 +115,26 @@ class InterleavedQkv:
     def from_hf(self, tensors: Sequence[Tensor]) -> Tensor:
         by_head = tensors[0].unflatten(0, (self.heads, 3, -1))  # [H, 3, K, ...]
         return by_head.transpose(0, 1).flatten(0, 2)  # [3 * H * K, ...]
+
+
+@dataclass(frozen=True)
+class InterleavedGates:
+    """Gate and value of all experts, whose columns alternate there: [experts, inputs, 2 · d_ff].
+
+    Ours are [2 · d_ff, inputs] of each expert, or biases without the inputs.
+    """
+
+    parameter: str
+    hf: str
+
+    def to_hf(self, tensor: Tensor) -> Sequence[Tensor]:
+        halves = tensor.unflatten(1, (2, -1))  # [E, 2, F, ...]
+        alternating = halves.transpose(1, 2).flatten(1, 2)  # [E, 2 F, ...]
+        return (alternating.transpose(1, -1),)
+
+    def from_hf(self, tensors: Sequence[Tensor]) -> Tensor:
+        alternating = tensors[0].transpose(1, -1).unflatten(1, (-1, 2))  # [E, F, 2, ...]
+        return alternating.transpose(1, 2).flatten(1, 2)
 
 
 @dataclass(frozen=True)
@@ -166,7 +187,7 @@ class FormerPrefix:
     former: str
 
 
-ParameterRule = Rename | Concat | Reshape | Transpose | InterleavedQkv | Count
+ParameterRule = Rename | Concat | Reshape | Transpose | InterleavedQkv | InterleavedGates | Count
 Rule = ParameterRule | Constant | Unused | FormerPrefix
 
 
@@ -271,7 +292,8 @@ def to_hf(table: Sequence[Rule], parameters: Mapping[str, Tensor]) -> dict[str, 
         if isinstance(rule, Unused) and rule.shape:
             state_dict[rule.hf] = torch.zeros(rule.shape)
     for rule in rules:
-        tensors = rule.to_hf(parameters[rule.parameter])
+        ours = [parameters[name] for name in _own_names(rule, parameters)]
+        tensors = rule.to_hf(torch.stack(ours) if "*" in rule.parameter else ours[0])
         state_dict.update(zip(hf_names(rule), tensors, strict=True))
     return state_dict
 
@@ -301,7 +323,16 @@ def from_hf(
         "compare layers and weight tying in config.json with the file, or download the folder again"
     )
     _check_complete(missing, unused, "the file", repair)
-    return {rule.parameter: _join(rule, tensors, shapes[rule.parameter]) for rule in rules}
+    joined: dict[str, Tensor] = {}
+    for rule in rules:
+        names = _own_names(rule, shapes)
+        shape = shapes[names[0]]
+        if "*" in rule.parameter:
+            stack = _join(rule, tensors, torch.Size((len(names), *shape)))
+            joined.update(zip(names, stack, strict=True))
+        else:
+            joined[rule.parameter] = _join(rule, tensors, shape)
+    return joined
 
 
 def hf_names(rule: ParameterRule) -> tuple[str, ...]:
@@ -309,11 +340,19 @@ def hf_names(rule: ParameterRule) -> tuple[str, ...]:
     return (rule.hf,) if isinstance(rule.hf, str) else rule.hf
 
 
+def _own_names(rule: ParameterRule, parameters: Collection[str]) -> list[str]:
+    """The parameters of a rule: with * those of all numbers (of experts), whose stack it reads."""
+    if "*" not in rule.parameter:
+        return [rule.parameter]
+    numbered = (rule.parameter.replace("*", str(i)) for i in itertools.count())
+    return list(itertools.takewhile(parameters.__contains__, numbered))
+
+
 def _parameter_rules(table: Iterable[Rule], parameters: Collection[str]) -> list[ParameterRule]:
     """The rules that read or write a parameter of ours: exactly one for each parameter."""
     rules = [rule for rule in table if isinstance(rule, ParameterRule)]
-    names = {rule.parameter for rule in rules}
-    assert len(names) == len(rules), "two rules for one parameter"
+    names = [name for rule in rules for name in _own_names(rule, parameters)]
+    assert len(set(names)) == len(names), "two rules for one parameter"
     missing = [name for name in names if name not in parameters]
     unused = [name for name in parameters if name not in names]
     repair = "build the model from the spec that the table is made for"

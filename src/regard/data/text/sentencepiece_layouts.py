@@ -104,6 +104,8 @@ _SAME_LAYOUT = {
     "debertav2": "deberta-v2",
     "xlmroberta": "xlm-roberta",
     "gemma": "llama",
+    "gemma2": "llama",
+    "gemma3_text": "llama",
     "mistral": "llama",
 }
 # Names of the file in folders of T5 and ALBERT, DeBERTa, XLM-R and mBART, LLaMA.

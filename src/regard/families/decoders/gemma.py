@@ -49,7 +49,7 @@ SIZES = {
 }
 
 
-def _config(settings: Mapping[str, Any]) -> dict[str, Any]:
+def config(settings: Mapping[str, Any]) -> dict[str, Any]:
     # What Gemma calls gelu is the approximation by tanh, under the name that it writes itself.
     names = {"gelu_tanh": "gelu_pytorch_tanh"}
     activation = names.get(settings["activation"], settings["activation"])
@@ -60,7 +60,7 @@ preset = ConfigPresets(
     "gemma",
     SIZES,
     {**llama.PRESET_DEFAULTS, "activation": "gelu_tanh", "tied": True},
-    _config,
+    config,
     GEMMA.to_spec,
 )
 PRESETS = {"gemma": preset.family("decoder", 256_000, 8192, "2b")}

@@ -1,12 +1,13 @@
 """LLaMA in transformers: pre-norm with RMS norms, RoPE, grouped-query attention, SwiGLU.
 
-Mistral, Mixtral, Qwen2 and Gemma are the same model with other constants: each is a `LlamaFamily`.
+Mistral, Mixtral, Qwen2, Gemma and gpt-oss are the same model with other constants: each is a
+`LlamaFamily`.
 """
 
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar
 
 from regard import spec
@@ -32,7 +33,6 @@ _DEFAULTS: dict[str, Any] = {
     "num_attention_heads": 32,
     "num_key_value_heads": None,  # as many as query heads
     "head_dim": None,  # hidden_size / num_attention_heads
-    "hidden_act": "silu",
     "rms_norm_eps": 1e-6,
     "attention_dropout": 0.0,
     "tie_word_embeddings": False,
@@ -40,8 +40,9 @@ _DEFAULTS: dict[str, Any] = {
     "rope_theta": 10_000.0,  # transformers 4
     "rope_scaling": {},  # transformers 4
     "rope_parameters": {},  # transformers 5
-    "layer_types": [],  # only full attention is supported
+    "layer_types": [],
 }
+_LAYER_TYPES = ("full_attention", "sliding_attention")
 
 
 @dataclass(frozen=True)
@@ -58,6 +59,11 @@ class LlamaFamily:
     attention_bias: str = ""  # the projections that have one, unless config.json says all
     norm_offset: float = 0.0  # added to the weights of the norms
     scale_embedding: bool = False  # by √d_model
+    activation_key: str = "hidden_act"
+    residual: spec.Residual = field(default_factory=spec.PreNorm)
+    qk_norm: bool = False
+    # One layer in so many attends to everything, the others to a window; 0: all layers are alike.
+    full_every: int = 0
     PREFIX: str = "model."
     SPEC_TYPES: ClassVar = (spec.Decoder, spec.Tokens)
 
@@ -65,7 +71,7 @@ class LlamaFamily:
     def schema(self) -> ConfigSchema:
         # `pretraining_tp` splits a matrix product into parts, which changes its rounding only.
         ignored = IGNORED_KEYS | self.ignored | {"pretraining_tp"}
-        defaults = {**_DEFAULTS, **self.defaults}
+        defaults = {self.activation_key: "silu", **_DEFAULTS, **self.defaults}
         return ConfigSchema(defaults, {**NOT_ENCODER_DECODER, **self.fixed}, self.synonyms, ignored)
 
     # -------------------------------------------------------------- spec → config.json
@@ -73,8 +79,7 @@ class LlamaFamily:
     def to_config(self, model: spec.Decoder, positions: int) -> dict[str, Any]:
         block = model.stack.block
         attention = block.attention
-        pattern = model.stack.block.pattern
-        rope = rope_config(model)
+        windows = [getattr(block.pattern, "window", None) for block in model.stack.blocks]
         config = {
             "model_type": self.model_type,
             "architectures": [f"{self.HEAD_TABLE.class_prefix}ForCausalLM"],
@@ -85,17 +90,21 @@ class LlamaFamily:
             "num_attention_heads": attention.heads,
             "num_key_value_heads": attention.key_heads,
             "head_dim": attention.d_k,
-            "hidden_act": activation_name(block.feedforward.activation, self.activations),
+            self.activation_key: activation_name(block.feedforward.activation, self.activations),
             "rms_norm_eps": block.norm.eps,
             "attention_dropout": attention.mixer.dropout,
             "tie_word_embeddings": model.tied,
             "max_position_embeddings": positions,
-            "rope_theta": rope["rope_parameters"]["rope_theta"],
-            **rope,
+            **self._rope_config(model),
         }
+        if self.full_every:
+            config["layer_types"] = [_LAYER_TYPES[window is not None] for window in windows]
         # Not all of the families have these keys.
         optional = {
-            "sliding_window": pattern.window if isinstance(pattern, spec.CausalMask) else None,
+            "sliding_window": next((window for window in windows if window), None),
+            "query_pre_attn_scalar": round((attention.scale or attention.d_k**-0.5) ** -2),
+            "attn_logit_softcapping": getattr(attention.mixer, "cap", None),
+            "final_logit_softcapping": model.head.cap if model.head else None,
             "attention_bias": attention.bias == "qkvo",
             "mlp_bias": block.feedforward.bias,
             **self._experts_config(block.feedforward),
@@ -112,56 +121,85 @@ class LlamaFamily:
             "num_local_experts": part.count,
             "num_experts_per_tok": part.top,
             "router_aux_loss_coef": part.balance,
+            "swiglu_limit": getattr(part.inner, "limit", None),
         }
+
+    def _rope_config(self, model: spec.Decoder) -> dict[str, Any]:
+        config = rope_config(model)
+        return {"rope_theta": config["rope_parameters"]["rope_theta"], **config}
 
     # -------------------------------------------------------------- config.json → spec
 
     def to_spec(self, config: Mapping[str, Any], stored: Collection[str] = ()) -> spec.Decoder:
         values = self.schema.parse(config)
-        for layer_type in values["layer_types"]:
-            if layer_type != "full_attention":
-                raise ModelError(
-                    f"config.json: layer_types has {layer_type!r}, which is not supported",
-                    "known: full_attention",
-                )
         # Gemma's norms multiply by 1 + weight.
         norm = spec.RMSNorm(values["rms_norm_eps"], self.norm_offset)
         block = spec.Block(
-            self._attention(values),
+            self._attention(values, norm),
             self._feedforward(values),
-            residual=spec.PreNorm(),
+            residual=self.residual,
             norm=norm,
             dropout=0.0,
         )
-        stack = spec.Stack.of(
-            values["num_hidden_layers"],
-            block,
-            spec.CausalMask(values.get("sliding_window")),
-            parse_rope(values),
-            final=norm,
-        )
-        tokens = spec.Tokens(values["vocab_size"], None, scale=self.scale_embedding, dropout=0.0)
+        blocks = [
+            replace(
+                block,
+                pattern=spec.CausalMask(self._window(values, layer_type)),
+                position=self._rope(values, layer_type),
+            )
+            for layer_type in self._layer_types(values)
+        ]
         return spec.Decoder(
-            values["hidden_size"], tokens=tokens, stack=stack, tied=values["tie_word_embeddings"]
+            values["hidden_size"],
+            spec.Tokens(values["vocab_size"], None, scale=self.scale_embedding, dropout=0.0),
+            spec.Stack(tuple(blocks), norm),
+            (spec.LMHead(cap=values.get("final_logit_softcapping")),),
+            tied=values["tie_word_embeddings"],
         )
 
-    def _attention(self, values: Mapping[str, Any]) -> spec.Attention:
+    def _layer_types(self, values: Mapping[str, Any]) -> list[str]:
+        layers = range(values["num_hidden_layers"])
+        supported = _LAYER_TYPES if self.full_every else _LAYER_TYPES[:1]
+        for layer_type in values["layer_types"]:
+            if layer_type not in supported:
+                raise ModelError(
+                    f"config.json: layer_types has {layer_type!r}, which is not supported",
+                    f"known: {', '.join(supported)}",
+                )
+        every = values.get("sliding_window_pattern") or self.full_every or 1
+        usual = [_LAYER_TYPES[(layer + 1) % every > 0] for layer in layers]
+        return values["layer_types"] or usual
+
+    def _window(self, values: Mapping[str, Any], layer_type: str) -> int | None:
+        """Where all layers are alike, they have a window if there is one."""
+        sliding = layer_type == "sliding_attention" or not self.full_every
+        return values.get("sliding_window") if sliding else None
+
+    def _rope(self, values: Mapping[str, Any], layer_type: str) -> spec.Rope:
+        return parse_rope(values)
+
+    def _attention(self, values: Mapping[str, Any], norm: spec.Norm) -> spec.Attention:
         heads = values["num_attention_heads"]
         key_heads = values["num_key_value_heads"]
         d_head = values["head_dim"] or values["hidden_size"] // heads
-        groups = None
-        if key_heads != heads:
-            groups = key_heads
-        bias = self.attention_bias
-        if values.get("attention_bias"):
-            bias = "qkvo"
-        mixer = spec.SoftmaxAttention(values["attention_dropout"])
-        return spec.Attention(heads, d_head, d_head, groups=groups, bias=bias, mixer=mixer)
+        width = values.get("query_pre_attn_scalar")
+        return spec.Attention(
+            heads,
+            d_head,
+            d_head,
+            groups=key_heads if key_heads != heads else None,
+            bias="qkvo" if values.get("attention_bias") else self.attention_bias,
+            scale=width**-0.5 if width else None,
+            mixer=spec.SoftmaxAttention(
+                values["attention_dropout"], cap=values.get("attn_logit_softcapping")
+            ),
+            qk_norm=norm if self.qk_norm else None,
+        )
 
     def _feedforward(self, values: Mapping[str, Any]) -> spec.PositionWise:
         feedforward = spec.GatedFeedForward(
             values["intermediate_size"],
-            parse_activation(values["hidden_act"], self.activations),
+            parse_activation(values[self.activation_key], self.activations),
             bias=values.get("mlp_bias", False),
         )
         if "num_local_experts" not in values:
@@ -191,28 +229,38 @@ class LlamaFamily:
         key_rows = block.attention.key_heads * d_head
         rows = (block.attention.heads * d_head, key_rows, key_rows)
         qkv = [f"{hf}.self_attn.{letter}_proj" for letter in "qkv"]
-        return [
+        rules: list[Rule] = [
             *fused_module_rules(f"{name}.attention.project.qkv", qkv, rows, "q" in bias),
             *module_rules(f"{name}.attention.output", f"{hf}.self_attn.o_proj", "o" in bias),
-            *module_rules(f"{name}.residual.each.0.norm", f"{hf}.input_layernorm", bias=False),
-            *_feedforward_rules(block.feedforward, f"{name}.feedforward", hf),
-            *module_rules(
-                f"{name}.residual.each.1.norm", f"{hf}.post_attention_layernorm", bias=False
-            ),
+            *self._feedforward_rules(block.feedforward, f"{name}.feedforward", hf),
             inv_freq_rule(model, f"{hf}.self_attn.rotary_emb.inv_freq"),
         ]
+        norms = {"residual.each.0.norm": "input", "residual.each.1.norm": "post_attention"}
+        if isinstance(block.residual, spec.SandwichNorm):
+            norms = {
+                "residual.each.0.norm": "input",
+                "residual.each.0.after": "post_attention",
+                "residual.each.1.norm": "pre_feedforward",
+                "residual.each.1.after": "post_feedforward",
+            }
+        for ours, theirs in norms.items():
+            rules += module_rules(f"{name}.{ours}", f"{hf}.{theirs}_layernorm", bias=False)
+        if block.attention.qk_norm is not None:
+            for norm in ("q_norm", "k_norm"):
+                ours = f"{name}.attention.project.{norm}"
+                rules += module_rules(ours, f"{hf}.self_attn.{norm}", bias=False)
+        return rules
 
-
-def _feedforward_rules(part: spec.PositionWise, name: str, hf: str) -> list[Rule]:
-    if not isinstance(part, spec.MixtureOfExperts):
-        modules = [f"{hf}.mlp.{module}_proj" for module in ("gate", "up", "down")]
-        return _gated_rules(part, name, modules)
-    hf = f"{hf}.block_sparse_moe"
-    rules: list[Rule] = [*module_rules(f"{name}.router", f"{hf}.gate", bias=False)]
-    for i in range(part.count):
-        modules = [f"{hf}.experts.{i}.{module}" for module in ("w1", "w3", "w2")]
-        rules += _gated_rules(part.inner, f"{name}.experts.{i}", modules)
-    return rules
+    def _feedforward_rules(self, part: spec.PositionWise, name: str, hf: str) -> list[Rule]:
+        if not isinstance(part, spec.MixtureOfExperts):
+            modules = [f"{hf}.mlp.{module}_proj" for module in ("gate", "up", "down")]
+            return _gated_rules(part, name, modules)
+        hf = f"{hf}.block_sparse_moe"
+        rules: list[Rule] = [*module_rules(f"{name}.router", f"{hf}.gate", bias=False)]
+        for i in range(part.count):
+            modules = [f"{hf}.experts.{i}.{module}" for module in ("w1", "w3", "w2")]
+            rules += _gated_rules(part.inner, f"{name}.experts.{i}", modules)
+        return rules
 
 
 def _gated_rules(part: spec.PositionWise, name: str, modules: Sequence[str]) -> list[Rule]:

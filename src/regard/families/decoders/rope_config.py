@@ -7,25 +7,36 @@ files say `type` for `rope_type`.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import astuple
 from functools import partial
 from typing import Any
 
 from regard import spec
 from regard.core.positions.rotary import rope_frequencies
 from regard.families.tensor_table import Constant
-from regard.system.arguments import is_number
 from regard.system.errors import ModelError
 
-Scaling = type[spec.LinearScaling] | type[spec.BandedScaling]
-_SMALLEST = 1e-9
-
-# By `rope_type`: the scaling, and the keys of its options in the order of its fields.
-_SCALINGS: dict[str, tuple[Scaling, tuple[str, ...]]] = {
-    "linear": (spec.LinearScaling, ("factor",)),
+# By `rope_type`: the scaling, and the key of each of its options.
+_SCALINGS: dict[str, tuple[type[Any], dict[str, str]]] = {
+    "linear": (spec.LinearScaling, {"factor": "factor"}),
     "llama3": (
         spec.BandedScaling,
-        ("factor", "low_freq_factor", "high_freq_factor", "original_max_position_embeddings"),
+        {
+            "factor": "factor",
+            "low": "low_freq_factor",
+            "high": "high_freq_factor",
+            "length": "original_max_position_embeddings",
+        },
+    ),
+    "yarn": (
+        spec.YarnScaling,
+        {
+            "factor": "factor",
+            "length": "original_max_position_embeddings",
+            "fast": "beta_fast",
+            "slow": "beta_slow",
+            "truncate": "truncate",
+            "attention": "attention_factor",
+        },
     ),
 }
 
@@ -38,8 +49,7 @@ def parse_rope(values: Mapping[str, Any], partial_factor: float | None = None) -
     """
     options = {
         "rope_theta": values["rope_theta"],
-        **values["rope_scaling"],
-        **values["rope_parameters"],
+        **(values["rope_parameters"] or values["rope_scaling"]),
     }
     share = 1.0
     if partial_factor is not None:
@@ -47,51 +57,52 @@ def parse_rope(values: Mapping[str, Any], partial_factor: float | None = None) -
     base = options.pop("rope_theta")
     old_type = options.pop("type", "default")
     rope_type = str(options.pop("rope_type", old_type))  # a list is the name of nothing
-    scaling, keys = _SCALINGS.get(rope_type, (None, ()))
-    scaling_options = [options.pop(key, None) for key in keys]
-    numbers = (base, share, *scaling_options)
-    # All of them are positive: a base, factors, lengths.
-    all_numbers = all(is_number(number, _SMALLEST) for number in numbers) and share <= 1
-    if options or rope_type not in ("default", *_SCALINGS) or not all_numbers:
-        unknown = f" with {', '.join(options)}" if options else ""
+    kind, keys = _SCALINGS.get(rope_type, (None, {}))
+    stated = {field: options.pop(key, None) for field, key in keys.items()}
+    stated = {field: value for field, value in stated.items() if value is not None}
+    try:
+        if options or rope_type not in ("default", *_SCALINGS):
+            raise TypeError(f"unknown: {', '.join(options)}")
+        return spec.Rope(base, scaling=kind(**stated) if kind else None, share=share)
+    except (TypeError, ModelError) as error:
         raise ModelError(
-            f"config.json: rope_type {rope_type!r}{unknown} is not supported, or has wrong numbers",
-            "known: default; linear and llama3 with their options as positive numbers",
-        )
-    return spec.Rope(
-        base,
-        scaling=scaling(*scaling_options) if scaling else None,
-        share=float(share),
-    )
+            f"config.json: rope_type {rope_type!r} is not supported, or has wrong options: {error}",
+            f"known: default, {', '.join(_SCALINGS)}, with their options as positive numbers",
+        ) from None
+
+
+def rope_parameters(rope: spec.Rope, *, partial: bool = False) -> dict[str, Any]:
+    """The parameters of rotary positions, as transformers 5 has them."""
+    parameters: dict[str, Any] = {"rope_type": "default"}
+    for rope_type, (kind, keys) in _SCALINGS.items():
+        if isinstance(rope.scaling, kind):
+            options = {key: getattr(rope.scaling, field) for field, key in keys.items()}
+            parameters = {"rope_type": rope_type, **options}
+    parameters["rope_theta"] = rope.base
+    if partial:
+        parameters["partial_rotary_factor"] = rope.share
+    return {key: value for key, value in parameters.items() if value is not None}
 
 
 def rope_config(model: spec.Decoder, *, partial: bool = False) -> dict[str, Any]:
     """The config keys of rotary positions, for both versions of transformers."""
-    rope = _rope(model)
-    scaling_config: dict[str, Any] = {}
-    for rope_type, (scaling, keys) in _SCALINGS.items():
-        if isinstance(rope.scaling, scaling):
-            options = dict(zip(keys, astuple(rope.scaling), strict=True))
-            scaling_config = {"rope_type": rope_type, **options}
-    parameters = {"rope_type": "default", **scaling_config, "rope_theta": rope.base}
-    if partial:
-        parameters["partial_rotary_factor"] = rope.share
+    parameters = rope_parameters(rope_of(model.stack.block), partial=partial)
     config = {"rope_parameters": parameters}
-    if scaling_config:
-        config["rope_scaling"] = scaling_config
+    if parameters["rope_type"] != "default":
+        others = ("rope_theta", "partial_rotary_factor")
+        config["rope_scaling"] = {k: v for k, v in parameters.items() if k not in others}
     return config
 
 
 def inv_freq_rule(model: spec.Decoder, hf: str) -> Constant:
     """The inverse frequencies of the rotation, which old files hold in every layer."""
-    rope = _rope(model)
+    rope = rope_of(model.stack.block)
     # [rotated / 2]: one frequency for each pair of dimensions.
     rotated = int(model.stack.block.attention.d_k * rope.share)
     frequencies = partial(rope_frequencies, rotated, rope.base)
     return Constant(hf, frequencies, tolerance=1e-6, written=False)
 
 
-def _rope(model: spec.Decoder) -> spec.Rope:
+def rope_of(block: spec.Block) -> spec.Rope:
     """Its rotary positions; other positions are described as these and do not match."""
-    position = model.stack.block.position
-    return position if isinstance(position, spec.Rope) else spec.Rope()
+    return block.position if isinstance(block.position, spec.Rope) else spec.Rope()

@@ -218,7 +218,7 @@ def _read_config(folder: Path) -> dict[str, Any]:
 def _known_families(model_type: str) -> str:
     """The repair for an unknown family."""
     # A name that is only alike (mamba, mbart) is another family, and no mistake of typing; so is
-    # another version (gemma2, swinv2), which computes something else.
+    # another version (qwen3, swinv2), which computes something else.
     stems = {_VERSION.sub("", name) for name in FAMILIES}
     if _VERSION.search(model_type) and _VERSION.sub("", model_type) in stems:
         return f"known: {', '.join(sorted(FAMILIES))}"
@@ -266,6 +266,11 @@ def _to_spec(config: Mapping[str, Any], stored: Sequence[str]) -> tuple[specs.Mo
         try:
             return FAMILIES[model_type].to_spec(config, stored), unknown
         except UnknownKeyError as error:
+            if error.key == "quantization_config":
+                raise ModelError(
+                    "config.json has a quantization_config: quantized weights are not supported",
+                    "download it in bf16, or let transformers dequantize and save it",
+                ) from None
             # A key that was removed already and is still an error cannot be removed again.
             if is_unsupported(model_type, error.key) or error.key in unknown:
                 raise

@@ -1,0 +1,116 @@
+"""Gemma 3 (its text model) in transformers: Gemma 2 with norms of queries and keys instead of
+soft-capping, five layers with a window to each without, and slower rotations in the latter."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from regard import spec
+from regard.families.config_schema import NumberOrNull
+from regard.families.decoders import gemma2
+from regard.families.decoders.llama import LlamaFamily
+from regard.families.decoders.rope_config import parse_rope, rope_of, rope_parameters
+from regard.families.heads import DECODER_HEADS, HeadTable
+from regard.families.preset_settings import ConfigPresets, Size
+
+
+class Gemma3Family(LlamaFamily):
+    """Rotary positions have parameters for each type of layer."""
+
+    def _rope(self, values: Mapping[str, Any], layer_type: str) -> spec.Rope:
+        parameters = values["rope_parameters"].get(layer_type) or {}
+        if layer_type == "full_attention":
+            return parse_rope({**values, "rope_parameters": parameters})
+        base = values["rope_local_base_freq"]
+        return parse_rope({"rope_theta": base, "rope_parameters": parameters, "rope_scaling": {}})
+
+    def _rope_config(self, model: spec.Decoder) -> dict[str, Any]:
+        parameters = {
+            layer_type: rope_parameters(self._rope(self.schema.defaults, layer_type))
+            for layer_type in ("full_attention", "sliding_attention")
+        }
+        for block in model.stack.blocks:
+            windowed = getattr(block.pattern, "window", None) is not None
+            layer_type = "sliding_attention" if windowed else "full_attention"
+            parameters[layer_type] = rope_parameters(rope_of(block))
+        # The second and the third key are those of transformers 4.
+        return {
+            "rope_parameters": parameters,
+            "rope_theta": parameters["full_attention"]["rope_theta"],
+            "rope_local_base_freq": parameters["sliding_attention"]["rope_theta"],
+        }
+
+
+GEMMA3 = Gemma3Family(
+    model_type="gemma3_text",
+    HEAD_TABLE=HeadTable(
+        "Gemma3",
+        {
+            "TextModel": DECODER_HEADS["Model"],
+            "TextForSequenceClassification": DECODER_HEADS["ForSequenceClassification"],
+            **DECODER_HEADS,
+        },
+    ),
+    defaults={
+        **gemma2.DEFAULTS,
+        "vocab_size": 262_208,
+        "max_position_embeddings": 131_072,
+        "rope_theta": 1e6,
+        "rope_local_base_freq": 1e4,
+        "final_logit_softcapping": NumberOrNull(),
+        "sliding_window_pattern": 6,  # where no layer types are given
+    },
+    fixed={"use_bidirectional_attention": False, "attn_logit_softcapping": None},
+    ignored=gemma2.IGNORED | {"_sliding_window_pattern"},
+    activations=gemma2.GEMMA2.activations,
+    norm_offset=1.0,
+    scale_embedding=True,
+    activation_key="hidden_activation",
+    residual=spec.SandwichNorm(),
+    qk_norm=True,
+    full_every=6,
+)
+
+# ------------------------------------------------------------------ presets
+
+_WIDTHS = {"layers": 26, "d_model": 1152, "heads": 4, "groups": 1, "d_ff": 6912, "d_k": 256}
+_LONG = {"window": 1024, "stretch": 8.0}
+# Gemma Team 2025, Table 1, without the vision encoder.
+SIZES = {
+    "tiny": gemma2.SIZES["tiny"],
+    "270m": Size({**_WIDTHS, "layers": 18, "d_model": 640, "d_ff": 2048}, 268.1),
+    "1b": Size(_WIDTHS, 999.9),
+    "4b": Size(
+        {"layers": 34, "d_model": 2560, "heads": 8, "groups": 4, "d_ff": 10240, "d_k": 256} | _LONG,
+        3884,
+        vocabulary=262_208,
+        context=131_072,
+    ),
+    "12b": Size(
+        {"layers": 48, "d_model": 3840, "heads": 16, "groups": 8, "d_ff": 15360, "d_k": 256}
+        | _LONG,
+        11_771,
+        vocabulary=262_208,
+        context=131_072,
+    ),
+    "27b": Size(
+        {"layers": 62, "d_model": 5376, "heads": 32, "groups": 16, "d_ff": 21504, "d_k": 128}
+        | {**_LONG, "query_width": 168},
+        27_016,
+        vocabulary=262_208,
+        context=131_072,
+    ),
+}
+DEFAULTS = {**gemma2.PRESET_DEFAULTS, "base": 1e6, "window": 512, "stretch": None}
+
+
+def _config(settings: Mapping[str, Any]) -> dict[str, Any]:
+    config = gemma2.config(settings)
+    if settings["stretch"]:  # of the rotations in layers without a window
+        config["rope_scaling"] = {"rope_type": "linear", "factor": settings["stretch"]}
+    return config
+
+
+preset = ConfigPresets("gemma3", SIZES, DEFAULTS, _config, GEMMA3.to_spec)
+PRESETS = {"gemma3": preset.family("decoder", 262_144, 32_768, "1b")}
