@@ -52,6 +52,7 @@ class Patching(AnalysisResult):
         "Effect of patching each layer and position: 1 restores the answer to the first text, "
         "0 changes nothing."
     )
+    numbers = "effect"
 
     @property
     def title(self) -> str:
@@ -59,9 +60,6 @@ class Patching(AnalysisResult):
         if self.instead:
             answer += f" − {drawing.shown(self.instead)}"
         return f"activation patching: logit of {answer}, {self.corrupted:.3f} → {self.clean:.3f}"
-
-    def numpy(self) -> Array:
-        return self.effect
 
     def scene(self) -> drawing.Scene:
         positions = self._position_names()

@@ -19,13 +19,13 @@ from regard.look.recording import (
     mean_over_heads,
     recorded_attentions,
 )
-from regard.look.result import PICTURE_ONLY, AnalysisResult, Array
+from regard.look.result import PICTURE_ONLY, AnalysisResult, Array, TokenAttention
 from regard.look.views import spells_frames
 from regard.system.errors import SettingError
 
 
 @dataclass(frozen=True)
-class Alignment(AnalysisResult):
+class Alignment(TokenAttention):
     """The cross-attention of each target token; `links` are its strongest source tokens."""
 
     source: tuple[str, ...]
@@ -51,29 +51,17 @@ class Alignment(AnalysisResult):
         chosen = f", which aligns best of {self.layers}" if is_choice else ""
         return f"cross-attention alignment, decoder layer {self.layer}{chosen}, heads {heads}"
 
-    def numpy(self) -> Array:
-        return self.weights
-
-    def shades(self) -> Array:
-        """The weights as they are drawn: shades from 0 to 1, against even attention."""
-        return drawing.attention_shades(self.weights, self.even)
-
     def scene(self) -> drawing.Scene:
         if self.backdrop is not None:
             return self.backdrop.table(self.weights, self.target, title=self.title, even=self.even)
-        cells = drawing.attention_heat(
-            self.weights, self.target, self.source, even=self.even, title=self.title
-        )
+        names = (self.weights, self.target, self.source)
+        cells = drawing.attention_heat(*names, even=self.even, title=self.title)
         # Lines for the strongest weights only; the heat map shows all.
-        lines = drawing.links(
-            self.weights, self.target, self.source, even=self.even, only=self.links
-        )
-        return drawing.below([cells, lines])
+        return drawing.below([cells, drawing.links(*names, even=self.even, only=self.links)])
 
     def lines(self, width: int = 100) -> list[str]:
-        return terminal.heat(
-            self.weights, self.target, self.source, width=width, shades=self.shades()
-        )
+        names = (self.weights, self.target, self.source)
+        return terminal.heat(*names, width=width, shades=self.shades())
 
 
 def alignment(run: Look, layer: int | None = None, heads: Sequence[int] | None = None) -> Alignment:
@@ -147,9 +135,7 @@ class CTCAlignment(AnalysisResult):
 
     note = "The most probable label of each frame (best path decoding, Graves et al. 2006)."
     title = "CTC alignment"
-
-    def numpy(self) -> Array:
-        return self.probabilities
+    numbers = "probabilities"
 
     def scene(self) -> drawing.Scene:
         if isinstance(self.backdrop, SoundBackdrop):

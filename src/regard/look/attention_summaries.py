@@ -22,7 +22,7 @@ from regard.look.recording import (
     recorded_attentions,
     weights_in_chunks,
 )
-from regard.look.result import PICTURE_ONLY, AnalysisResult, Array
+from regard.look.result import PICTURE_ONLY, Array, HeadNumbers, TokenAttention
 
 COLLAPSED = 0.95  # share of all attention on one key, above which a head has collapsed
 UNIFORM = 0.98  # share of the highest entropy, above which a head attends uniformly
@@ -30,7 +30,7 @@ IDLE = 0.1  # share of the layer's mean output norm, below which a head is idle
 
 
 @dataclass(frozen=True)
-class Entropy(AnalysisResult):
+class Entropy(HeadNumbers):
     """The mean entropy of each head's attention, and what is conspicuous about it.
 
     `nats` is the entropy, `share` its ratio to the highest possible one. `favourite` is the share
@@ -49,19 +49,13 @@ class Entropy(AnalysisResult):
     note = "0: all attention on one position; 1: uniform attention over all visible positions."
     title = "attention entropy of each head, relative to the maximum"
 
-    def numpy(self) -> Array:
-        return self.share
-
-    def scene(self) -> drawing.Scene:
-        columns = [str(head) for head in range(self.share.shape[1])]
-        inside = [[f"{value:.2f}" for value in row] for row in self.share]
-        return drawing.heat(
-            self.share, self.names, columns, title=self.title, most=1.0, inside=inside
-        )
+    numbers = "share"
+    form = ".2f"
+    most = 1.0
 
     def lines(self, width: int = 100) -> list[str]:
-        table = terminal.by_head(self.names, self.share, ".2f", width=width)
-        return [*table, "", *(f"{head}: {flag}" for head, flag in self.flags.items())]
+        flags = [f"{head}: {flag}" for head, flag in self.flags.items()]
+        return [*super().lines(width), "", *flags]
 
 
 def entropy(run: Look, kind: str = "*") -> Entropy:
@@ -124,7 +118,7 @@ def _measure(call: AttentionCall, out_weight: Tensor) -> tuple[Tensor, Tensor, T
 
 
 @dataclass(frozen=True)
-class Rollout(AnalysisResult):
+class Rollout(TokenAttention):
     """How much of each input position reaches each position of the last layer.
 
     It is what would reach it if attention were all that moves information.
@@ -146,33 +140,19 @@ class Rollout(AnalysisResult):
     def title(self) -> str:
         return f"attention rollout of the {self.stack}"
 
-    def numpy(self) -> Array:
-        return self.weights
-
-    def shades(self) -> Array:
-        """The weights as they are drawn: shades from 0 to 1, against even attention."""
-        return drawing.attention_shades(self.weights, self.even)
-
     def scene(self) -> drawing.Scene:
         if self.backdrop is not None:
-            return self._overlay(self.backdrop)
+            # What reaches the position that stands for the input, or the mean of all.
+            even = drawing.even_attention(self.weights > 0) if self.even is None else self.even
+            panel = drawing.Panel("", self.weights, even).of_query(self.backdrop.query)
+            return self.backdrop.attended([panel], title=self.title)
         return drawing.attention_heat(
             self.weights, self.tokens, self.tokens, even=self.even, title=self.title
         )
 
-    def _overlay(self, backdrop: Backdrop) -> drawing.Scene:
-        """What reaches the position that stands for the input, or the mean of all, on the input."""
-        rows = slice(None) if backdrop.query is None else [backdrop.query]
-        even = self.even
-        if even is None:
-            even = drawing.even_attention(self.weights > 0)
-        panel = drawing.Panel("", self.weights[rows].mean(axis=0), even[rows].mean(axis=0))
-        return backdrop.attended([panel], title=self.title)
-
     def lines(self, width: int = 100) -> list[str]:
-        return terminal.heat(
-            self.weights, self.tokens, self.tokens, width=width, shades=self.shades()
-        )
+        names = (self.weights, self.tokens, self.tokens)
+        return terminal.heat(*names, width=width, shades=self.shades())
 
 
 def rollout(run: Look, stack: str | None = None) -> Rollout:

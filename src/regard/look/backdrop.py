@@ -18,14 +18,10 @@ import numpy as np
 
 from regard.data.log_mel import frequency_ticks
 from regard.look import drawing
-from regard.look.drawing import Circle, Line, Mark, Panel, Pixels, Rect, Scene, Text
+from regard.look.drawing import Array, Circle, Line, Mark, Panel, Pixels, Rect, Scene, Text
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
-
-    Array = NDArray[Any]
-else:
-    Array = np.ndarray
 
 VEIL = np.array([8, 10, 16])  # what is not attended to lies under it, as in the studio
 DENSEST_VEIL = 0.8

@@ -42,9 +42,7 @@ class Attribution(AnalysisResult):
         "raises it, brown lowers it."
     )
     title = "gradient × input"
-
-    def numpy(self) -> Array:
-        return self.values
+    numbers = "values"
 
     def scene(self) -> drawing.Scene:
         if self.backdrop is not None:

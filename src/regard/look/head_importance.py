@@ -11,21 +11,19 @@ from torch import Tensor
 from torch.nn import functional
 
 from regard.core.probe import Edit, Probe
-from regard.look import drawing
-from regard.look.drawing import terminal
 from regard.look.forward import evaluation_mode, forward
 from regard.look.inspectable import Inspectable
 from regard.look.model_inputs import IGNORED, LabelledBatch, batch
 from regard.look.probe_names import Head, attentions, heads, require_texts, switched_off
 from regard.look.recording import array
-from regard.look.result import AnalysisResult, Array
+from regard.look.result import Array, HeadNumbers
 from regard.look.views import require_view
 from regard.system.errors import SettingError
 from regard.wirings.core_model import CoreModel
 
 
 @dataclass(frozen=True)
-class Ablation(AnalysisResult):
+class Ablation(HeadNumbers):
     """What is lost when each head alone is ablated.
 
     Of a model that writes, the rise of its loss in nats a token; of others, the distance by which
@@ -42,30 +40,14 @@ class Ablation(AnalysisResult):
         "small effect does not mean that a head is useless."
     )
 
+    numbers = "effect"
+    form = "+.3f"
+    signed = True
+
     @property
     def title(self) -> str:
         title = f"effect of ablating each head: {self.measure}"
-        if self.baseline is not None:
-            title += f", {self.baseline:.3f} with all heads"
-        return title
-
-    def numpy(self) -> Array:
-        return self.effect
-
-    def scene(self) -> drawing.Scene:
-        columns = [str(head) for head in range(self.effect.shape[1])]
-        inside = [[f"{value:+.3f}" for value in row] for row in self.effect]
-        return drawing.heat(
-            np.nan_to_num(self.effect),
-            self.names,
-            columns,
-            title=self.title,
-            signed=True,
-            inside=inside,
-        )
-
-    def lines(self, width: int = 100) -> list[str]:
-        return terminal.by_head(self.names, self.effect, "+.3f", width=width)
+        return title if self.baseline is None else f"{title}, {self.baseline:.3f} with all heads"
 
 
 def ablation(
@@ -152,7 +134,7 @@ ROWS = 32  # texts in a batch
 
 
 @dataclass(frozen=True)
-class Importance(AnalysisResult):
+class Importance(HeadNumbers):
     """Σ |ξ ∂loss/∂ξ| over all positions, where ξ = 1 is a gate on a head's output (Michel 2019).
 
     The heads of each attention are scaled to a norm of 1 together, so that layers can be compared.
@@ -166,24 +148,8 @@ class Importance(AnalysisResult):
         "`ablation` removes each one instead."
     )
 
-    @property
-    def title(self) -> str:
-        return "importance of heads: |∂loss / ∂head|"
-
-    def numpy(self) -> Array:
-        return self.values
-
-    def scene(self) -> drawing.Scene:
-        columns = [str(head) for head in range(self.values.shape[1])]
-        inside = [
-            ["" if np.isnan(value) else f"{value:.2f}" for value in row] for row in self.values
-        ]
-        return drawing.heat(
-            np.nan_to_num(self.values), self.names, columns, title=self.title, inside=inside
-        )
-
-    def lines(self, width: int = 100) -> list[str]:
-        return terminal.by_head(self.names, self.values, ".3f", width=width)
+    title = "importance of heads: |∂loss / ∂head|"
+    numbers = "values"
 
     def least(self, count: int, names: Callable[[str], bool] = lambda name: True) -> list[Head]:
         """The least important heads, ascending; one head of each attention is spared."""

@@ -49,9 +49,7 @@ class Roles(AnalysisResult):
         "÷ chance in brackets."
     )
     title = "head roles, scored on parsed sentences"
-
-    def numpy(self) -> Array:
-        return self.scores
+    numbers = "scores"
 
     def scene(self) -> drawing.Scene:
         heads = [f"{name} {head}" for name in self.names for head in range(self.scores.shape[2])]

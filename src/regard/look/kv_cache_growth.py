@@ -5,7 +5,6 @@ from __future__ import annotations
 from dataclasses import dataclass, field, fields
 from typing import Any
 
-import numpy as np
 import torch
 from torch import Tensor
 
@@ -25,7 +24,7 @@ from regard.look.inspectable import (
     special_tokens_for,
     token_ids,
 )
-from regard.look.result import AnalysisResult, Array
+from regard.look.result import AnalysisResult
 from regard.look.views import require_view
 from regard.system.arguments import whole_number
 from regard.wirings.generative import Generative
@@ -49,15 +48,13 @@ class KVCacheGrowth(AnalysisResult):
         "Keys and values of one sequence. Beam search stores them once for each hypothesis, except "
         "those of the source, which all hypotheses share."
     )
+    numbers = "used"
 
     @property
     def title(self) -> str:
         tokens = max(1, self.tokens[-1] - self.tokens[0])
         per_token = (self.used[-1] - self.used[0]) / tokens
         return f"KV cache: {per_token:,.0f} bytes per token, {self.source:,} bytes for the source"
-
-    def numpy(self) -> Array:
-        return np.array(self.used)
 
     def scene(self) -> drawing.Scene:
         values = [float(value) for value in self.used]

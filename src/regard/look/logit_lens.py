@@ -36,9 +36,7 @@ class Lens(AnalysisResult):
         "The last layer is the output of the model."
     )
     title = "logit lens: the most probable next token after each layer"
-
-    def numpy(self) -> Array:
-        return self.probabilities
+    numbers = "probabilities"
 
     def scene(self) -> drawing.Scene:
         inside = [[drawing.shown(best[0]) for best in layer] for layer in self.tokens]

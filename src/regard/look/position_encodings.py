@@ -70,13 +70,11 @@ class PositionEncodings(AnalysisResult):
         "A band along the diagonal: nearby positions are similar. "
         "The same values along each diagonal: only the relative distance matters."
     )
+    numbers = "products"
 
     @property
     def title(self) -> str:
         return f"positions: {self.what}"
-
-    def numpy(self) -> Array:
-        return self.products
 
     def scene(self) -> drawing.Scene:
         names = [str(i) for i in range(len(self.products))]

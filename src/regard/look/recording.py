@@ -27,13 +27,13 @@ from regard.look.probe_names import (
     stack_name,
     switched_off,
 )
-from regard.look.result import PICTURE_ONLY, AnalysisResult, Array
+from regard.look.result import PICTURE_ONLY, Array, TokenAttention
 from regard.look.views import other_views, require_view
 from regard.system.errors import SettingError, did_you_mean
 
 
 @dataclass(frozen=True)
-class AttentionMap(AnalysisResult):
+class AttentionMap(TokenAttention):
     """The attention weights of some heads and queries of one attention; each row sums to 1."""
 
     name: str
@@ -41,10 +41,9 @@ class AttentionMap(AnalysisResult):
     rows: tuple[str, ...]  # queries
     columns: tuple[str, ...]  # keys
     weights: Array  # [heads, rows, columns]
-    # What the columns stand on, and the row that is laid over it; None is the mean of all.
     backdrop: Backdrop | None = field(default=None, metadata=PICTURE_ONLY)
+    # The row that is laid over the backdrop; None is the mean of all.
     query: int | None = field(default=None, metadata=PICTURE_ONLY)
-    # What the weights would be if each query attended alike to all keys that it may attend to.
     even: Array | None = field(default=None, metadata=PICTURE_ONLY)  # [heads or 1, rows, columns]
 
     note = (
@@ -56,74 +55,49 @@ class AttentionMap(AnalysisResult):
     def title(self) -> str:
         return f"{self.name}, head {', '.join(map(str, self.heads))}"
 
-    def numpy(self) -> Array:
-        return self.weights
-
     def scene(self) -> drawing.Scene:
+        panels = self._panels()
         if self.backdrop is not None:
-            return self._overlay(self.backdrop)
-        if len(self.heads) > 1:
-            return drawing.grid(self._panels(), self.rows, self.columns, title=self.name)
-        panel = self._panels()[0]
-        maps = [
-            drawing.attention_heat(
-                panel.weights, self.rows, self.columns, even=panel.even, title=self.title
-            )
-        ]
+            return self._overlay(self.backdrop, panels)
+        if len(panels) > 1:
+            return drawing.grid(panels, self.rows, self.columns, title=self.name)
+        [panel] = panels
+        names = (panel.weights, self.rows, self.columns)
+        maps = [drawing.attention_heat(*names, even=panel.even, title=self.title)]
         if panel.weights.size <= drawing.MOST_CELLS:
             # Beyond that, the lines would be a black block.
-            maps.append(drawing.links(panel.weights, self.rows, self.columns, even=panel.even))
+            maps.append(drawing.links(*names, even=panel.even))
         return drawing.below(maps)
-
-    def even_weights(self) -> Array:
-        """The weights of even attention, [heads, rows, columns]."""
-        if self.even is None:
-            return drawing.even_attention(self.weights > 0)
-        return np.broadcast_to(self.even, self.weights.shape)
-
-    def shades(self) -> Array:
-        """The weights as they are drawn: shades from 0 to 1, against even attention."""
-        return drawing.attention_shades(self.weights, self.even_weights())
 
     def _panels(self) -> list[drawing.Panel]:
         """A panel for each head."""
-        return [
-            drawing.Panel(f"head {head}", weights, even)
-            for head, weights, even in zip(
-                self.heads, self.weights, self.even_weights(), strict=True
-            )
-        ]
+        even = self.even
+        if even is None:
+            even = drawing.even_attention(self.weights > 0)
+        of_heads = np.broadcast_to(even, self.weights.shape)
+        names = [f"head {head}" for head in self.heads]
+        return list(map(drawing.Panel, names, self.weights, of_heads))
 
-    def _overlay(self, backdrop: Backdrop) -> drawing.Scene:
+    def _overlay(self, backdrop: Backdrop, panels: Sequence[drawing.Panel]) -> drawing.Scene:
         """Where each head looks, on the input itself; of tokens, a row for each of them."""
         if self.name.endswith(".cross"):
+            even = np.mean([panel.even for panel in panels], axis=0)
             mean = self.weights.mean(axis=0)
-            even = self.even_weights().mean(axis=0)
             return backdrop.table(mean, self.rows, title=self.name, even=even)
-        rows = slice(None) if self.query is None else [self.query]
-        panels = [
-            drawing.Panel(f"head {head}", weights[rows].mean(axis=0), even[rows].mean(axis=0))
-            for head, weights, even in zip(
-                self.heads, self.weights, self.even_weights(), strict=True
-            )
-        ]
-        title = f"{self.name}: attention from all positions"
+        who = "all positions"
         if self.query is not None:
             who = backdrop.position_name(self.rows[self.query])
-            title = f"{self.name}: attention from {who}"
-        return backdrop.attended(panels, title=title)
+        return backdrop.attended(
+            [panel.of_query(self.query) for panel in panels],
+            title=f"{self.name}: attention from {who}",
+        )
 
     def lines(self, width: int = 100) -> list[str]:
         lines: list[str] = []
-        for panel in self._panels():
-            if lines:
-                lines.append("")
-            if len(self.heads) > 1:
-                lines.append(panel.name)
-            shades = drawing.attention_shades(panel.weights, panel.even)
-            lines += terminal.heat(
-                panel.weights, self.rows, self.columns, width=width, shades=shades
-            )
+        for panel, shades in zip(self._panels(), self.shades(), strict=True):
+            name = ["", panel.name] if len(self.heads) > 1 else []
+            names = (panel.weights, self.rows, self.columns)
+            lines += [*name, *terminal.heat(*names, width=width, shades=shades)]
         return lines
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from abc import ABC, abstractmethod
 from html import escape
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
@@ -10,38 +11,37 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import numpy as np
 
 from regard.look import drawing
+from regard.look.drawing import Array as Array
+from regard.look.drawing import terminal
 
 if TYPE_CHECKING:
-    from numpy.typing import NDArray
-
-    Array = NDArray[Any]
-else:
-    Array = np.ndarray
+    from regard.look.backdrop import Backdrop
 
 
-class AnalysisResult:
+class AnalysisResult(ABC):
     """What an analysis returns; abstract, its subclasses are frozen dataclasses.
 
     `note` says how to read the result, on the page and below the table of a terminal.
     """
 
     note: ClassVar[str] = ""
+    numbers: ClassVar[str]  # the field that the picture shows
 
     @property
-    def title(self) -> str:
-        raise NotImplementedError
+    @abstractmethod
+    def title(self) -> str: ...
 
     def numpy(self) -> Array:
         """The numbers that the picture shows."""
-        raise NotImplementedError
+        return np.asarray(getattr(self, self.numbers))
 
+    @abstractmethod
     def scene(self) -> drawing.Scene:
         """The picture."""
-        raise NotImplementedError
 
+    @abstractmethod
     def lines(self, width: int = 100) -> list[str]:
         """The table for a terminal."""
-        raise NotImplementedError
 
     def to_dict(self) -> dict[str, Any]:
         """All fields as JSON values; `kind` names the class."""
@@ -69,6 +69,50 @@ class AnalysisResult:
         if self.note:
             lines += ["", self.note]
         return "\n".join(lines)
+
+
+class HeadNumbers(AnalysisResult):
+    """A number for each head of each attention: `numbers` are [attentions, heads].
+
+    Rows are padded with NaN where layers have fewer heads.
+    """
+
+    names: tuple[str, ...]  # of the attentions
+    form: ClassVar[str] = ".3f"
+    most: ClassVar[float | None] = None
+    signed: ClassVar[bool] = False
+
+    def scene(self) -> drawing.Scene:
+        values = self.numpy()
+        columns = list(map(str, range(values.shape[1])))
+        inside = [[format(value, self.form) for value in row] for row in values]
+        return drawing.heat(
+            values,
+            self.names,
+            columns,
+            title=self.title,
+            signed=self.signed,
+            most=self.most,
+            inside=inside,
+        )
+
+    def lines(self, width: int = 100) -> list[str]:
+        return terminal.by_head(self.names, self.numpy(), self.form, width=width)
+
+
+class TokenAttention(AnalysisResult):
+    """Attention weights between tokens, drawn against even attention or on the input itself."""
+
+    numbers = "weights"
+    weights: Array  # [rows, columns], or [heads, rows, columns]
+    # What the columns stand on
+    backdrop: Backdrop | None
+    # What the weights would be if each query attended alike to all keys that it may attend to
+    even: Array | None
+
+    def shades(self) -> Array:
+        """The weights as they are drawn: shades from 0 to 1, against even attention."""
+        return drawing.attention_shades(self.weights, self.even)
 
 
 # Metadata of a field that only the picture needs: JSON has the numbers that are laid over it.

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -30,6 +30,7 @@ from regard.look.drawing.palette import (
     FAINT,
     NEGATIVE,
     POSITIVE,
+    Array,
     attention_shades,
     code,
     colours,
@@ -49,7 +50,7 @@ PANEL_GAP = 24.0
 
 
 def heat(
-    values: NDArray[Any],
+    values: Array,
     rows: Sequence[str],
     columns: Sequence[str],
     *,
@@ -75,11 +76,11 @@ def heat(
 
 
 def attention_heat(
-    weights: NDArray[Any],
+    weights: Array,
     rows: Sequence[str],
     columns: Sequence[str],
     *,
-    even: NDArray[Any] | None,
+    even: Array | None,
     title: str,
 ) -> Scene:
     """A heat map of attention weights, against even attention."""
@@ -91,7 +92,7 @@ def attention_heat(
 class Cells:
     """The cells of a heat map: values, their colours, and what is written into them."""
 
-    values: NDArray[Any]  # [rows, columns]
+    values: Array  # [rows, columns]
     paint: NDArray[np.uint8]  # [rows, columns, 3]
     size: tuple[float, float] = (CELL, CELL)  # the width and height of a cell
     inside: Sequence[Sequence[str]] | None = None
@@ -184,8 +185,14 @@ class Panel:
     """
 
     name: str
-    weights: NDArray[Any]  # [queries, keys] or [keys]
-    even: NDArray[Any] | None = None
+    weights: Array  # [queries, keys] or [keys]
+    even: Array | None = None
+
+    def of_query(self, query: int | None) -> Panel:
+        """The panel of one query, or of the mean of all."""
+        rows = slice(None) if query is None else [query]
+        even = None if self.even is None else self.even[rows].mean(axis=0)
+        return Panel(self.name, self.weights[rows].mean(axis=0), even)
 
 
 def grid(
@@ -228,11 +235,11 @@ def grid(
 
 
 def links(
-    weights: NDArray[Any],
+    weights: Array,
     left: Sequence[str],
     right: Sequence[str],
     *,
-    even: NDArray[Any] | None = None,
+    even: Array | None = None,
     only: Sequence[tuple[int, int]] | None = None,
 ) -> Scene:
     """A bipartite graph: two columns of tokens, and a line for each weight above even attention.
@@ -263,11 +270,9 @@ def links(
     return Scene(width, top + max(len(left), len(right)) * ROW + 8, tuple(marks))
 
 
-def link_opacities(weights: NDArray[Any], even: NDArray[Any] | None = None) -> NDArray[Any]:
+def link_opacities(weights: Array, even: Array | None = None) -> Array:
     """The opacity of a link for each weight: its shade, or faint where it is about even."""
-    opacities: NDArray[Any] = np.where(
-        is_clear(weights, even), attention_shades(weights, even), FAINT
-    )
+    opacities: Array = np.where(is_clear(weights, even), attention_shades(weights, even), FAINT)
     return opacities
 
 

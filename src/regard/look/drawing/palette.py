@@ -14,6 +14,10 @@ import numpy as np
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
+    Array = NDArray[Any]
+else:
+    Array = np.ndarray
+
 AMOUNT = ("f7fbff", "c6dbef", "6baed6", "2171b5", "08306b")
 SIGNED = ("8c510a", "dfc27d", "f7f7f7", "6baed6", "08306b")
 POSITIVE = "#2a72d5"  # of bars and lines, between the studio's accents by day and by night
@@ -27,9 +31,7 @@ CLEAR = 1.5  # times even attention: links below are faint
 FAINT = 0.07  # their opacity
 
 
-def colours(
-    values: NDArray[Any], *, signed: bool = False, most: float | None = None
-) -> NDArray[np.uint8]:
+def colours(values: Array, *, signed: bool = False, most: float | None = None) -> NDArray[np.uint8]:
     """RGB [..., 3] for values from 0 to `most` (signed: −most to most), by default the largest."""
     scaled = np.zeros_like(values)  # where all values are 0, so is the scale
     end = scale_end(values, most)
@@ -46,14 +48,14 @@ def colours(
     return np.round(table[low] * (1 - share) + table[low + 1] * share).astype(np.uint8)
 
 
-def even_attention(visible: NDArray[Any]) -> NDArray[Any]:
+def even_attention(visible: Array) -> Array:
     """The weights [..., S] of a query that attends alike to all keys that it may attend to."""
     counts = np.maximum(1, visible.sum(axis=-1, keepdims=True))
-    weights: NDArray[Any] = visible / counts
+    weights: Array = visible / counts
     return weights
 
 
-def attention_shades(weights: NDArray[Any], even: NDArray[Any] | None = None) -> NDArray[Any]:
+def attention_shades(weights: Array, even: Array | None = None) -> Array:
     """Shades from 0 to 1 of attention weights [..., S], against even attention.
 
     Everything that draws attention takes its shades from here, the studio too. A weight as large as
@@ -66,20 +68,20 @@ def attention_shades(weights: NDArray[Any], even: NDArray[Any] | None = None) ->
     is_above = ratio > 1 + 1e-6
     highest = -np.log(np.where(is_above, even, 0.5))  # the logarithm of the ratio of the weight 1
     rising = np.log(np.where(is_above, ratio, 1.0)) / highest
-    shades: NDArray[Any] = np.where(
+    shades: Array = np.where(
         is_above, EVEN_SHADE + (1 - EVEN_SHADE) * rising, EVEN_SHADE * np.clip(ratio, 0.0, 1.0)
     )
     return shades
 
 
-def is_clear(weights: NDArray[Any], even: NDArray[Any] | None = None) -> NDArray[Any]:
+def is_clear(weights: Array, even: Array | None = None) -> Array:
     """Which weights are clearly above even attention; the links of others are faint."""
     even = _even_or_guessed(weights, even)
-    clear: NDArray[Any] = (even > 0) & (weights >= CLEAR * even)
+    clear: Array = (even > 0) & (weights >= CLEAR * even)
     return clear
 
 
-def _even_or_guessed(weights: NDArray[Any], even: NDArray[Any] | None) -> NDArray[Any]:
+def _even_or_guessed(weights: Array, even: Array | None) -> Array:
     """The weights of even attention, by default over the keys whose weight is above 0."""
     if even is not None:
         return np.broadcast_to(even, weights.shape)
@@ -87,7 +89,7 @@ def _even_or_guessed(weights: NDArray[Any], even: NDArray[Any] | None) -> NDArra
     return np.minimum(even_attention(weights > 0), 0.5)
 
 
-def scale_end(values: NDArray[Any], most: float | None) -> float:
+def scale_end(values: Array, most: float | None) -> float:
     """The end of the scale."""
     if most is not None:
         return most

@@ -4,12 +4,9 @@ from __future__ import annotations
 
 import unicodedata
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
 
-from regard.look.drawing import shown
-
-if TYPE_CHECKING:
-    from numpy.typing import NDArray
+from regard.look.drawing.marks import shown
+from regard.look.drawing.palette import Array
 
 SHADES = " ░▒▓█"
 _ATTENTION_LEGEND = f"blank: uniform attention or less; {SHADES[1:]}: up to 1 (logarithmic)"
@@ -18,18 +15,17 @@ MAX_STRONGEST = 14  # … for the name of the strongest column
 
 
 def heat(
-    values: NDArray[Any],
+    values: Array,
     rows: Sequence[str],
     columns: Sequence[str],
     *,
     width: int = 100,
-    most: float | None = None,
-    shades: NDArray[Any] | None = None,
+    shades: Array | None = None,
 ) -> list[str]:
     """A heat map: a line for each row, which ends with the name of its strongest column.
 
-    The scale goes up to `most`, by default the largest value; attention comes with its own
-    `shades`, against even attention. Columns that do not fit follow below.
+    The scale goes up to the largest value; attention comes with its own `shades`, against even
+    attention. Columns that do not fit follow below.
     """
     rows = [shown(row) for row in rows]
     columns = [shown(column) for column in columns]
@@ -39,13 +35,12 @@ def heat(
     inside = width - label - min(MAX_STRONGEST + 1, longest) - 8
     cell = max(5, min(longest, 9, inside // max(1, len(columns))))
     columns_at_once = max(1, inside // cell)
-    if most is None:
-        most = float(values.max(initial=0.0))
-    largest = most or 1.0  # of zeros alone
     legend = _ATTENTION_LEGEND
     if shades is None:
+        largest = float(values.max(initial=0.0)) or 1.0  # of zeros alone
         shades = values / largest
-        legend = _legend(largest)
+        levels = enumerate(SHADES[1:], 1)
+        legend = "  ".join(f"{sign} from {largest * i / len(SHADES):.2f}" for i, sign in levels)
     lines: list[str] = []
     for first in range(0, len(columns), columns_at_once):
         last = first + columns_at_once
@@ -67,15 +62,7 @@ def heat(
 
 def _shade(share: float) -> str:
     """The shade of a share from 0 to 1."""
-    level = int(share * len(SHADES))
-    return SHADES[min(len(SHADES) - 1, max(0, level))]
-
-
-def _legend(largest: float) -> str:
-    thresholds = [
-        f"{shade} from {largest * i / len(SHADES):.2f}" for i, shade in enumerate(SHADES) if i
-    ]
-    return "  ".join(thresholds)
+    return SHADES[min(len(SHADES) - 1, max(0, int(share * len(SHADES))))]
 
 
 def table(rows: Sequence[Sequence[str]], *, width: int = 100) -> list[str]:
@@ -90,9 +77,7 @@ def table(rows: Sequence[Sequence[str]], *, width: int = 100) -> list[str]:
     return lines
 
 
-def by_head(
-    names: Sequence[str], values: NDArray[Any], form: str, *, width: int = 100
-) -> list[str]:
+def by_head(names: Sequence[str], values: Array, form: str, *, width: int = 100) -> list[str]:
     """A table with a number for each attention and head; heads that do not fit follow below."""
     cells = [[format(value, form) for value in row] for row in values]
     # Two spaces stand between columns.
@@ -128,13 +113,6 @@ def fitted(text: str, width: int) -> str:
 
 def _width(text: str) -> int:
     """The columns of a terminal that a text takes."""
-    return sum(_character_width(character) for character in text)
-
-
-def _character_width(character: str) -> int:
-    if unicodedata.combining(character):
-        return 0
-    # Wide and full-width characters of East Asia.
-    if unicodedata.east_asian_width(character) in "WF":
-        return 2
-    return 1
+    # Accents take none, wide and full-width characters of East Asia two.
+    letters = [letter for letter in text if not unicodedata.combining(letter)]
+    return len(letters) + sum(unicodedata.east_asian_width(letter) in "WF" for letter in letters)

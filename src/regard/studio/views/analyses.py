@@ -74,7 +74,7 @@ def attention(store: ModelStore, request: AttentionRequest) -> Answer:
         "rows": list(result.rows),
         "columns": list(result.columns),
         # Whether any link stands out.
-        "clear": bool(drawing.is_clear(result.weights, result.even_weights()).any()),
+        "clear": bool(drawing.is_clear(result.weights, result.even).any()),
     }
     return Packed(header, result.weights, result.shades())
 
