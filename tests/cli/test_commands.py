@@ -179,16 +179,16 @@ def test_evaluate_prints_the_object(home: Path) -> None:
         "chrf",
         "exact_match",
         "perplexity",
-        "signature",
+        "signatures",
         "seconds",
         "tokens_per_second",
     } <= set(report)
-    assert "tok:13a" in report["signature"]
+    assert "tok:13a" in report["signatures"]["bleu"]
     pairs = regard(
         "evaluate", "runs/builtin", "--pairs", "test.tsv", "--json", "--tokenize", "none", cwd=home
     )
     other = json.loads(pairs.stdout)
-    assert "tok:none" in other["signature"]
+    assert "tok:none" in other["signatures"]["bleu"]
     assert other["perplexity"] == pytest.approx(report["perplexity"])
     both = ["evaluate", "runs/builtin", "./runs/builtin", "--pairs", "test.tsv"]
     head, row, _ = regard(*both, cwd=home).stdout.splitlines()

@@ -12,7 +12,7 @@ from click.testing import CliRunner, Result
 from command_line import Command
 from regard.cli import regard
 from regard.cli.compare import SET_BY_COMPARISON
-from regard.cli.completion import preset_names, recipe_names
+from regard.cli.shared_options import preset_names, recipe_names
 from regard.cli.train import FINETUNE_KEYS
 from regard.families.presets import listing
 from regard.look.views import VIEWS

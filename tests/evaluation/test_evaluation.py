@@ -287,11 +287,11 @@ def test_the_command_takes_the_settings_of_the_run(translation: tuple[Result, Pa
     report = json.loads(done.stdout)
     assert report["bleu"] == own.bleu
     assert report["chrf"] == own.chrf
-    assert report["signature"] == own.signature
+    assert report["signatures"]["bleu"] == own.signature
     assert report["intervals"]["bleu"][0] <= own.bleu <= report["intervals"]["bleu"][1]
     assert "beam 3, length penalty power:0.2, tokenize none" in done.stderr
     other = json.loads(command(str(result.folder), *files, "--json", "--tokenize", "13a").stdout)
-    assert "tok:13a" in other["signature"]
+    assert "tok:13a" in other["signatures"]["bleu"]
 
 
 @pytest.mark.slow

@@ -400,7 +400,7 @@ def test_the_lens_of_the_last_layer_is_the_model(model: Model) -> None:
         == 1 + sum(n.endswith("residual") for n in run.names) // (2 if target_of(model) else 1)
     )
     assert lens(run, positions=[2]).probabilities.shape[1] == 1
-    with pytest.raises(SettingError, match="residual"):
+    with pytest.raises(SettingError, match="was not recorded"):
         lens(look(model, TEXT, target=target_of(model)))
 
 

@@ -65,17 +65,11 @@ OF_A_TRANSLATOR: dict[str, tuple[Call, str]] = {
         lambda m: look.attribution(m, TEXT, positions=[-99]),
         "position -99",
     ),
-    "no positions": (
-        lambda m: look.attribution(m, TEXT, positions=[]),
-        "list of positions is empty",
-    ),
     "a position to patch at": (lambda m: look.patching(m, TEXT, OTHER, at=99), "position 99"),
     # which texts
     "a path of a text": (lambda m: look.look(m, Path("a.txt")), "reads text"),
     "ids without a batch": (lambda m: look.look(m, torch.tensor([5, 6])), "batch of one"),
     "ids of two texts": (lambda m: look.translate(m, torch.tensor([[5], [6]])), "batch of one"),
-    "fractions to cache": (lambda m: look.cache(m, torch.ones(1, 3)), "cannot hold token ids"),
-    "no texts at all": (lambda m: look.importance(m, []), "list of texts is empty"),
     "no sentences": (lambda m: look.roles(m, []), "list of sentences is empty"),
     # how many
     "a top below 0": (lambda m: look.steps(m, TEXT, top=-1), "top = -1"),
@@ -100,8 +94,6 @@ def test_a_mistake_with_a_translator(mistake: str, translator: Translator) -> No
 OF_A_RECORDING: dict[str, tuple[Call, str]] = {
     "a probe that was not recorded": (lambda run: run["logits"], "ask=['logits']"),
     "a row below 0": (lambda run: run.weights(CROSS, rows=[-1]), "row -1"),
-    "a head of even attention": (lambda run: run.even_weights(CROSS, heads=[99]), "head 99"),
-    "alignment by no head": (lambda run: look.alignment(run, heads=[]), "list of heads is empty"),
     "alignment by a head": (lambda run: look.alignment(run, heads=[99]), "head 99"),
     "a lens beyond the end": (lambda run: look.lens(run, positions=[99]), "position 99"),
     "a lens of nothing": (lambda run: look.lens(run, top=-1), "top = -1"),
@@ -274,5 +266,3 @@ def test_letters_of_ctc_name_the_function_that_aligns_them(
     call: Any = look.ctc_alignment
     for blank in (999, -1):
         _refused(lambda blank=blank: call(recording, names, blank), "label")  # type: ignore[misc]
-    heard = set(recording["logits"].argmax(axis=-1).tolist())
-    _refused(lambda: call(recording, {}, next(i for i in names if i not in heard)), "has no name")

@@ -226,7 +226,7 @@ def test_errors_name_what_there_is() -> None:
         run.weights("encoder.0.self", heads=[3])
     with pytest.raises(SettingError, match="was not recorded"):
         run["logits"]
-    with pytest.raises(SettingError, match="no head 7"):
+    with pytest.raises(SettingError, match="head 7"):
         model.look(TEXT, off=[("encoder.0.self", 7)])
     with pytest.raises(SettingError, match="did you mean"):
         model.look(TEXT, off=[("encoder.0.sefl", 0)])

@@ -45,14 +45,12 @@ def test_nothing_is_not_predicted_perfectly(texts: Any, language_model: Language
 
 
 @pytest.mark.parametrize("name", ["gpt2:tiny", "bert:tiny", "transformer:tiny"])
-@pytest.mark.parametrize("shape", [(3,), (0,), (1, 0), (1, 1, 2, 2)])
+@pytest.mark.parametrize("shape", [(3,), (0,), (1, 0)])
 def test_a_tensor_of_another_form_is_not_looked_at(name: str, shape: tuple[int, ...]) -> None:
     description = preset(name, len(looked.WORDS), 32, layers=1, d_model=16, heads=2)
     model = Model(build(description), description)
     with pytest.raises(SettingError, match="shape"):
         model.look(torch.zeros(shape, dtype=torch.long))
-    with pytest.raises(SettingError, match="cannot hold token ids"):
-        model.look(torch.zeros(1, 3))
 
 
 def test_a_text_is_not_patched_with_itself(trained: Path) -> None:

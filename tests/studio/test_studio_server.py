@@ -861,6 +861,6 @@ def test_what_looks_have_recorded_is_bounded(monkeypatch: pytest.MonkeyPatch) ->
     for text in ("The dog sees a cat.", "A cat sees the dog.", "The dog sees."):
         opened.look(text, None, (), ("*.weights",))
     assert len(opened.looks) == 3
-    monkeypatch.setattr("regard.studio.model_store.MAX_RECORDED_BYTES", 1)
+    monkeypatch.setattr("regard.studio.model_store.MAX_LOOK_BYTES", 1)
     opened.look(TEXT, None, (), ("*.weights",))
     assert [key[0] for key in opened.looks] == [TEXT]

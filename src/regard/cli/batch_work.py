@@ -19,8 +19,7 @@ from typing import Any
 
 import click
 
-from regard.cli.completion import FILE
-from regard.cli.shared_options import option
+from regard.cli.shared_options import FILE, option
 from regard.cli.texts_and_files import check_output
 from regard.system.errors import SettingError
 

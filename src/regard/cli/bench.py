@@ -12,8 +12,8 @@ from typing import Any, TypeVar
 
 import click
 
-from regard.cli.completion import FILE
 from regard.cli.shared_options import (
+    FILE,
     WholeNumber,
     WholeNumbers,
     device_option,

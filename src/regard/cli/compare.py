@@ -8,14 +8,21 @@ from typing import Any
 
 import click
 
-from regard.cli.completion import MODEL_FOLDER, RECIPE
 from regard.cli.recipe_options import (
     RecipeCommand,
     data_options,
     recipe_changes,
     recipe_option,
 )
-from regard.cli.shared_options import PARAMETERS, SEEDS, json_option, option, print_result
+from regard.cli.shared_options import (
+    MODEL_FOLDER,
+    PARAMETERS,
+    RECIPE,
+    SEEDS,
+    json_option,
+    option,
+    print_result,
+)
 from regard.training.recipe import loading, schema
 from regard.training.recipe.objectives import DATA_KEYS
 

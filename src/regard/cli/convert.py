@@ -6,8 +6,8 @@ import sys
 
 import click
 
-from regard.cli.completion import MODEL_FOLDER
 from regard.cli.shared_options import (
+    MODEL_FOLDER,
     download_option,
     json_option,
     local_folder,

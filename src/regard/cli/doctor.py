@@ -7,8 +7,10 @@ from pathlib import Path
 
 import click
 
-from regard.cli.completion import FILE, MODEL_FOLDER, RECIPE
 from regard.cli.shared_options import (
+    FILE,
+    MODEL_FOLDER,
+    RECIPE,
     Number,
     json_option,
     json_text,

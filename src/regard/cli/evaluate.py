@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from regard.cli.completion import FILE, MODEL_FOLDER
 from regard.cli.decoding_options import (
     DECODING_FLAGS,
     decoding_options,
@@ -16,6 +15,8 @@ from regard.cli.decoding_options import (
     length_limit,
 )
 from regard.cli.shared_options import (
+    FILE,
+    MODEL_FOLDER,
     check_flags_are_read,
     download_option,
     json_option,
@@ -141,12 +142,12 @@ class Evaluator:
         With --quantize, the float32 model is scored as well, to show what quantization costs.
         """
         evaluation = self._evaluate(name, "float32")
-        report = self._report(evaluation)
+        report = evaluation.report()
         if not self.flags["quantize"]:
             return evaluation, report
         # Opened again: the weights of the first one have been packed as float32.
         quantized = self._evaluate(name, self.flags["quantize"])
-        quantized_report = self._report(quantized)
+        quantized_report = quantized.report()
         metric = next(iter(quantized.scores))
         quantized_report[f"{metric}_float32"] = evaluation[metric]
         quantized_report["seconds_float32"] = report.get("seconds")
@@ -209,19 +210,6 @@ class Evaluator:
         if description:
             click.echo(f"{name}: settings from its run: {description}", err=True)
 
-    def _report(self, evaluation: Evaluation) -> dict[str, Any]:
-        from regard.evaluation.tasks import TASKS
-
-        report = evaluation.report()
-        # The keys that reports of translators had before those of other tasks.
-        if "bleu" in evaluation.scores:
-            report["signature"] = report["signatures"]["bleu"]
-        if "chrf" in evaluation.scores:
-            report["chrf_signature"] = report["signatures"]["chrf"]
-        if TASKS[evaluation.task].decodes:
-            report["sentences"] = evaluation.examples
-        return report
-
 
 # ------------------------------------------------------------------ output
 
@@ -267,7 +255,7 @@ def _print_report(report: dict[str, Any]) -> None:
             low, high = (formatted(key, end) for end in report["intervals"][key])
             score = formatted(key, value)
             click.echo(f"{key:18} {score}  [{low}, {high}]  {report['signatures'][key]}")
-        elif not isinstance(value, dict) and not key.endswith("signature"):
+        elif not isinstance(value, dict):
             # Numbers have two decimals; counts are printed as they are.
             text = f"{value:.2f}" if isinstance(value, float) else str(value)
             click.echo(f"{key:18} {text}")

@@ -6,7 +6,6 @@ from typing import Any
 
 import click
 
-from regard.cli.completion import FILE, MODEL_FOLDER
 from regard.cli.recipe_options import (
     RecipeCommand,
     overwrite_option,
@@ -14,7 +13,14 @@ from regard.cli.recipe_options import (
     recipe_option,
     resume_option,
 )
-from regard.cli.shared_options import download_option, json_option, local_folder, option
+from regard.cli.shared_options import (
+    FILE,
+    MODEL_FOLDER,
+    download_option,
+    json_option,
+    local_folder,
+    option,
+)
 from regard.cli.train import exit_on_interruption, print_scores, resume_run
 from regard.system.errors import SettingError
 from regard.training.recipe.objectives import OBJECTIVES, TASKS

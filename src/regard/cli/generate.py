@@ -15,10 +15,11 @@ from regard.cli.batch_work import (
     column_option,
     output_option,
 )
-from regard.cli.completion import FILE, MODEL_FOLDER
 from regard.cli.decoding_options import generation_strategy, sampling_options
 from regard.cli.shared_options import (
     COUNT,
+    FILE,
+    MODEL_FOLDER,
     device_option,
     download_option,
     flag,

@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from regard import look
-from regard.cli.completion import FILE, MODEL_FOLDER, TEXT_OR_FILE
 from regard.cli.decoding_options import (
     DECODING_FLAGS,
     decoding_strategy,
@@ -19,7 +18,10 @@ from regard.cli.decoding_options import (
     one_output_options,
 )
 from regard.cli.shared_options import (
+    FILE,
     INDEX,
+    MODEL_FOLDER,
+    TEXT_OR_FILE,
     check_flags_are_read,
     download_option,
     json_option,

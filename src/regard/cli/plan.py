@@ -6,16 +6,18 @@ from typing import Any
 
 import click
 
-from regard.cli.completion import Suggested, preset_names, recipe_names
 from regard.cli.shared_options import (
     COUNT,
     FLOPS,
     Number,
+    Suggested,
     WholeNumber,
     flag,
     json_option,
     option,
+    preset_names,
     print_result,
+    recipe_names,
     refuse_flags,
     refuse_other_flags,
 )

@@ -19,9 +19,11 @@ from regard.cli.batch_work import (
     column_option,
     output_option,
 )
-from regard.cli.completion import FILE, MODEL_FOLDER, TEXT_OR_FILE
 from regard.cli.shared_options import (
     COUNT,
+    FILE,
+    MODEL_FOLDER,
+    TEXT_OR_FILE,
     device_option,
     download_option,
     flag,

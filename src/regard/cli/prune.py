@@ -8,9 +8,10 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from regard.cli.completion import FILE, MODEL_FOLDER
 from regard.cli.shared_options import (
     COUNT,
+    FILE,
+    MODEL_FOLDER,
     device_option,
     download_option,
     json_option,

@@ -7,15 +7,17 @@ from typing import Any
 
 import click
 
-from regard.cli.completion import (
+from regard.cli.shared_options import (
     FILE,
     MODEL_FOLDER,
     Suggested,
+    flag,
+    option,
+    options,
     preset_names,
     preset_sizes,
     recipe_names,
 )
-from regard.cli.shared_options import flag, option, options
 from regard.training.recipe import schema
 
 # The settings of the short help, by section; `--help all` has the others too.

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import click
 
-from regard.cli.completion import PRESET_OR_FOLDER
 from regard.cli.shared_options import (
+    PRESET_OR_FOLDER,
     download_option,
     flag,
     json_option,

@@ -7,8 +7,7 @@ from pathlib import Path
 
 import click
 
-from regard.cli.completion import MODEL_FOLDER
-from regard.cli.shared_options import WholeNumber, device_option, flag, option
+from regard.cli.shared_options import MODEL_FOLDER, WholeNumber, device_option, flag, option
 
 EXAMPLES = """\b
 Examples:

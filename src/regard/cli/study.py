@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from regard.cli.completion import FILE, MODEL_FOLDER
 from regard.cli.shared_options import (
+    FILE,
+    MODEL_FOLDER,
     SEEDS,
     WholeNumber,
     flag,

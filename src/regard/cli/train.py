@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from regard.cli.completion import MODEL_FOLDER, RECIPE
 from regard.cli.recipe_options import (
     RecipeCommand,
     command_arguments,
@@ -20,6 +19,8 @@ from regard.cli.recipe_options import (
     resume_option,
 )
 from regard.cli.shared_options import (
+    MODEL_FOLDER,
+    RECIPE,
     WholeNumber,
     flag,
     json_option,

@@ -17,9 +17,15 @@ from regard.cli.batch_work import (
     column_option,
     output_option,
 )
-from regard.cli.completion import FILE, MODEL_FOLDER
 from regard.cli.decoding_options import decoding_options, decoding_strategy, length_limit
-from regard.cli.shared_options import download_option, json_option, json_text, option
+from regard.cli.shared_options import (
+    FILE,
+    MODEL_FOLDER,
+    download_option,
+    json_option,
+    json_text,
+    option,
+)
 from regard.cli.texts_and_files import check_is_text, piped
 from regard.system.errors import SettingError
 

@@ -8,7 +8,6 @@ from typing import Any
 
 import click
 
-from regard.cli.completion import MODEL_FOLDER, RECIPE
 from regard.cli.recipe_options import (
     RecipeCommand,
     data_options,
@@ -20,6 +19,8 @@ from regard.cli.shared_options import (
     COUNT,
     FLOPS,
     MINUTES,
+    MODEL_FOLDER,
+    RECIPE,
     json_option,
     option,
     print_result,

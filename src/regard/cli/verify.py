@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 
 import click
 
-from regard.cli.completion import MODEL_FOLDER
 from regard.cli.shared_options import (
+    MODEL_FOLDER,
     SEED,
     download_option,
     json_option,

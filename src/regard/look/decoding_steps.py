@@ -73,22 +73,23 @@ class Steps(AnalysisResult):
 
     def scene(self) -> drawing.Scene:
         values = self.numpy()
-        inside = []
-        for step in self.steps:
-            tokens = [drawing.shown(candidate.token) for candidate in step.candidates]
-            # Rows may have fewer candidates than there are columns.
-            inside.append([*tokens, *[""] * (values.shape[1] - len(tokens))])
-        columns = [str(i + 1) for i in range(values.shape[1])]
+        most = values.shape[1]
+        # Steps may have fewer candidates than there are columns.
+        inside = [
+            [drawing.shown(one.token) for one in step.candidates]
+            + [""] * (most - len(step.candidates))
+            for step in self.steps
+        ]
+        columns = [str(i + 1) for i in range(most)]
         rows = [f"{i}. {drawing.shown(step.token)}" for i, step in enumerate(self.steps)]
         return drawing.heat(values, rows, columns, title=self.title, most=1.0, inside=inside)
 
     def lines(self, width: int = 100) -> list[str]:
         rows = []
-        most = max((len(step.candidates) for step in self.steps), default=0)
         for i, step in enumerate(self.steps):
             cells = [f"{drawing.shown(c.token)} {c.probability:.2f}" for c in step.candidates]
             # A token that is not among the likeliest was drawn by chance: one candidate more.
-            filling = [""] * (most - len(cells))
+            filling = [""] * (self.numpy().shape[1] - len(cells))
             rows.append([str(i), drawing.shown(step.token), *cells, *filling])
         return terminal.table(rows, width=width)
 
@@ -213,22 +214,27 @@ class BeamTree(AnalysisResult):
         rows = self._rows()
         longest = max((len(drawing.shown(node.token)) for node in self.nodes), default=4)
         column = longest * drawing.WIDTH + 62  # room for the log-probability
-        marks: list[drawing.Mark] = [drawing.Text(0, 14, self.title, strong=True)]
+        marks: list[drawing.Mark] = []
         for i, node in enumerate(self.nodes):
             x = 8 + (node.step + 1) * column
-            y = 36 + rows[i] * ROW
+            y = 12 + rows[i] * ROW
+            is_best = node.fate == "best"
+            is_faint = node.fate in ("pruned", "left")
             label = "start"
             if i > 0:
-                parent = self.nodes[node.parent]
-                x_parent = 8 + (parent.step + 2) * column - 22
-                y_parent = 32 + rows[node.parent] * ROW
-                marks.append(_edge(node, (x_parent, y_parent, x - 4, y - 4)))
-                label = _label(node)
-            faint = node.fate in ("pruned", "left")
-            colour = "#8a8a93" if faint else "ink"
-            marks.append(drawing.Text(x, y, label, colour=colour, strong=node.fate == "best"))
+                sign = "" if node.score is None else "●"
+                label = f"{drawing.shown(node.token)}{sign} {node.log_probability:.2f}"
+                # The line from its parent: bold on the way to the answer, faint to what was not.
+                x_parent = 8 + (self.nodes[node.parent].step + 2) * column - 22
+                ends = (x_parent, 8 + rows[node.parent] * ROW, x - 4, y - 4)
+                opacity = 0.15 if is_faint else 0.5
+                style = (2.0, 1.0) if is_best else (1.0, opacity)
+                marks.append(drawing.Line(*ends, *style))
+            colour = "#8a8a93" if is_faint else "ink"
+            marks.append(drawing.Text(x, y, label, colour=colour, strong=is_best))
         steps = max(node.step for node in self.nodes) + 2
-        return drawing.Scene(8 + steps * column, 44 + (max(rows) + 1) * ROW, tuple(marks))
+        size = (8 + steps * column, 20 + (max(rows) + 1) * ROW)
+        return drawing.titled(self.title, drawing.Scene(*size, tuple(marks)))
 
     def _rows(self) -> list[float]:
         """The row of each node: leaves one after the other, parents level with their first child.
@@ -259,37 +265,17 @@ class BeamTree(AnalysisResult):
     # ------------------------------------------------------------------ terminal
 
     def lines(self, width: int = 100) -> list[str]:
-        by_step: dict[int, list[str]] = {}
+        by_step: dict[int, str] = {}
         for node in self.nodes[1:]:
-            before = ""
+            token = drawing.shown(node.token)
             if node.parent:
-                before = f"{drawing.shown(self.nodes[node.parent].token)}·"
-            token = f"{before}{drawing.shown(node.token)}"
+                token = f"{drawing.shown(self.nodes[node.parent].token)}·{token}"
+            before = by_step.setdefault(node.step, f"{node.step:3}")
             cell = f"{SIGNS[node.fate]}{token} {node.log_probability:.1f}"
-            by_step.setdefault(node.step, []).append(cell)
-        lines = [
-            terminal.fitted(f"{step:3} " + "  ".join(cells), width).rstrip()
-            for step, cells in by_step.items()
-        ]
-        return [
-            *lines,
-            "",
-            "★ best hypothesis  ● finished  ✗ pruned  · unfinished when the search ended",
-        ]
-
-
-def _label(node: Node) -> str:
-    mark = "" if node.score is None else "●"
-    return f"{drawing.shown(node.token)}{mark} {node.log_probability:.2f}"
-
-
-def _edge(node: Node, ends: tuple[float, float, float, float]) -> drawing.Line:
-    """The line from a parent: bold on the way to the answer, faint to what was turned down."""
-    if node.fate == "best":
-        return drawing.Line(*ends, 2.0, 1.0)
-    if node.fate in ("pruned", "left"):
-        return drawing.Line(*ends, 1.0, 0.15)
-    return drawing.Line(*ends, 1.0, 0.5)
+            by_step[node.step] = f"{before}  {cell}"
+        lines = [terminal.fitted(line, width).rstrip() for line in by_step.values()]
+        signs = "★ best hypothesis  ● finished  ✗ pruned  · unfinished when the search ended"
+        return [*lines, "", signs]
 
 
 def beam(

@@ -12,16 +12,7 @@ from regard.decode.batch_decoding import DecodingSettings, decode
 from regard.decode.beam_memory import require_memory
 from regard.decode.events import StepCallback
 from regard.decode.strategy import BeamSearch, Hypothesis, Strategy, choose_strategy
-from regard.look.inspectable import (
-    Input,
-    Inspectable,
-    MediaInput,
-    Prepared,
-    decoder_start,
-    read_input,
-    special_tokens_for,
-    token_ids,
-)
+from regard.look.inspectable import Input, Inspectable, read_input
 from regard.look.probe_names import Head, switched_off
 from regard.look.views import other_views
 from regard.system.errors import SettingError
@@ -43,12 +34,14 @@ def translate(
     """
     core = model.model
     settings = decoding_settings(settings, BeamSearch())
-    text = read_input(model, text)
-    special_tokens = special_tokens_for(model, text)
-    if not isinstance(core, Generative) or special_tokens is None:
+    reading = read_input(model, text)
+    if not isinstance(core, Generative) or reading.special_tokens is None:
         raise SettingError("this model does not generate text", other_views(model))
-    source = _decoding_source(model, text)
-    used = decoder_start(special_tokens) if core.reads_target else source
+    # Token ids are decoded as a list, features of sound as a tensor.
+    source: Any = reading.inputs[0]
+    if not source.is_floating_point():
+        source = source.tolist()
+    used = reading.decoder_start if core.reads_target else source
     left = positions_left(core, len(used))
     # A learned table has no vector beyond its end.
     if left is not None:
@@ -56,7 +49,7 @@ def translate(
     require_memory(settings.strategy, model.spec, settings.limit(len(source)))
     if off:
         settings = replace(settings, probe=Probe(edits=switched_off(core, off)))
-    return decode(core, [source], special_tokens, settings, on_step=watch)[0]
+    return decode(core, [source], reading.special_tokens, settings, on_step=watch)[0]
 
 
 def decoding_settings(
@@ -66,16 +59,6 @@ def decoding_settings(
     if isinstance(strategy, DecodingSettings):
         return strategy
     return DecodingSettings(choose_strategy(strategy, {}) or default)
-
-
-def _decoding_source(model: Inspectable, text: Prepared) -> Any:
-    """One source as decoding takes it: a list of token ids, or a tensor of features."""
-    if isinstance(text, str):
-        return token_ids(model, text)
-    inputs = text.inputs if isinstance(text, MediaInput) else text
-    if inputs.is_floating_point():  # features of sound, not ids
-        return inputs[0]
-    return inputs[0].tolist()
 
 
 def positions_left(model: CoreModel, used: int) -> int | None:

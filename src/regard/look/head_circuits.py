@@ -10,7 +10,7 @@ from __future__ import annotations
 from typing import Literal, NamedTuple
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from regard.core.attention import Attention
 from regard.core.block import AnyBlock
@@ -27,13 +27,8 @@ class HeadCircuits(NamedTuple):
 
 
 @torch.no_grad()
-def head_circuits(stack: nn.Module) -> HeadCircuits:
+def head_circuits(stack: Stack) -> HeadCircuits:
     """The QK and OV circuits of a stack's self-attention."""
-    if not isinstance(stack, Stack):
-        raise ModelError(
-            f"QK and OV circuits need a Transformer stack, not {type(stack).__name__}",
-            "pass a stack of Transformer blocks (regard.core.stack.Stack)",
-        )
     qk = []
     ov = []
     for block in stack.blocks:

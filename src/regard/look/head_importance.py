@@ -18,7 +18,6 @@ from regard.look.probe_names import Head, attentions, heads, require_texts, swit
 from regard.look.recording import array
 from regard.look.result import Array, HeadNumbers
 from regard.look.views import require_view
-from regard.system.errors import SettingError
 from regard.wirings.core_model import CoreModel
 
 
@@ -66,29 +65,26 @@ def ablation(
     core = model.model
     data = batch(model, texts, targets)
     ablated_heads = heads(core, names)
-    if not ablated_heads:
-        raise SettingError(
-            "the filter `names` selects no attention",
-            "remove `names`, or let it accept at least one name",
-        )
     attention_names = list(dict.fromkeys(name for name, _ in ablated_heads))
     head_count = max(head for _, head in ablated_heads) + 1
     # Layers may have different numbers of heads: what is missing stays NaN.
     effect = np.full((len(attention_names), head_count), np.nan)
-    if core.writes:
-        measure = "increase of the loss (nats per token)"
-        baseline = loss(model, data)
-        for name, head in ablated_heads:
-            row = attention_names.index(name)
-            effect[row, head] = loss(model, data, [(name, head)]) - baseline
-        return Ablation(tuple(attention_names), effect, measure, baseline)
+    baseline = None
     measure = "relative change of the output"
+    if core.writes:
+        baseline = loss(model, data)
+        measure = "increase of the loss (nats per token)"
     output = ablated_logits(model, data)
+    norm = torch.linalg.vector_norm(output).clamp_min(1e-30)
     for name, head in ablated_heads:
-        row = attention_names.index(name)
-        changed = ablated_logits(model, data, [(name, head)])
-        effect[row, head] = _relative_distance(output, changed)
-    return Ablation(tuple(attention_names), effect, measure, None)
+        off = [(name, head)]
+        if baseline is None:
+            distance = torch.linalg.vector_norm(ablated_logits(model, data, off) - output)
+            value = (distance / norm).item()
+        else:
+            value = loss(model, data, off) - baseline
+        effect[attention_names.index(name), head] = value
+    return Ablation(tuple(attention_names), effect, measure, baseline)
 
 
 def ablated_logits(model: Inspectable, data: LabelledBatch, off: Sequence[Head] = ()) -> Tensor:
@@ -100,11 +96,6 @@ def ablated_logits(model: Inspectable, data: LabelledBatch, off: Sequence[Head] 
     if data.decoder_inputs is None and logits.ndim == 3:
         logits = logits * data.padding_mask[..., None]  # [B, T, V]
     return logits
-
-
-def _relative_distance(output: Tensor, changed: Tensor) -> float:
-    norm = torch.linalg.vector_norm(output).clamp_min(1e-30)
-    return (torch.linalg.vector_norm(changed - output) / norm).item()
 
 
 def loss(model: Inspectable, data: LabelledBatch, off: Sequence[Head] = ()) -> float:

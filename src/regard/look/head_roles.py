@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import re
 from bisect import bisect_left
+from collections import defaultdict
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from itertools import islice
+from typing import Any
 
 import numpy as np
 import torch
@@ -18,7 +20,7 @@ from regard.data.generated.builtin import Sentence
 from regard.look import drawing
 from regard.look.drawing import terminal
 from regard.look.forward import evaluation_mode, hidden_states
-from regard.look.inspectable import Inspectable, token_ids
+from regard.look.inspectable import Inspectable
 from regard.look.model_inputs import batch
 from regard.look.probe_names import Head, stack_name
 from regard.look.recording import array
@@ -100,22 +102,10 @@ def roles(
     names = [f"{stack}.{name}" for name in attentions if name.endswith(".self")]
     if not names:
         raise SettingError(f"the {stack} of this model has no self-attention", other_views(model))
-    _require_room(model, sentences)
     tally = _Tally(names)
     for first in range(0, len(sentences), size):
         _count(model, sentences[first : first + size], tally)
     return tally.result()
-
-
-def _require_room(model: Inspectable, sentences: Sequence[Sentence]) -> None:
-    """Refuses sentences that are longer than the positions that a model has learnt."""
-    limit = model.spec.max_length
-    longest = max(len(token_ids(model, sentence.source)) for sentence in sentences)
-    if limit is not None and longest > limit:
-        raise DataError(
-            f"the longest sentence has {longest} tokens, but this model reads at most {limit}",
-            "pass shorter parsed sentences: --conllu FILE, in Python `sentences`",
-        )
 
 
 class _Tally:
@@ -123,14 +113,9 @@ class _Tally:
 
     def __init__(self, names: Sequence[str]) -> None:
         self.names = tuple(names)
-        self.attention: dict[str, Array] = {}  # [attentions, heads] each
-        self.chance: dict[str, float] = {}
-        self.pairs: dict[str, int] = {}
-
-    def add(self, role: str, attention: Array, chance: float, pairs: int) -> None:
-        self.attention[role] = self.attention.get(role, 0.0) + attention
-        self.chance[role] = self.chance.get(role, 0.0) + chance
-        self.pairs[role] = self.pairs.get(role, 0) + pairs
+        self.attention: dict[str, Any] = defaultdict(float)  # [attentions, heads] each
+        self.chance: dict[str, float] = defaultdict(float)
+        self.pairs: dict[str, int] = defaultdict(int)
 
     def result(self) -> Roles:
         grammatical = sorted(role for role in self.attention if role not in POSITIONAL)
@@ -145,32 +130,12 @@ class _Tally:
         return Roles(self.names, tuple(names), scores, chance, pairs, best)
 
 
-@dataclass
-class _Pairs:
-    """The attention weights that a role is scored on, one entry for each pair of tokens.
+def _count(model: Inspectable, sentences: Sequence[Sentence], tally: _Tally) -> None:
+    """Adds one batch of sentences to the tally.
 
     From a word of several tokens the mean over them counts, to such a word the sum (Clark et al.
-    2019): `shares` are the factors of this mean.
+    2019).
     """
-
-    sentences: list[int] = field(default_factory=list)  # numbers in the batch
-    queries: list[int] = field(default_factory=list)
-    keys: list[int] = field(default_factory=list)
-    shares: list[float] = field(default_factory=list)
-    words: int = 0  # pairs of words
-
-    def add(self, sentence: int, queries: Sequence[int], keys: Sequence[int]) -> None:
-        for query in queries:
-            for key in keys:
-                self.sentences.append(sentence)
-                self.queries.append(query)
-                self.keys.append(key)
-                self.shares.append(1 / len(queries))
-        self.words += 1
-
-
-def _count(model: Inspectable, sentences: Sequence[Sentence], tally: _Tally) -> None:
-    """Adds one batch of sentences to the tally."""
     core = model.model
     targets = None
     if core.reads_target:
@@ -179,42 +144,39 @@ def _count(model: Inspectable, sentences: Sequence[Sentence], tally: _Tally) -> 
     probe = Probe(tally.names)
     with evaluation_mode(core):
         hidden_states(core, data.named, probe)
+    # Of each role the places of the weights that count: sentence, query, key; and their factors.
+    places: dict[str, list[tuple[int, int, int]]] = defaultdict(list)
+    factors: dict[str, list[float]] = defaultdict(list)
+    lengths = data.padding_mask.sum(dim=1).tolist()
+    for number, (sentence, length) in enumerate(zip(sentences, lengths, strict=True)):
+        for role, queries, keys in _links(model, sentence, length):
+            tally.pairs[role] += 1
+            pairs = [(number, query, key) for query in queries for key in keys]
+            places[role] += pairs
+            factors[role] += [1 / len(queries)] * len(pairs)
     # Batches are small enough for all weights at once.
     weights = [probe.weights(name) for name in tally.names]  # [B, H, T, T] each
     visible = _visible_keys(probe, tally.names[0], len(sentences))  # [B, T]
-    lengths = data.padding_mask.sum(dim=1).tolist()
-    for role, pairs in _role_pairs(model, sentences, lengths).items():
-        index = torch.tensor([pairs.sentences, pairs.queries, pairs.keys], device=model.device)
-        shares = torch.tensor(pairs.shares, device=model.device)[:, None]
-        sums = []
-        for attention in weights:
-            selected = attention[index[0], :, index[1], index[2]]  # [pairs, H]
-            sums.append(array((selected * shares.to(attention.dtype)).sum(dim=0).double()))
+    for role, indices in places.items():
+        number, query, key = torch.tensor(indices, device=model.device).T
+        shares = torch.tensor(factors[role], device=model.device)
+        sums = [
+            # [pairs, H]
+            (attention[number, :, query, key] * shares.to(attention)[:, None]).sum(dim=0).double()
+            for attention in weights
+        ]
+        tally.attention[role] += array(torch.stack(sums))
         # Uniform attention gives each visible key the same weight.
-        uniform = 1 / np.maximum(visible[pairs.sentences, pairs.queries], 1)
-        chance = float((np.array(pairs.shares) * uniform).sum())
-        tally.add(role, np.stack(sums), chance, pairs.words)
+        tally.chance[role] += (shares / visible[number, query].clamp_min(1)).sum().item()
 
 
-def _visible_keys(probe: Probe, name: str, batch_size: int) -> Array:
+def _visible_keys(probe: Probe, name: str, batch_size: int) -> Tensor:
     """[B, T]: how many keys each query may attend to, in at least one head."""
     call = probe.attentions[name]
     length = call.q.shape[2]
     every = torch.arange(length, device=call.q.device)
-    mask: Tensor = call.visible(every).any(dim=1, keepdim=True)  # [B or 1, 1, T, T]
-    mask = mask.expand(batch_size, 1, length, length)[:, 0]
-    return array(mask.sum(dim=-1))
-
-
-def _role_pairs(
-    model: Inspectable, sentences: Sequence[Sentence], lengths: Sequence[int]
-) -> dict[str, _Pairs]:
-    """The pairs of tokens of each role in a batch of sentences."""
-    pairs: dict[str, _Pairs] = {}
-    for number, (sentence, length) in enumerate(zip(sentences, lengths, strict=True)):
-        for role, queries, keys in _links(model, sentence, length):
-            pairs.setdefault(role, _Pairs()).add(number, queries, keys)
-    return pairs
+    mask = call.visible(every).any(dim=1)  # [B or 1, T, T]
+    return mask.expand(batch_size, length, length).sum(dim=-1)
 
 
 def _links(

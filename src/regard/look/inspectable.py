@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal, Protocol
 
@@ -35,8 +35,8 @@ class MediaInput:
     backdrop: Backdrop | None = None  # what its positions stand on
 
 
-Prepared = str | Tensor | MediaInput  # a text, a tensor with a batch of 1, or a prepared file
-Input = Prepared | Path  # or a file, which a path in a string names as well
+# A text, a tensor with a batch of 1, a prepared file, or a file, which a string may name as well.
+Input = str | Tensor | MediaInput | Path
 
 
 class Inspectable(Protocol):
@@ -112,70 +112,70 @@ def empty_input(model: Inspectable) -> DataError:
     return DataError("the input is empty", "pass the path of a file")
 
 
-def special_tokens_for(model: Inspectable, text: Prepared) -> SpecialTokens | None:
-    """The special tokens that frame what is decoded after this input."""
-    if isinstance(text, MediaInput) and text.special_tokens is not None:
-        return text.special_tokens
-    return model.special_tokens
+@dataclass(frozen=True, eq=False)
+class Reading:
+    """One input as a model reads it."""
+
+    inputs: Tensor  # [1, …]
+    special_tokens: SpecialTokens | None  # that frame what is decoded after it
+    tokens: tuple[str, ...] | None = None  # names of its positions; None: they have only numbers
+    side_inputs: dict[str, Tensor] = field(default_factory=dict)
+    backdrop: Backdrop | None = None
+
+    @property
+    def decoder_start(self) -> list[int]:
+        """The token ids that a decoder begins with."""
+        return decoder_start(self.special_tokens)
 
 
 def decoder_start(special_tokens: SpecialTokens | None) -> list[int]:
     """The token ids that a decoder begins with."""
-    if special_tokens is None or special_tokens.start is None:
+    start = None if special_tokens is None else special_tokens.start
+    if start is None:
         return []
-    if isinstance(special_tokens.start, int):
-        return [special_tokens.start]
-    return list(special_tokens.start)
+    return [start] if isinstance(start, int) else list(start)
 
 
 MEDIA_SUFFIXES = (*IMAGE_SUFFIXES, *SOUND_SUFFIXES)
 
 
-def read_input(model: Inspectable, text: Input) -> Prepared:
-    """The input itself, or what is in the file of an image or of sound that it names.
+def read_input(model: Inspectable, text: Input) -> Reading:
+    """An input, or what is in the file of an image or of sound that it names.
 
     A model that reads texts as well takes files as a `Path` only: a string may come from a page
     of the studio, and must not open files. Models of series and graphs read their files
     themselves: theirs stays a path, as a string.
     """
+    special_tokens = model.special_tokens
     if isinstance(text, Path):
-        return _file_of(model, text)
+        if model.medium is None and model.accepts_text:
+            raise SettingError(
+                f"this model reads text, but {str(text)!r} is a path",
+                "pass the content of the file",
+            )
+        text = str(text) if model.medium is None else _read_medium(model, text)
+    # An end token alone is not a text.
+    if isinstance(text, str) and not text.strip():
+        raise empty_input(model)
+    if isinstance(text, str) and model.medium is not None:
+        text = _caption(text) if model.accepts_text else _read_medium(model, Path(text))
+    if isinstance(text, MediaInput):
+        special_tokens = text.special_tokens or special_tokens
+        return Reading(text.inputs.to(model.device), special_tokens, backdrop=text.backdrop)
     if isinstance(text, Tensor):
-        return _checked_tensor(model, text)
-    # An empty text is refused later, together with the other texts.
-    if isinstance(text, MediaInput) or model.medium is None or not text.strip():
-        return text
-    if model.accepts_text:
-        return _caption(text)
-    return _read_medium(model, Path(text))
-
-
-def _checked_tensor(model: Inspectable, inputs: Tensor) -> Tensor:
-    """The inputs of one example as a tensor, if they have the form that the model reads."""
-    if inputs.dim() < 2 or inputs.numel() == 0 or len(inputs) != 1:
-        raise SettingError(
-            f"a tensor of shape {tuple(inputs.shape)} is not a batch of one input",
-            "pass a tensor of shape [1, …], as in torch.tensor([ids])",
-        )
-    names = {one.name for one in model.model.inputs}
-    # Two towers read token ids or an image.
-    reads_ids = "input_ids" in names and "pixel_values" not in names
-    if reads_ids and (inputs.dim() != 2 or inputs.is_floating_point()):
-        raise SettingError(
-            f"a {inputs.dtype} tensor of shape {tuple(inputs.shape)} cannot hold token ids",
-            "pass an integer tensor of shape [1, tokens]",
-        )
-    return inputs
-
-
-def _file_of(model: Inspectable, path: Path) -> Prepared:
-    if model.medium is not None:
-        return _read_medium(model, path)
-    if model.accepts_text:
-        raise SettingError(
-            f"this model reads text, but {str(path)!r} is a path", "pass the content of the file"
-        )
-    return str(path)
+        if text.dim() < 2 or text.numel() == 0 or len(text) != 1:
+            raise SettingError(
+                f"a tensor of shape {tuple(text.shape)} is not a batch of one input",
+                "pass a tensor of shape [1, …], as in torch.tensor([ids])",
+            )
+        return Reading(text.to(model.device), special_tokens)
+    backdrop = model.backdrop(text)
+    inputs, tokens = model.labelled_input(text)
+    # Linear forecasters have an input without positions.
+    if not tokens and backdrop is None:
+        raise empty_input(model)
+    inputs = inputs.to(model.device)
+    return Reading(inputs, special_tokens, tokens, model.side_inputs(text), backdrop)
 
 
 def _read_medium(model: Inspectable, path: Path) -> MediaInput:

@@ -14,16 +14,7 @@ from regard.look import drawing
 from regard.look.drawing import terminal
 from regard.look.forward import evaluation_mode
 from regard.look.generation import positions_left
-from regard.look.inspectable import (
-    Input,
-    Inspectable,
-    MediaInput,
-    Prepared,
-    decoder_start,
-    read_input,
-    special_tokens_for,
-    token_ids,
-)
+from regard.look.inspectable import Input, Inspectable, read_input
 from regard.look.result import AnalysisResult
 from regard.look.views import require_view
 from regard.system.arguments import whole_number
@@ -75,14 +66,12 @@ def cache(model: Inspectable, text: Input, *, length: int = 16) -> KVCacheGrowth
     whole_number("length", length, least=1)
     require_view(model, "cache")
     assert isinstance(core, Generative), "others were refused"
-    text = read_input(model, text)
+    reading = read_input(model, text)
+    inputs = reading.inputs
     with evaluation_mode(core):
-        inputs = _input_tensor(model, text)
         if core.reads_target:
             prompt = 0
-            last = torch.tensor(
-                [decoder_start(special_tokens_for(model, text))], device=model.device
-            )
+            last = torch.tensor([reading.decoder_start], device=model.device)
             left = positions_left(core, last.shape[1])
         else:
             # All of the prompt but its last token is in the cache before the first step.
@@ -110,15 +99,6 @@ def cache(model: Inspectable, text: Input, *, length: int = 16) -> KVCacheGrowth
     reserved = sum(_bytes(layer.self_attention) for layer in state.layers)
     parts = {f"decoder.{i}": used_bytes(layer) for i, layer in enumerate(state.layers)}
     return KVCacheGrowth(tuple(tokens), tuple(used), source, reserved, parts)
-
-
-def _input_tensor(model: Inspectable, text: Prepared) -> Tensor:
-    """The input as the encoder, or a language model, reads it: [1, …]."""
-    if isinstance(text, str):
-        return torch.tensor([token_ids(model, text)], device=model.device)
-    if isinstance(text, MediaInput):
-        return text.inputs
-    return text
 
 
 def used_bytes(layer: LayerCache) -> int:

@@ -2,24 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
-from torch import Tensor
 
 from regard.core.finite_outputs import require_finite
 from regard.core.stack import Stack
 from regard.look import drawing
 from regard.look.drawing import terminal
 from regard.look.forward import evaluation_mode
-from regard.look.inspectable import Inspectable
 from regard.look.probe_names import require_positions, residual_probes
 from regard.look.recording import Look, array
 from regard.look.result import AnalysisResult, Array
 from regard.look.views import require_view
 from regard.system.arguments import whole_number
-from regard.system.errors import SettingError
 
 
 @dataclass(frozen=True)
@@ -62,14 +59,12 @@ def lens(run: Look, *, top: int = 5, positions: Sequence[int] | None = None) -> 
     """
     whole_number("top", top, least=1)
     core = run.model.model
-    stack, head = _stack_and_head(run.model)
+    require_view(run.model, "lens")
+    stack = core.stacks()[run.stack()]  # which has the final norm
+    head = core.lm_head
+    assert isinstance(stack, Stack), "others were refused"
+    assert head is not None, "others were refused"
     probes = residual_probes(core, run.stack())
-    for name in probes:
-        if name not in run.probe.tensors:
-            raise SettingError(
-                f"{name} was not recorded",
-                "record it: model.look(…, ask=['*.embedded', '*.residual'])",
-            )
     # A position is named by the token that is read there; what is predicted is the next one.
     position_tokens = run.model_inputs.tokens_of(run.stack())
     if positions is None:
@@ -95,13 +90,3 @@ def lens(run: Look, *, top: int = 5, positions: Sequence[int] | None = None) -> 
         tuple(tokens),
         np.stack(probabilities),
     )
-
-
-def _stack_and_head(model: Inspectable) -> tuple[Stack, Callable[[Tensor], Tensor]]:
-    """The last stack, which has the final norm, and the LM head on it."""
-    require_view(model, "lens")
-    core = model.model
-    stack = list(core.stacks().values())[-1]
-    assert isinstance(stack, Stack), "others were refused"
-    assert core.lm_head is not None, "others were refused"
-    return stack, core.lm_head

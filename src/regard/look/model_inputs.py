@@ -15,17 +15,7 @@ from regard.data.padding import pad_rows
 from regard.look.backdrop import Backdrop
 from regard.look.forward import named_inputs
 from regard.look.generation import translate
-from regard.look.inspectable import (
-    Input,
-    Inspectable,
-    MediaInput,
-    Prepared,
-    decoder_start,
-    empty_input,
-    read_input,
-    special_tokens_for,
-    token_ids,
-)
+from regard.look.inspectable import Input, Inspectable, decoder_start, read_input, token_ids
 from regard.look.probe_names import Head, require_texts, switched_off
 from regard.system.errors import DataError, SettingError
 from regard.wirings.core_model import CoreModel
@@ -93,48 +83,41 @@ def prepare_inputs(
     ablated.
     """
     core = model.model
-    text = read_input(model, text)
-    side_inputs: dict[str, Tensor] = {}
-    backdrop = text.backdrop if isinstance(text, MediaInput) else None
-    if isinstance(text, str):
-        # An end token alone is not a text.
-        if not text.strip():
-            raise empty_input(model)
-        backdrop = model.backdrop(text)
-        side_inputs = model.side_inputs(text)
-        inputs, input_tokens = model.labelled_input(text)
-        # Linear forecasters have an input without positions.
-        if not input_tokens and backdrop is None:
-            raise empty_input(model)
-    else:
-        inputs = text.inputs if isinstance(text, MediaInput) else text
-        input_tokens = tuple(_position_names(core, inputs.to(model.device)))
-    inputs = inputs.to(model.device)
+    reading = read_input(model, text)
+    inputs = reading.inputs
+    tokens = reading.tokens
+    if tokens is None:
+        tokens = tuple(_position_names(core, inputs))
     if core.reads_target:
-        target_ids = _target_ids(model, text, target, off)
-        start_ids = decoder_start(special_tokens_for(model, text))
-        decoder_ids = [*start_ids, *target_ids]
+        if target is not None:
+            target_ids = model.output_tokenizer.input_ids(target)
+        else:
+            best = translate(model, text, off=off)[0]
+            assert reading.special_tokens is not None  # or `translate` would have refused
+            target_ids = [*best.tokens, reading.special_tokens.end]
+        decoder_ids = [*reading.decoder_start, *target_ids]
         decoder_inputs = torch.tensor([decoder_ids[:-1]], device=model.device)
         return ModelInputs(
             named_inputs(core, inputs, decoder_inputs),
-            input_tokens,
+            tokens,
             tuple(model.output_tokenizer.tokens(decoder_ids)),
             tuple(decoder_ids[1:]),
-            backdrop=backdrop,
+            backdrop=reading.backdrop,
         )
     if target is not None:
         raise no_target()
     # Made with the same heads off; None of models without a decoder behind an encoder.
-    forecast = core.own_forecast(inputs, side_inputs, Context(Probe(edits=switched_off(core, off))))
+    context = Context(Probe(edits=switched_off(core, off)))
+    forecast = core.own_forecast(inputs, reading.side_inputs, context)
     names = () if forecast is None else (f"+{step}" for step in range(forecast.shape[1] + 1))
     next_ids = inputs[0].tolist()[1:] if core.writes else []  # encoders predict no next token
     return ModelInputs(
         named_inputs(core, inputs, forecast),
-        input_tokens,
+        tokens,
         tuple(names),
         tuple(next_ids),
-        side_inputs,
-        backdrop,
+        reading.side_inputs,
+        reading.backdrop,
     )
 
 
@@ -144,17 +127,6 @@ def no_target() -> SettingError:
         "this model is not an encoder–decoder, so it has no target",
         "remove the target, or use an encoder–decoder",
     )
-
-
-def _target_ids(
-    model: Inspectable, text: Prepared, target: str | None, off: Sequence[Head]
-) -> list[int]:
-    if target is not None:
-        return model.output_tokenizer.input_ids(target)
-    best = translate(model, text, off=off)[0]
-    special_tokens = special_tokens_for(model, text)
-    assert special_tokens is not None  # or `translate` would have refused
-    return [*best.tokens, special_tokens.end]
 
 
 def _position_names(model: CoreModel, inputs: Tensor) -> Iterator[str]:

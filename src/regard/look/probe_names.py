@@ -25,7 +25,7 @@ def require_name(what: str, name: str, options: Iterable[str]) -> str:
 
 
 def require_indices(what: str, numbers: Iterable[int], count: int) -> list[int]:
-    """Numbers of rows, heads or layers, of which there are `count`; one at least."""
+    """Numbers of rows, heads or layers, of which there are `count`."""
     return _indices(what, numbers, range(count))
 
 
@@ -36,8 +36,6 @@ def require_positions(positions: Iterable[int], count: int) -> list[int]:
 
 def _indices(what: str, numbers: Iterable[int], allowed: range) -> list[int]:
     indices = [operator.index(number) for number in numbers]  # also of NumPy and PyTorch
-    if not indices:
-        raise SettingError(f"the list of {what}s is empty", "add one, or remove the argument")
     for index in indices:
         if index not in allowed:
             repair = f"use {allowed.start} to {allowed.stop - 1}"
@@ -46,15 +44,13 @@ def _indices(what: str, numbers: Iterable[int], allowed: range) -> list[int]:
 
 
 def require_texts(texts: Sequence[str], targets: Sequence[str] | None) -> None:
-    """At least one text, and as many targets, if any."""
+    """A list of texts, and as many targets, if any."""
     if isinstance(texts, str):  # whose letters would be taken for texts
         raise DataError("texts must be a list of strings", f"pass a list: [{texts!r}]")
     if targets is not None and len(targets) != len(texts):
         raise DataError(
             f"{len(targets)} targets for {len(texts)} texts", "pass one target per text"
         )
-    if not texts:
-        raise DataError("the list of texts is empty", "pass at least one text")
 
 
 Head = tuple[str, int]  # the attention's name and the head's number: ("decoder.2.cross", 3)
@@ -138,9 +134,7 @@ def switched_off(model: CoreModel, off: Sequence[Head]) -> dict[str, Edit]:
     heads_of: dict[str, list[int]] = {}
     for name, head in off:
         require_name("attention", name, known_attentions)
-        count = known_attentions[name].heads
-        if not 0 <= head < count:
-            raise SettingError(f"{name} has no head {head}", f"use a head from 0 to {count - 1}")
+        require_indices(f"{name} head", [head], known_attentions[name].heads)
         heads_of.setdefault(name, []).append(head)
     return {f"{name}.mixed": _zero_heads(numbers) for name, numbers in heads_of.items()}
 

@@ -81,7 +81,7 @@ class AttentionMap(TokenAttention):
     def _overlay(self, backdrop: Backdrop, panels: Sequence[drawing.Panel]) -> drawing.Scene:
         """Where each head looks, on the input itself; of tokens, a row for each of them."""
         if self.name.endswith(".cross"):
-            even = np.mean([panel.even for panel in panels], axis=0)
+            even = None if self.even is None else self.even.mean(axis=0)
             mean = self.weights.mean(axis=0)
             return backdrop.table(mean, self.rows, title=self.name, even=even)
         who = "all positions"
@@ -196,32 +196,23 @@ class Look:
         head_index = _index("head", heads, head_count, call.q.device)
         return array(call.weights(row_index, head_index)[0])
 
-    def even_weights(
-        self, name: str, rows: Sequence[int] | None = None, heads: Sequence[int] | None = None
-    ) -> Array:
-        """The weights [heads or 1, rows, columns] of an attention if it were even."""
-        call = self.call(name)
-        row_index = _index("row", rows, call.q.shape[2], call.q.device)
-        even = even_weights(call, row_index)
-        if heads is None:
-            return even
-        checked = require_indices("head", heads, call.q.shape[1])
-        return even if len(even) == 1 else even[checked]
-
     def attention(
         self, name: str, *, rows: Sequence[int] | None = None, heads: Sequence[int] | None = None
     ) -> AttentionMap:
         """The weights of an attention with the tokens of its rows and columns."""
         weights = self.weights(name, rows, heads)
-        queries, keys = self.labels(name)
+        call = self.call(name)
+        even = even_weights(call, _index("row", rows, call.q.shape[2], call.q.device))
         if heads is None:
-            heads = range(self.call(name).q.shape[1])
+            heads = range(len(weights))
+        elif len(even) > 1:
+            even = even[list(heads)]
+        queries, keys = self.labels(name)
         backdrop = self.backdrop_of(name)
         query = None if backdrop is None or name.endswith(".cross") else backdrop.query
         if rows is not None:
             queries = tuple(queries[i] for i in rows)
             query = 0 if len(queries) == 1 else None
-        even = self.even_weights(name, rows, heads)
         return AttentionMap(name, tuple(heads), queries, keys, weights, backdrop, query, even)
 
     def backdrop_of(self, name: str) -> Backdrop | None:
@@ -312,17 +303,12 @@ def look(
         asks_logits = any(fnmatchcase("logits", pattern) for pattern in patterns)
         if asks_logits or model_inputs.backdrop is not None:
             logits = forward(core, named, probe)
-            model_inputs = _with_answer(model, model_inputs, logits)
+            if model_inputs.backdrop is not None:
+                backdrop = model.with_answer(model_inputs.backdrop, logits)
+                model_inputs = replace(model_inputs, backdrop=backdrop)
         elif patterns:
             hidden_states(core, named, probe)
     return Look(model, model_inputs, probe)
-
-
-def _with_answer(model: Inspectable, model_inputs: ModelInputs, logits: Tensor) -> ModelInputs:
-    """The inputs with what the model answers to them, where they have a backdrop."""
-    if model_inputs.backdrop is None:
-        return model_inputs
-    return replace(model_inputs, backdrop=model.with_answer(model_inputs.backdrop, logits))
 
 
 def _check_patterns(model: Inspectable, patterns: Sequence[str]) -> None:

@@ -50,7 +50,7 @@ class AnalysisResult(ABC):
             for field in dataclasses.fields(self)  # type: ignore[arg-type]
             if field.metadata != PICTURE_ONLY
         }
-        return {"kind": type(self).__name__, "title": self.title, **values}
+        return {"kind": type(self).__name__, "title": self.title, "note": self.note, **values}
 
     def _repr_html_(self) -> str:
         """The figure that a notebook shows."""

@@ -126,14 +126,14 @@ def _without_attribution(model: Inspectable) -> Obstacle:
 
 
 def _without_encodings(model: Inspectable) -> Obstacle:
-    from regard.look.position_sources import has_positions, without_positions
+    from regard.look.position_sources import positions_of, without_positions
 
     first = next(iter(model.model.stacks()), None)
     if first is None:
         return "a linear forecaster has no position encodings"
-    if has_positions(model.model, first):
-        return None
-    return without_positions(model.model, first)
+    if positions_of(model.model, first, 1) is None:
+        return without_positions(model.model, first)
+    return None
 
 
 def _without_decoding(model: Inspectable) -> Obstacle:

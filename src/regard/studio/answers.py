@@ -21,7 +21,6 @@ from regard.data.text.tokenizer import Tokenizer
 from regard.look import Look, MediaInput
 from regard.look.backdrop import GraphBackdrop, SeriesBackdrop
 from regard.look.forward import evaluation_mode, forward, named_inputs
-from regard.look.inspectable import special_tokens_for
 from regard.look.probe_names import Head, switched_off
 from regard.look.views import reads_paths, spells_frames
 from regard.models import Model
@@ -191,13 +190,13 @@ def answer(question: Question) -> ModelAnswer:
 
 
 def _written(question: Question) -> ModelAnswer:
-    model = question.model
-    special_tokens = special_tokens_for(model, question.text)
-    ids = question.run.model_inputs.next_ids
+    return ModelAnswer(task_of(question.model), written(question.model, question.run).strip())
+
+
+def written(model: Model, run: Look) -> str:
+    """The text that the decoder of an encoder–decoder wrote."""
     # Without the end token, which is no text.
-    if special_tokens is not None:
-        ids = tuple(i for i in ids if i != special_tokens.end)
-    return ModelAnswer(task_of(model), model.output_tokenizer.decode(ids).strip())
+    return model.output_tokenizer.decode(run.model_inputs.next_ids[:-1])
 
 
 def _next_token(question: Question) -> ModelAnswer:

@@ -11,7 +11,9 @@ import threading
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from itertools import chain, count
 from pathlib import Path
+from typing import Any, TypeVar
 
 from regard.look import Look, MediaInput, look
 from regard.look.probe_names import Head
@@ -21,13 +23,22 @@ from regard.system import disk
 from regard.system.disk import cache_folder
 from regard.system.errors import DataError, RegardError, SettingError, did_you_mean
 
+Key = TypeVar("Key")
+
 DEMO = Path(__file__).parent / "demo"
 OPEN_MODELS = 2  # two can be compared; for a third the least recently used one is closed
 MAX_RECORDINGS = 6  # of a model
-MAX_RECORDED_BYTES = 1 << 29  # of a model's recordings; the last one is kept in any case
+MAX_LOOK_BYTES = 1 << 29  # of a model's recordings; the last one is kept in any case
 MAX_FILES = 8  # uploaded ones
 MAX_RECENT = 12  # folders that were opened from a page
 MAX_LISTED = 200  # folders of one folder
+
+
+def _used(cache: OrderedDict[Key, Any], key: Key, most: int) -> None:
+    """Notes that an entry was used last; those that were used first are dropped."""
+    cache.move_to_end(key)
+    while len(cache) > most:
+        cache.popitem(last=False)
 
 
 class UploadedFiles:
@@ -43,9 +54,7 @@ class UploadedFiles:
         name = hashlib.sha256(data).hexdigest()[:32]
         with self._lock:
             self._contents[name] = data
-            self._contents.move_to_end(name)
-            while len(self._contents) > MAX_FILES:
-                self._contents.popitem(last=False)
+            _used(self._contents, name, MAX_FILES)
         return name
 
     def get(self, name: str, kind: str) -> bytes:
@@ -58,7 +67,7 @@ class UploadedFiles:
                     "the studio no longer holds this file",
                     "choose it again, or use the example",
                 )
-            self._contents.move_to_end(name)
+            _used(self._contents, name, MAX_FILES)
             return self._contents[name]
 
 
@@ -84,14 +93,10 @@ class OpenModel:
         with self.lock:
             if key not in self.looks:
                 self.looks[key] = look(self.model, text, target=target, off=off, ask=ask)
-            self.looks.move_to_end(key)
-            while len(self.looks) > 1 and self._too_many():
+            _used(self.looks, key, MAX_RECORDINGS)
+            while len(self.looks) > 1 and sum(map(_bytes, self.looks.values())) > MAX_LOOK_BYTES:
                 self.looks.popitem(last=False)
             return self.looks[key]
-
-    def _too_many(self) -> bool:
-        recorded_bytes = sum(_bytes(recording) for recording in self.looks.values())
-        return len(self.looks) > MAX_RECORDINGS or recorded_bytes > MAX_RECORDED_BYTES
 
     def input(self, files: UploadedFiles, text: str, file: str | None) -> str | MediaInput:
         """The text, or the uploaded file as the model reads it.
@@ -107,10 +112,7 @@ class OpenModel:
         with self.lock:
             if name not in self.media:
                 self.media[name] = self.model.read_medium(files.get(name, medium))
-            self.media.move_to_end(name)
-            while len(self.media) > MAX_FILES:
-                self.media.popitem(last=False)
-                self.looks.clear()  # some of them are of the input that is closed
+            _used(self.media, name, MAX_FILES)
             return self.media[name]
 
 
@@ -210,19 +212,11 @@ class ModelStore:
 
     def run(self, name: str) -> Path:
         """The metrics file of a run."""
-        runs = self.runs()
-        if name not in runs:
-            repair = did_you_mean(name, runs) if runs else "start a run"
-            raise SettingError(f"there is no run {name!r}", repair)
-        return runs[name] / "metrics.jsonl"
+        return _listed("run", name, self.runs()) / "metrics.jsonl"
 
     def model(self, name: str) -> OpenModel:
         """A model, opened when first asked for and again when its weights have changed."""
-        models = self.models()
-        if name not in models:
-            repair = did_you_mean(name, models) if models else "open a model"
-            raise SettingError(f"there is no model {name!r}", repair)
-        folder = models[name]
+        folder = _listed("model", name, self.models())
         # A run writes new weights while the studio is open.
         times = [file.stat().st_mtime for file in folder.glob("*.safetensors*")]
         version = max(times, default=0.0)
@@ -230,9 +224,7 @@ class ModelStore:
             if name not in self._open or self._open[name].version != version:
                 model = load(folder, device=self.device, say=self.say)
                 self._open[name] = OpenModel(model, version)
-            self._open.move_to_end(name)
-            while len(self._open) > OPEN_MODELS:
-                self._open.popitem(last=False)
+            _used(self._open, name, OPEN_MODELS)
             return self._open[name]
 
     def _named(self, matches: Callable[[Path], bool]) -> dict[str, Path]:
@@ -245,8 +237,16 @@ class ModelStore:
             for path in paths:
                 # A folder may be named by itself and by the one above it.
                 if matches(path) and path not in named.values():
-                    named[_unique(path.name, named)] = path
+                    names = chain([path.name], (f"{path.name} ({n})" for n in count(2)))
+                    named[next(name for name in names if name not in named)] = path
         return named
+
+
+def _listed(kind: str, name: str, listed: dict[str, Path]) -> Path:
+    if name not in listed:
+        repair = did_you_mean(name, listed) if listed else f"open a folder with a {kind}"
+        raise SettingError(f"there is no {kind} {name!r}", repair)
+    return listed[name]
 
 
 def recent_folders_file() -> Path:
@@ -343,16 +343,6 @@ def _subfolders(folder: Path) -> list[Path]:
     return sorted(
         p for p in inside if p.is_dir() and not p.is_symlink() and not p.name.startswith(".")
     )
-
-
-def _unique(name: str, names: dict[str, Path]) -> str:
-    """The name, with a number behind it if it is taken."""
-    unique = name
-    number = 2
-    while unique in names:
-        unique = f"{name} ({number})"
-        number += 1
-    return unique
 
 
 def _is_model(folder: Path) -> bool:

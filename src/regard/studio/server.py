@@ -25,6 +25,7 @@ try:
     import uvicorn
     from starlette.applications import Starlette
     from starlette.concurrency import run_in_threadpool
+    from starlette.datastructures import MutableHeaders
     from starlette.requests import ClientDisconnect, Request
     from starlette.responses import JSONResponse, Response
     from starlette.routing import Route
@@ -77,7 +78,7 @@ class SecurityMiddleware:
 
         async def send_with_headers(message: Message) -> None:
             if message["type"] == "http.response.start":
-                message["headers"] = _with_security_headers(message["headers"])
+                MutableHeaders(scope=message).update(HEADERS)
             await send(message)
 
         if not self._trusted(Request(scope)):
@@ -96,13 +97,6 @@ class SecurityMiddleware:
             return False
         origin = request.headers.get("origin")
         return origin is None or origin == f"http://{host}"
-
-
-def _with_security_headers(headers: list[tuple[bytes, bytes]]) -> list[tuple[bytes, bytes]]:
-    # Ours replace what an answer may already have under these names.
-    others = [(name, value) for name, value in headers if name.decode() not in HEADERS]
-    ours = [(name.encode(), value.encode()) for name, value in HEADERS.items()]
-    return [*others, *ours]
 
 
 def _without_port(host: str) -> str:

@@ -44,7 +44,6 @@ from regard.studio.views.inputs import (
     Packed,
     open_input,
     record,
-    with_note,
 )
 from regard.studio.views.tensors import CORNER
 from regard.system.errors import SettingError
@@ -160,7 +159,7 @@ def alignment(store: ModelStore, request: AlignmentRequest) -> Answer:
     shades = np.round(result.shades().astype(np.float64), 4)
     clear = drawing.is_clear(result.weights, result.even)
     return {
-        **with_note(result),
+        **result.to_dict(),
         "layers": layers,
         "shades": to_json(shades),
         "clear": to_json(clear),
@@ -168,7 +167,7 @@ def alignment(store: ModelStore, request: AlignmentRequest) -> Answer:
 
 
 def entropy(store: ModelStore, request: InputRequest) -> Answer:
-    return with_note(analyses.entropy(record(store, request)[1]))
+    return analyses.entropy(record(store, request)[1]).to_dict()
 
 
 def rollout(store: ModelStore, request: StackRequest) -> Answer:
@@ -204,14 +203,14 @@ def beam(store: ModelStore, request: BeamRequest) -> Answer:
     strategy = BeamSearch(request.width, GNMTPenalty(request.alpha))
     settings = DecodingSettings(strategy, Limit.fixed(request.most))
     with opened.lock:
-        return with_note(analyses.beam(opened.model, text, settings, off=request.off))
+        return analyses.beam(opened.model, text, settings, off=request.off).to_dict()
 
 
 def cache(store: ModelStore, request: InputRequest) -> Answer:
     """The KV cache after each of the first tokens."""
     opened, text = open_input(store, request)
     with opened.lock:
-        return with_note(analyses.cache(opened.model, text, length=32))
+        return analyses.cache(opened.model, text, length=32).to_dict()
 
 
 def lens(store: ModelStore, request: InputRequest) -> Answer:
@@ -219,7 +218,7 @@ def lens(store: ModelStore, request: InputRequest) -> Answer:
     opened, run = record(store, request, EVERYTHING)
     length = run.tensor(f"{run.stack()}.embedded").shape[1]
     with opened.lock:
-        return with_note(analyses.lens(run, top=3, positions=range(min(CORNER, length))))
+        return analyses.lens(run, top=3, positions=range(min(CORNER, length))).to_dict()
 
 
 def attribution(store: ModelStore, request: InputRequest) -> Answer:
@@ -231,14 +230,14 @@ def attribution(store: ModelStore, request: InputRequest) -> Answer:
         result = analyses.attribution(
             opened.model, text, target=request.target, off=request.off, positions=positions
         )
-    return with_note(result)
+    return result.to_dict()
 
 
 def roles(store: ModelStore, request: StackRequest) -> Answer:
     """The roles of heads on sentences of the built-in language, whose parse is known."""
     opened = store.model(request.model)
     with opened.lock:
-        return with_note(analyses.roles(opened.model, stack=request.stack))
+        return analyses.roles(opened.model, stack=request.stack).to_dict()
 
 
 def patching(store: ModelStore, request: PatchingRequest) -> Answer:
@@ -252,7 +251,7 @@ def patching(store: ModelStore, request: PatchingRequest) -> Answer:
             opened.model, request.text, request.other, at=request.at, stack=request.stack
         )
         target = opened.look(request.text, None, (), WEIGHTS).target
-    return {**with_note(result), "target": list(target)}
+    return {**result.to_dict(), "target": list(target)}
 
 
 def positions(store: ModelStore, request: PositionsRequest) -> Answer:
@@ -263,7 +262,7 @@ def positions(store: ModelStore, request: PositionsRequest) -> Answer:
     except SettingError as refusal:  # the stack has no positions of its own
         problem = refusal.problem
         return {"what": None, "note": f"{problem[0].upper()}{problem[1:]}."}
-    return with_note(result)
+    return result.to_dict()
 
 
 def circuit(store: ModelStore, request: ModelRequest) -> Answer:

@@ -9,7 +9,7 @@ from typing import Any
 from regard import look as analyses
 from regard.look.inspectable import MediaInput, empty_input
 from regard.look.probe_names import attentions
-from regard.look.result import AnalysisResult, Array
+from regard.look.result import Array
 from regard.look.views import reads_paths
 from regard.studio import answers
 from regard.studio.model_store import ModelStore, OpenModel, not_allowed
@@ -30,11 +30,6 @@ class Packed:
 
 
 Answer = dict[str, Any] | Packed
-
-
-def with_note(result: AnalysisResult) -> dict[str, Any]:
-    """A result of `regard.look` as JSON, with what is to be said about it."""
-    return {**result.to_dict(), "note": result.note}
 
 
 WEIGHTS = ("*.weights",)

@@ -8,16 +8,14 @@ from typing import Any
 
 import numpy as np
 import torch
-from torch.nn import functional
 
 from regard import look as analyses
 from regard.core.frontends.patch_embedding import Patches
-from regard.core.probe import Probe
 from regard.data.log_mel import frequency_ticks
-from regard.look.forward import evaluation_mode, forward
+from regard.look.head_importance import loss
 from regard.look.inspectable import MediaInput
-from regard.look.model_inputs import ModelInputs
-from regard.look.probe_names import Head, attentions, switched_off
+from regard.look.model_inputs import IGNORED, LabelledBatch, ModelInputs
+from regard.look.probe_names import Head, attentions
 from regard.models import Model
 from regard.studio import answers
 from regard.studio.layers import layer_formulas, linear_formula
@@ -137,6 +135,7 @@ def _kind(core: CoreModel) -> str:
 def look(store: ModelStore, request: InputRequest) -> Answer:
     """One forward pass: its tokens, its output, and the output with no head ablated."""
     opened, run = record(store, request)
+    core = opened.model.model
     known_attentions = {}
     for name, call in run.probe.attentions.items():
         queries, keys = run.labels(name)
@@ -151,16 +150,17 @@ def look(store: ModelStore, request: InputRequest) -> Answer:
         "target": list(run.target),
         "attentions": known_attentions,
         "unknown": answers.unknown_words(opened.model, request.text),
-        "output": _output(opened, run),
+        "output": answers.written(opened.model, run) if core.reads_target else None,
         # Images and sound are drawn by the page itself.
         "drawn": run.model_inputs.backdrop is not None and opened.model.medium is None,
         "usual": None,
         "surprise": None,
     }
-    if request.off and opened.model.model.writes:
+    if request.off and core.writes:
         # The same input with every head; its recording is often still in the cache.
         usual = record(store, request.model_copy(update={"off": []}))[1]
-        answer["usual"] = _output(opened, usual)
+        if core.reads_target:
+            answer["usual"] = answers.written(opened.model, usual)
         with opened.lock:
             answer["surprise"] = {
                 "usual": _loss(opened, usual.model_inputs, ()),
@@ -214,28 +214,17 @@ def next_tokens(store: ModelStore, request: NextRequest) -> Answer:
     }
 
 
-def _output(opened: OpenModel, run: analyses.Look) -> str | None:
-    """The text that an encoder–decoder wrote."""
-    if not opened.model.model.reads_target:
-        return None
-    special_tokens = opened.model.special_tokens
-    # Without the end token, which is no text.
-    ids = [
-        i for i in run.model_inputs.next_ids if special_tokens is None or i != special_tokens.end
-    ]
-    return opened.model.output_tokenizer.decode(ids)
-
-
 def _loss(opened: OpenModel, inputs: ModelInputs, off: Sequence[Head]) -> float | None:
     """The negative log-likelihood, in nats a token, of what is written with no head ablated."""
     if not inputs.next_ids:
         return None
-    core = opened.model.model
-    probe = Probe(edits=switched_off(core, off))
-    with evaluation_mode(core):
-        logits = forward(core, inputs.named, probe)
-    labels = torch.tensor(inputs.next_ids, device=logits.device)
-    return functional.cross_entropy(logits[0, : len(labels)].float(), labels).item()
+    # A language model predicts nothing at its last position.
+    length = len(inputs.tokens_of("decoder"))
+    labels = [*inputs.next_ids, IGNORED][:length]
+    device = inputs.inputs.device
+    visible = torch.ones(1, length, device=device)
+    batch = LabelledBatch(inputs.named, visible, torch.tensor([labels], device=device))
+    return loss(opened.model, batch, off)
 
 
 def picture(store: ModelStore, request: InputRequest) -> Answer:
