@@ -33,6 +33,10 @@ NEOX = {
     "num_attention_heads": 5,
     "max_position_embeddings": 64,
 }  # fmt: skip
+ENCODER = {
+    "vocab_size": 61, "hidden_size": 36, "intermediate_size": 50, "num_hidden_layers": 3,
+    "num_attention_heads": 6, "max_position_embeddings": 64, "type_vocab_size": 3,
+}  # fmt: skip
 CASES: dict[str, Any] = {
     "llama": lambda: transformers.LlamaConfig(**SMALL),
     "llama, biases, tied, banded": lambda: transformers.LlamaConfig(
@@ -81,6 +85,8 @@ CASES: dict[str, Any] = {
             "original_max_position_embeddings": 16, "attention_factor": 1.3,
         },
     ),
+    "bert": lambda: transformers.BertConfig(**ENCODER, is_decoder=True),
+    "electra": lambda: transformers.ElectraConfig(**ENCODER, is_decoder=True, embedding_size=20),
     "gpt2": lambda: transformers.GPT2Config(vocab_size=61, n_positions=40, n_embd=36, n_layer=3,
     n_head=6, pad_token_id=0),
     "gpt2, untied": lambda: transformers.GPT2Config(
@@ -204,7 +210,7 @@ def test_rotary_positions_in_old_and_new_words() -> None:
 
 
 @pytest.mark.parametrize(
-    "name", ["llama", "gpt2", "mistral, window", "gemma", "gemma2", "gemma3", "gpt-oss"]
+    "name", ["llama", "gpt2", "mistral, window", "gemma", "gemma2", "gemma3", "gpt-oss", "electra"]
 )
 def test_greedy_generation_gives_the_same_tokens(name: str, tmp_path: Path) -> None:
     """Prompts of several lengths in one batch, against transformers one by one."""

@@ -8,6 +8,7 @@ from typing import Any, Protocol
 
 from regard import spec
 from regard.families import native
+from regard.families.encoders.causal import WithCausalModel
 from regard.families.heads import WithHeads
 from regard.families.tensor_table import Rule
 from regard.system.errors import ModelError
@@ -108,6 +109,9 @@ class Families(Mapping[str, Family]):
         family: Any = importlib.import_module(f"regard.families.{file}")
         if name:
             family = getattr(family, name)
+        causal = getattr(family, "CAUSAL_CLASS", None)
+        if causal:
+            family = WithCausalModel(family, causal)
         heads = getattr(family, "HEAD_TABLE", None)
         return WithHeads(family, heads) if heads else family
 

@@ -39,7 +39,8 @@ class _LanguageModel(ModelSpec):
 
     @property
     def inputs(self) -> tuple[Input, ...]:
-        segments = " token_type_ids" * self.tokens.segment_tokens
+        has_segments = self.tokens.segment_tokens or self.tokens.segments > 0
+        segments = " token_type_ids" * has_segments
         return arguments(self.tokens.main_input_name, f"attention_mask{segments}")
 
     @property

@@ -121,6 +121,7 @@ def encoder(
 
 BERT = BertFamily(
     model_type="bert",
+    CAUSAL_CLASS="BertLMHeadModel",
     class_prefix="Bert",
     PREFIX="bert.",
     schema=ConfigSchema(

@@ -153,6 +153,7 @@ class BertFamily:
     always_projects: bool = False  # even where embeddings are as wide as the layers
     position_offset: int | None = 0  # None: one more than the id of the padding token
     relative_bias: spec.T5Bias | None = None  # of the attention scores (MPNet)
+    CAUSAL_CLASS: str | None = None  # its language model with `is_decoder`
     SPEC_TYPES: ClassVar = (spec.Encoder, spec.Tokens)
 
     # -------------------------------------------------------------- spec → config.json

@@ -68,6 +68,7 @@ BASE = replace(
 )
 SPEC_TYPES = BASE.SPEC_TYPES
 PREFIX = BASE.PREFIX
+CAUSAL_CLASS = "BigBirdForCausalLM"
 # The keys that BERT does not have.
 _SPARSE = ConfigSchema(
     {

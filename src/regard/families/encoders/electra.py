@@ -79,6 +79,7 @@ PRESETS = {"electra": PresetFamily("encoder", discriminator, SIZES, DEFAULTS, 30
 
 ELECTRA = BertFamily(
     model_type="electra",
+    CAUSAL_CLASS="ElectraForCausalLM",
     class_prefix="Electra",
     PREFIX="electra.",
     schema=ConfigSchema(

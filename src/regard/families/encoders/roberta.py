@@ -43,6 +43,7 @@ LM_HEAD = LMHeadNames(
 
 ROBERTA = BertFamily(
     model_type="roberta",
+    CAUSAL_CLASS="RobertaForCausalLM",
     class_prefix="Roberta",
     PREFIX="roberta.",
     schema=ConfigSchema({**SEGMENT_DEFAULTS, "vocab_size": 50265}, FIXED, {}, IGNORED),
@@ -55,10 +56,16 @@ ROBERTA = BertFamily(
 CAMEMBERT = replace(
     ROBERTA,
     model_type="camembert",
+    CAUSAL_CLASS="CamembertForCausalLM",
     class_prefix="Camembert",
     schema=ConfigSchema(SEGMENT_DEFAULTS, FIXED, {}, IGNORED),
 )
-XLM_ROBERTA = replace(CAMEMBERT, model_type="xlm-roberta", class_prefix="XLMRoberta")
+XLM_ROBERTA = replace(
+    CAMEMBERT,
+    model_type="xlm-roberta",
+    CAUSAL_CLASS="XLMRobertaForCausalLM",
+    class_prefix="XLMRoberta",
+)
 
 # ------------------------------------------------------------------ presets
 
