@@ -4,7 +4,8 @@
     result.verdict.outcome, result.numbers, result.to_html("scaling.html")
 
 To add one: a file in the folder of its topic with a subclass of `Study`, and its line in
-`listing.STUDIES`. `measure` returns plain JSON values, separately for each seed; `verdict` and
+`listing.STUDIES`. Its docstring is the claim and how it is measured, that of `verdict` the rule.
+`measure` returns plain JSON values, separately for each seed; `verdict` and
 `show` are pure functions of them, so that a stored result can be shown again, and tests give each
 rule results that confirm the claim, refute it, or do not tell (`VERDICTS` in
 tests/study/TOPIC_verdicts.py).

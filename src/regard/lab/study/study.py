@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
@@ -107,19 +108,36 @@ def _measured(index: int) -> Any:
     return measure(*jobs[index])
 
 
+def _paragraphs(described: Any) -> list[str]:
+    """A docstring's paragraphs, each on one line."""
+    text = (inspect.getdoc(described) or "").format_map(vars(inspect.getmodule(described)))
+    return [" ".join(paragraph.split()) for paragraph in text.split("\n\n")]
+
+
 class Study(ABC):
     """A study; abstract. `regard.study` says how to add one.
 
-    Topic and title stand in the list of studies, which is read without importing a study.
+    The first paragraph of a study's docstring is its claim, the second what is measured and on
+    what; the docstring of `verdict` is its rule. {NAME} in them is a constant of the module. Topic
+    and title stand in the list of studies, which is read without importing a study.
     """
 
     name: ClassVar[str]  # its key in the list
-    claim: ClassVar[str]
     source: ClassVar[str]  # paper and section
-    measurement: ClassVar[str]  # what is measured, and on what
-    rule: ClassVar[str]  # how the verdict follows from the numbers
     # Quick and full: where chance plays a part, at least two in a full one.
     seeds: ClassVar[tuple[int, int]] = (1, 3)
+
+    @property
+    def claim(self) -> str:
+        return _paragraphs(type(self))[0]
+
+    @property
+    def measurement(self) -> str:
+        return _paragraphs(type(self))[1]
+
+    @property
+    def rule(self) -> str:
+        return _paragraphs(self.verdict)[0]
 
     def effort(self, quick: bool, seeds: int | None = None, **how: Any) -> Effort:
         """The effort with so many seeds, or as many as are usual for this study."""

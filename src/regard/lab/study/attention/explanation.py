@@ -29,24 +29,18 @@ SMALL = 0.1  # total variation of the prediction
 
 
 class Explanation(Study):
+    """Attention weights do not explain a prediction: they agree only weakly with what happens if a
+    token is removed, and shuffled weights often give the same prediction.
+
+    Language models of two layers, one that copies letters and one of the built-in English. At each
+    predicted token: the weights of its row (mean over heads and layers) against the total variation
+    of the prediction if one earlier token is removed, as a rank correlation; and the total
+    variation if the weights of each row are shuffled in all heads, or the token with the largest
+    weight is removed.
+    """
+
     name = "explanation"
-    claim = (
-        "Attention weights do not explain a prediction: they agree only weakly with what happens "
-        "if a token is removed, and shuffled weights often give the same prediction."
-    )
     source = "Jain and Wallace 2019, Sections 4.1 and 4.2; against it Wiegreffe and Pinter 2019"
-    measurement = (
-        "Language models of two layers, one that copies letters and one of the built-in English. "
-        "At each predicted token: the weights of its row (mean over heads and layers) against the "
-        "total variation of the prediction if one earlier token is removed, as a rank correlation; "
-        "and the total variation if the weights of each row are shuffled in all heads, or the "
-        "token with the largest weight is removed."
-    )
-    rule = (
-        f"On a task the claim is true if the rank correlation is below {WEAK:g} or shuffled "
-        f"weights move the median prediction by less than {SMALL:g}. Holds if it is true on both "
-        "tasks, within limits on one; else it does not hold."
-    )
     seeds = (2, 4)
 
     def measure(self, effort: Effort) -> Numbers:
@@ -58,6 +52,9 @@ class Explanation(Study):
         return {"runs": runs, "steps": steps}
 
     def verdict(self, numbers: Numbers) -> Verdict:
+        """On a task the claim is true if the rank correlation is below {WEAK:g} or shuffled weights
+        move the median prediction by less than {SMALL:g}. Holds if it is true on both tasks, within
+        limits on one; else it does not hold."""
         true_for = []
         parts = []
         for task, runs in numbers["runs"].items():

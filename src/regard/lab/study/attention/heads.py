@@ -47,25 +47,18 @@ CUT = "The axis does not begin at 0."
 
 
 class Heads(Study):
+    """Several heads are better than one of the same total width, and after training most of them
+    can be removed without a loss.
+
+    Language models of two layers and d_model 64 on the built-in English, with 1 to 16 heads (d_k =
+    64/h, so that all have as many parameters): validation loss. In those with {MANY} heads, each
+    head is ablated alone, then all of them in the order of what they are worth.
+    """
+
     name = "heads"
-    claim = (
-        "Several heads are better than one of the same total width, and after training most of "
-        "them can be removed without a loss."
-    )
     source = (
         "Vaswani et al. 2017, Section 3.2.2 and Table 3 (A); Michel et al. 2019, Sections 3 and 4; "
         "Voita et al. 2019"
-    )
-    measurement = (
-        "Language models of two layers and d_model 64 on the built-in English, with 1 to 16 heads "
-        "(d_k = 64/h, so that all have as many parameters): validation loss. In those with "
-        f"{MANY} heads, each head is ablated alone, then all of them in the order of what they are "
-        "worth."
-    )
-    rule = (
-        "Holds if the best number of heads beats one head by more than the standard deviations of "
-        f"both, and at least half of all heads go together for {100 * TOLERANCE:.0f} % of the "
-        "loss; within limits if one of the two is true; else it does not hold."
     )
     seeds = (2, 3)
 
@@ -89,6 +82,9 @@ class Heads(Study):
         }
 
     def verdict(self, numbers: Numbers) -> Verdict:
+        """Holds if the best number of heads beats one head by more than the standard deviations of
+        both, and at least half of all heads go together for 1 % of the loss; within limits if one
+        of the two is true; else it does not hold."""
         losses = numbers["losses"]
         best = min((name for name in losses if name != "1"), key=lambda name: mean(losses[name]))
         # Of all heads of both layers.
@@ -196,24 +192,18 @@ QUICK = ("separate", "Q = K = V", "Q = K = V, wider")
 
 
 class TiedProjections(Study):
+    """Queries, keys and values need matrices of their own: with one matrix for all three the scores
+    are symmetric, each position attends to itself first, and quality falls.
+
+    Language models of two layers and d_model 64 on the built-in English, whose queries, keys and
+    values have three matrices, two, or one: validation loss and parameters. Once more with d_ff
+    raised until all have as many parameters.
+    """
+
     name = "tied_projections"
-    claim = (
-        "Queries, keys and values need matrices of their own: with one matrix for all three the "
-        "scores are symmetric, each position attends to itself first, and quality falls."
-    )
     source = (
         "Vaswani et al. 2017, Section 3.2.2 (three projections for each head); for shared queries "
         "and keys the opposite is claimed by Kitaev et al. 2020, Section 5 (Figure 3)"
-    )
-    measurement = (
-        "Language models of two layers and d_model 64 on the built-in English, whose queries, keys "
-        "and values have three matrices, two, or one: validation loss and parameters. Once more "
-        "with d_ff raised until all have as many parameters."
-    )
-    rule = (
-        "Holds if one matrix for all three has a higher loss than separate ones, at equal width "
-        "and at equal parameters, by more than the standard deviations of both; within limits if "
-        "only at one of the two; else it does not hold."
     )
     seeds = (2, 3)
 
@@ -227,6 +217,9 @@ class TiedProjections(Study):
         return {"runs": runs, "parameters": parameters, "steps": steps}
 
     def verdict(self, numbers: Numbers) -> Verdict:
+        """Holds if one matrix for all three has a higher loss than separate ones, at equal width
+        and at equal parameters, by more than the standard deviations of both; within limits if only
+        at one of the two; else it does not hold."""
         # Separate ones, one with fewer parameters, one with as many.
         separate, tied, equal = (column(numbers["runs"][name], "loss") for name in QUICK)
         reason = (

@@ -29,24 +29,18 @@ DIFFERENT = 1e-3  # relative difference that is none
 
 
 class Permutation(Study):
+    """Without positions, self-attention is permutation equivariant: permuted words get permuted
+    representations, so that “dog chased cat” and “cat chased dog” are the same bag of words.
+    Positional encodings break the symmetry.
+
+    Encoders of two layers with random weights, one for each kind of position. f(Px) against P f(x)
+    for random token sequences x and random permutations P, and for the reversal of x; then the
+    vector of “dog” in “dog chased cat” and in “cat chased dog”. Differences are relative to the
+    norm.
+    """
+
     name = "permutation"
-    claim = (
-        "Without positions, self-attention is permutation equivariant: permuted words get permuted "
-        "representations, so that “dog chased cat” and “cat chased dog” are the same bag of words. "
-        "Positional encodings break the symmetry."
-    )
     source = "Vaswani et al. 2017, Section 3.5; Yun et al. 2020, Claim 1"
-    measurement = (
-        "Encoders of two layers with random weights, one for each kind of position. f(Px) against "
-        "P f(x) for random token sequences x and random permutations P, and for the reversal of "
-        "x; then the vector of “dog” in “dog chased cat” and in “cat chased dog”. Differences are "
-        "relative to the norm."
-    )
-    rule = (
-        f"Holds if the difference without positions is below {EQUAL:g} and with every positional "
-        f"encoding above {DIFFERENT:g}, for permutations and reversals alike; within limits if an "
-        "encoding does not tell a sequence from its reversal; else it does not hold."
-    )
     seeds = (3, 10)
 
     def measure(self, effort: Effort) -> Numbers:
@@ -57,6 +51,9 @@ class Permutation(Study):
         return {"runs": runs}
 
     def verdict(self, numbers: Numbers) -> Verdict:
+        """Holds if the difference without positions is below {EQUAL:g} and with every positional
+        encoding above {DIFFERENT:g}, for permutations and reversals alike; within limits if an
+        encoding does not tell a sequence from its reversal; else it does not hold."""
         permuted = _means(numbers, "permuted")
         reversed_ = _means(numbers, "reversed")
         # The kind that breaks the symmetry least decides.

@@ -32,23 +32,17 @@ SETS = 20  # of keys, so that no single one decides
 
 
 class ScoreScaling(Study):
+    """For large d_k the dot products grow large in magnitude, pushing the softmax into regions
+    where it has extremely small gradients; scaling by 1/√d_k counteracts this.
+
+    Queries and {KEYS} keys with independent standard normal components, for d_k from 4 to 1,024:
+    the variance of q·k, the entropy of the softmax over the keys (as a share of the entropy of
+    equal weights), and the Frobenius norm of its Jacobian ∂weights/∂scores for the median query;
+    with the scale 1/√d_k and without.
+    """
+
     name = "scaling"
-    claim = (
-        "For large d_k the dot products grow large in magnitude, pushing the softmax into regions "
-        "where it has extremely small gradients; scaling by 1/√d_k counteracts this."
-    )
     source = "Vaswani et al. 2017, Section 3.2.1 and its footnote 4"
-    measurement = (
-        f"Queries and {KEYS} keys with independent standard normal components, for d_k from 4 to "
-        "1,024: the variance of q·k, the entropy of the softmax over the keys (as a share of the "
-        "entropy of equal weights), and the Frobenius norm of its Jacobian ∂weights/∂scores for "
-        "the median query; with the scale 1/√d_k and without."
-    )
-    rule = (
-        "Holds if Var(q·k)/d_k stays within 10 % of 1 for all d_k, the Jacobian of the unscaled "
-        "softmax shrinks from the smallest to the largest d_k to less than a tenth, and that of "
-        "the scaled one changes by less than a quarter. Within limits if only the last two hold."
-    )
     seeds = (2, 5)
 
     def measure(self, effort: Effort) -> Numbers:
@@ -63,6 +57,9 @@ class ScoreScaling(Study):
         return {"widths": widths, "runs": effort.each_seed(measure)}
 
     def verdict(self, numbers: Numbers) -> Verdict:
+        """Holds if Var(q·k)/d_k stays within 10 % of 1 for all d_k, the Jacobian of the unscaled
+        softmax shrinks from the smallest to the largest d_k to less than a tenth, and that of the
+        scaled one changes by less than a quarter. Within limits if only the last two hold."""
         variance, unscaled, scaled = (
             means(_by_seed(numbers, key)) for key in ("variance", "jacobian", "scaled_jacobian")
         )
@@ -175,24 +172,16 @@ NEAR = 0.1  # relative difference of losses that counts as similar
 
 
 class ScoreFunction(Study):
+    """Additive and dot-product attention perform similarly for small d_k; for large d_k additive
+    attention outperforms the dot product without scaling; the dot product is much faster.
+
+    Language models of two layers that learn to reverse up to four letters, with d_k = {WIDTHS[0]}
+    and {WIDTHS[1]} and three scores: w·tanh(q + k), q·k/√d_k and q·k; loss on test inputs. Then the
+    time of one forward pass over 32 to 256 tokens.
+    """
+
     name = "score_function"
-    claim = (
-        "Additive and dot-product attention perform similarly for small d_k; for large d_k "
-        "additive attention outperforms the dot product without scaling; the dot product is much "
-        "faster."
-    )
     source = "Vaswani et al. 2017, Section 3.2.1; Britz et al. 2017, Section 4.5"
-    measurement = (
-        f"Language models of two layers that learn to reverse up to four letters, with d_k = "
-        f"{WIDTHS[0]} and {WIDTHS[1]} and three scores: w·tanh(q + k), q·k/√d_k and q·k; loss on "
-        "test inputs. Then the time of one forward pass over 32 to 256 tokens."
-    )
-    rule = (
-        "Three statements: for small d_k additive and unscaled dot product differ by less than "
-        f"{100 * NEAR:.0f} % of the loss or 0.02; for large d_k the unscaled dot product is "
-        "worse than additive by more than that; at the longest input the dot product is more than "
-        "1.5 times as fast. Holds if all are true, within limits if some are."
-    )
     seeds = (2, 4)
 
     def measure(self, effort: Effort) -> Numbers:
@@ -206,6 +195,10 @@ class ScoreFunction(Study):
         return {"runs": runs, "times": times, "lengths": list(LENGTHS), "steps": steps}
 
     def verdict(self, numbers: Numbers) -> Verdict:
+        """Three statements: for small d_k additive and unscaled dot product differ by less than 10
+        % of the loss or 0.02; for large d_k the unscaled dot product is worse than additive by more
+        than that; at the longest input the dot product is more than 1.5 times as fast. Holds if all
+        are true, within limits if some are."""
         small, large = (
             {score: mean(_losses(numbers, score, width)) for score in SCORES} for width in WIDTHS
         )

@@ -32,29 +32,20 @@ FEWEST_TOKENS = 100
 
 
 class SoftLookup(Study):
+    """Attention is a soft dictionary look-up: softmax(q·k/τ) applied to the values becomes the hard
+    look-up of the best key as τ → 0, and the mean of all values as τ → ∞; what a trained model
+    reads by attention is such a look-up.
+
+    {KEYS} random keys of length 1 in {WIDTH} dimensions with random values; the attention kernel
+    with the scale 1/τ against the value of the best key, the mean of all values, and the bound
+    (n−1)·exp(−gap/τ) on the weight of the others; once more with the best key stored twice, with
+    two values, which is no look-up at any τ. Then the packaged translator of the built-in language
+    on test sentences, the scores of its cross-attention divided by τ: the share of target tokens
+    that it predicts as at τ = 1, with the true ones before.
+    """
+
     name = "lookup"
-    claim = (
-        "Attention is a soft dictionary look-up: softmax(q·k/τ) applied to the values becomes the "
-        "hard look-up of the best key as τ → 0, and the mean of all values as τ → ∞; what a "
-        "trained model reads by attention is such a look-up."
-    )
     source = "Bahdanau et al. 2015, Section 3.1; Graves et al. 2014, Section 3.3.1 (key strength β)"
-    measurement = (
-        f"{KEYS} random keys of length 1 in {WIDTH} dimensions with random values; the attention "
-        "kernel with the scale 1/τ against the value of the best key, the mean of all values, and "
-        "the bound (n−1)·exp(−gap/τ) on the weight of the others; once more with the best key "
-        "stored twice, with two values, which is no look-up at any τ. Then the packaged translator "
-        "of the built-in language on test sentences, the scores of its cross-attention divided by "
-        "τ: the share of target tokens that it predicts as at τ = 1, with the true ones before."
-    )
-    rule = (
-        f"The limits are so if the error is below {EXACT:g} of the values' norm at the lowest τ, "
-        "the difference from the mean at the highest below 0.1, and no error exceeds the bound. "
-        f"The translator looks up if at the lowest τ {LOOKED_UP:.0f} % of its tokens are the same, "
-        f"and needs to if at the highest fewer than {NEEDED:.0f} % are. Fails without the limits; "
-        f"too small to say with fewer than {FEWEST_TOKENS} tokens, or if the translator is right "
-        "in fewer than half of them."
-    )
     seeds = (2, 5)
 
     def measure(self, effort: Effort) -> Numbers:
@@ -71,6 +62,12 @@ class SoftLookup(Study):
         }
 
     def verdict(self, numbers: Numbers) -> Verdict:
+        """The limits are so if the error is below {EXACT:g} of the values' norm at the lowest τ,
+        the difference from the mean at the highest below 0.1, and no error exceeds the bound. The
+        translator looks up if at the lowest τ {LOOKED_UP:.0f} % of its tokens are the same, and
+        needs to if at the highest fewer than {NEEDED:.0f} % are. Fails without the limits; too
+        small to say with fewer than {FEWEST_TOKENS} tokens, or if the translator is right in fewer
+        than half of them."""
         runs = numbers["runs"]
         model = numbers["translator"]
         # Temperatures ascend: the first is the hard limit, the last the flat one.

@@ -90,21 +90,16 @@ def task_batches(task: GeneratedTask) -> TaskBatches:
 
 
 class Algorithms(OnAlgorithms):
+    """On simple algorithms such as copying a text, recurrent networks do better than the
+    Transformer on lengths beyond those of training.
+
+    Language models of about equal size (an LSTM; 2 Transformer layers with sinusoids) on “input =
+    output” texts: copying 1 to 6 letters, parity of 1 to 10 bits. Outputs without a mistake, on new
+    inputs of these lengths and of up to twice the length.
+    """
+
     name = "algorithms"
-    claim = (
-        "On simple algorithms such as copying a text, recurrent networks do better than the "
-        "Transformer on lengths beyond those of training."
-    )
     source = "Dehghani et al. 2019, Section 1; Graves et al. 2014"
-    measurement = (
-        "Language models of about equal size (an LSTM; 2 Transformer layers with sinusoids) on "
-        "“input = output” texts: copying 1 to 6 letters, parity of 1 to 10 bits. Outputs without a "
-        "mistake, on new inputs of these lengths and of up to twice the length."
-    )
-    rule = (
-        "Holds if on longer inputs the LSTM is right more often than the Transformer by 5 points "
-        "or more in both tasks; within limits if only in one."
-    )
     tasks: ClassVar[Mapping[str, GeneratedTask]] = {
         "copying": Copying(1, 6),
         "parity": Parity(1, 10),
@@ -121,6 +116,8 @@ class Algorithms(OnAlgorithms):
         return language_model(vocabulary, 128)
 
     def verdict(self, numbers: Numbers) -> Verdict:
+        """Holds if on longer inputs the LSTM is right more often than the Transformer by 5 points
+        or more in both tasks; within limits if only in one."""
         gaps = {}
         for task, models in numbers["exact"].items():
             longer = {name: mean(scores["longer"]) for name, scores in models.items()}
@@ -133,27 +130,17 @@ class Algorithms(OnAlgorithms):
 
 
 class UniversalDepth(OnAlgorithms):
+    """A Transformer of fixed depth cannot decide parity or balanced brackets of any length; a
+    Universal Transformer, which applies one block as often as it needs, can.
+
+    Models that read a text and then say whether the number of ones is even, or whether its brackets
+    are balanced: a Transformer of 1 layer, the same block applied up to {STEPS_OF_DEPTH} times with
+    halting and timing signals, and an LSTM. Right answers on new inputs of the lengths of training
+    and of up to twice the length; 50 % is chance.
+    """
+
     name = "universal"
-    claim = (
-        "A Transformer of fixed depth cannot decide parity or balanced brackets of any length; a "
-        "Universal Transformer, which applies one block as often as it needs, can."
-    )
     source = "Dehghani et al. 2019, Sections 1 and 4; Hahn 2020 for the limits of fixed depth"
-    measurement = (
-        "Models that read a text and then say whether the number of ones is even, or whether its "
-        "brackets are balanced: a Transformer of 1 layer, the same block applied up to "
-        f"{STEPS_OF_DEPTH} times with halting and timing signals, and an LSTM. Right answers on "
-        "new inputs of the lengths of training and of up to twice the length; 50 % is chance."
-    )
-    rule = (
-        f"A model decides a task if on longer inputs it is right in {DECIDES:.0f} % or more, over "
-        f"the seeds (Student's t, 95 %), and cannot if it is not right in {LEARNED:.0f} %. Seeds "
-        f"in which the Universal Transformer is right in fewer than {LEARNED:.0f} % on seen "
-        "lengths have not trained, and are left out. Holds if in both tasks it decides and the "
-        "fixed depth cannot; within limits if both do; fails if the Universal Transformer does "
-        "not decide a task that it has learned on seen lengths; too small to say where fewer than "
-        "two seeds have trained, or the seeds do not tell."
-    )
     seeds = (1, 5)
     tasks: ClassVar[Mapping[str, GeneratedTask]] = {
         "parity": Parity(1, 10),
@@ -181,6 +168,13 @@ class UniversalDepth(OnAlgorithms):
         return spec.Decoder(WIDTH, spec.Tokens(vocabulary, position, dropout=0.0), stack)
 
     def verdict(self, numbers: Numbers) -> Verdict:
+        """A model decides a task if on longer inputs it is right in {DECIDES:.0f} % or more, over
+        the seeds (Student's t, 95 %), and cannot if it is not right in {LEARNED:.0f} %. Seeds in
+        which the Universal Transformer is right in fewer than {LEARNED:.0f} % on seen lengths have
+        not trained, and are left out. Holds if in both tasks it decides and the fixed depth cannot;
+        within limits if both do; fails if the Universal Transformer does not decide a task that it
+        has learned on seen lengths; too small to say where fewer than two seeds have trained, or
+        the seeds do not tell."""
         decides: list[Truth] = []
         cannot: list[Truth] = []
         parts = []

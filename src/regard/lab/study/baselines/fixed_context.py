@@ -32,22 +32,16 @@ WORDS = Vocabulary(LETTERS[:10])
 
 
 class FixedContext(Study):
+    """An encoder that gives the decoder one vector of fixed size gets worse with the length of the
+    source; attention over all its states does not.
+
+    Encoder–decoders of width 64 that learn to copy 10 letters in texts of 1 to 12: a GRU whose
+    decoder starts from the last state, the same with additive attention, and a Transformer; right
+    tokens on new texts of each length.
+    """
+
     name = "fixed_context"
-    claim = (
-        "An encoder that gives the decoder one vector of fixed size gets worse with the length of "
-        "the source; attention over all its states does not."
-    )
     source = "Cho et al. 2014b, Section 4; Bahdanau et al. 2015, Figure 2"
-    measurement = (
-        f"Encoder–decoders of width 64 that learn to copy {len(WORDS.words)} letters in texts of 1 "
-        f"to {LENGTHS[-1]}: a GRU whose decoder starts from the last state, the same with additive "
-        "attention, and a Transformer; right tokens on new texts of each length."
-    )
-    rule = (
-        "Holds if from the shortest to the longest texts the model without attention loses 20 "
-        "points or more, and at least 10 more than the GRU with attention. Within limits if it "
-        "loses 20 points, but attention nearly as many."
-    )
 
     def measure(self, effort: Effort) -> Numbers:
         # Enough for attention to be right nearly everywhere.
@@ -56,6 +50,9 @@ class FixedContext(Study):
         return {"lengths": LENGTHS, "accuracy": accuracy}
 
     def verdict(self, numbers: Numbers) -> Verdict:
+        """Holds if from the shortest to the longest texts the model without attention loses 20
+        points or more, and at least 10 more than the GRU with attention. Within limits if it loses
+        20 points, but attention nearly as many."""
         loss = {
             name: mean(run[0] - run[-1] for run in runs)
             for name, runs in numbers["accuracy"].items()

@@ -24,27 +24,18 @@ CELLS: dict[str, Any] = {"tanh": "rnn", "ReLU": "rnn_relu", "GRU": "gru", "LSTM"
 
 
 class GradientDistance(Study):
+    """In recurrent networks the gradient is a product over all steps in between: it vanishes for
+    small recurrent weights and explodes for large ones, gates soften that, and attention reaches
+    every distance in one step.
+
+    ‖∂(last output)/∂(input)‖ at distances up to 64, for untrained layers of width {WIDTH}:
+    recurrent cells whose recurrent matrices are scaled to a spectral radius of {RADII[small]} and
+    {RADII[large]}, and causal self-attention without positions; relative to that at distance 1; in
+    float64, which holds what vanishes.
+    """
+
     name = "gradient_distance"
-    claim = (
-        "In recurrent networks the gradient is a product over all steps in between: it vanishes "
-        "for small recurrent weights and explodes for large ones, gates soften that, and attention "
-        "reaches every distance in one step."
-    )
     source = "Bengio et al. 1994; Pascanu et al. 2013, Section 2; Vaswani et al. 2017, Section 4"
-    measurement = (
-        f"‖∂(last output)/∂(input)‖ at distances up to {DISTANCES[-1]}, for untrained layers of "
-        f"width {WIDTH}: recurrent cells whose recurrent matrices are scaled to a spectral radius "
-        f"of {RADII['small']} and {RADII['large']}, and causal self-attention without positions; "
-        "relative to that at distance 1; in float64, which holds what vanishes."
-    )
-    rule = (
-        "Four sentences on the largest distance, over the seeds (Student's t, 95 %): the gradient "
-        "of the tanh cell with small weights is below 1e-6, that of the ReLU cell with large "
-        "weights above 1e3, those of GRU and LSTM with the same weights are nearer to 1 by an "
-        "order of magnitude or more, and that of attention is within a factor of 10. Holds if "
-        "all are so, within limits if some are, fails if none is; too small to say where the seeds "
-        "do not tell, or a gradient is too small even for float64."
-    )
     seeds = (2, 5)
 
     def measure(self, effort: Effort) -> Numbers:
@@ -59,6 +50,12 @@ class GradientDistance(Study):
         return {"distances": DISTANCES, "runs": effort.each_seed(norms)}
 
     def verdict(self, numbers: Numbers) -> Verdict:
+        """Four sentences on the largest distance, over the seeds (Student's t, 95 %): the gradient
+        of the tanh cell with small weights is below 1e-6, that of the ReLU cell with large weights
+        above 1e3, those of GRU and LSTM with the same weights are nearer to 1 by an order of
+        magnitude or more, and that of attention is within a factor of 10. Holds if all are so,
+        within limits if some are, fails if none is; too small to say where the seeds do not tell,
+        or a gradient is too small even for float64."""
         ends = {name: _orders(numbers, name) for name in numbers["runs"][0]}
         # Attention divides its gradient among all keys, at every distance alike.
         sentences = {

@@ -8,32 +8,24 @@ from collections.abc import Callable
 from regard.lab.measure.instruments import growth_exponent
 from regard.lab.study import layer_measurements
 from regard.lab.study.figure import Shown, Table, chart
-from regard.lab.study.layer_measurements import KERNEL, NAMES, WINDOW
+from regard.lab.study.layer_measurements import KERNEL, NAMES
 from regard.lab.study.study import Effort, Numbers, Study, Verdict, judge
 from regard.look.drawing import Axis
 
 
 class PathLength(Study):
+    """Between any two positions, self-attention has a path of length O(1), dilated convolutions of
+    O(log_k n), plain convolutions of O(n/k), recurrent layers of O(n); all but recurrent layers
+    need O(1) sequential operations.
+
+    The fewest layers (or recurrent steps) after which the gradient of the last output at the first
+    input is not zero, in float64, over the length n; and the longest chain of operations in the
+    graph of one layer. Kernels of {layer_measurements.KERNEL}, windows of
+    {layer_measurements.WINDOW} positions on each side.
+    """
+
     name = "path_length"
-    claim = (
-        "Between any two positions, self-attention has a path of length O(1), dilated convolutions "
-        "of O(log_k n), plain convolutions of O(n/k), recurrent layers of O(n); all but recurrent "
-        "layers need O(1) sequential operations."
-    )
     source = "Vaswani et al. 2017, Table 1 and Section 4; O(log_k n) needs dilated convolutions"
-    measurement = (
-        "The fewest layers (or recurrent steps) after which the gradient of the last output at the "
-        "first input is not zero, in float64, over the length n; and the longest chain of "
-        f"operations in the graph of one layer. Kernels of {KERNEL}, windows of {WINDOW} positions "
-        "on each side."
-    )
-    rule = (
-        "Holds if from the shortest to the longest n the path of self-attention stays 1, that of "
-        "recurrent, plain convolutional and restricted layers grows with an exponent of n within "
-        "0.15 of 1, that of dilated ones is everywhere within one layer of log_k n, and only the "
-        "recurrent chain of operations grows. Within limits if the paths hold, but the chains do "
-        "not; too small to say where the longest n is not three times the shortest."
-    )
     seeds = (1, 1)  # nothing depends on chance: a gradient is zero or not
 
     def measure(self, effort: Effort) -> Numbers:
@@ -48,6 +40,11 @@ class PathLength(Study):
         return {"lengths": lengths, "paths": paths, "chains": chains}
 
     def verdict(self, numbers: Numbers) -> Verdict:
+        """Holds if from the shortest to the longest n the path of self-attention stays 1, that of
+        recurrent, plain convolutional and restricted layers grows with an exponent of n within 0.15
+        of 1, that of dilated ones is everywhere within one layer of log_k n, and only the recurrent
+        chain of operations grows. Within limits if the paths hold, but the chains do not; too small
+        to say where the longest n is not three times the shortest."""
         paths = numbers["paths"]
         lengths = numbers["lengths"]
         exponents = {name: growth_exponent(lengths, values) for name, values in paths.items()}
@@ -110,23 +107,17 @@ WIDTH = 64
 
 
 class Complexity(Study):
+    """A self-attention layer costs O(n²·d), a recurrent one O(n·d²), a convolutional one O(k·n·d²),
+    a restricted one O(r·n·d); self-attention does less than a recurrent layer while n < d, and more
+    where n > d.
+
+    Floating-point operations of one layer of width {WIDTH} (projections of self-attention left out,
+    as in the paper), counted over n, and its time; kernels of {layer_measurements.KERNEL}, windows
+    of {layer_measurements.WINDOW} positions on each side.
+    """
+
     name = "complexity"
-    claim = (
-        "A self-attention layer costs O(n²·d), a recurrent one O(n·d²), a convolutional one "
-        "O(k·n·d²), a restricted one O(r·n·d); self-attention does less than a recurrent layer "
-        "while n < d, and more where n > d."
-    )
     source = "Vaswani et al. 2017, Table 1 and Section 4"
-    measurement = (
-        f"Floating-point operations of one layer of width {WIDTH} (projections of self-attention "
-        f"left out, as in the paper), counted over n, and its time; kernels of {KERNEL}, windows "
-        f"of {WINDOW} positions on each side."
-    )
-    rule = (
-        "Holds if the exponents of n in the operations are within 0.1 of 2 for self-attention and "
-        "of 1 for the others, and self-attention passes the recurrent layer at an n between d/2 "
-        "and 2d. Within limits if only the exponents hold."
-    )
     seeds = (1, 1)  # counts do not depend on chance
 
     def measure(self, effort: Effort) -> Numbers:
@@ -139,6 +130,9 @@ class Complexity(Study):
         return {"lengths": lengths, "width": WIDTH, "flops": flops, "seconds": seconds}
 
     def verdict(self, numbers: Numbers) -> Verdict:
+        """Holds if the exponents of n in the operations are within 0.1 of 2 for self-attention and
+        of 1 for the others, and self-attention passes the recurrent layer at an n between d/2 and
+        2d. Within limits if only the exponents hold."""
         lengths = numbers["lengths"]
         flops = numbers["flops"]
         # Blocks of restricted attention pay from some hundred positions on.

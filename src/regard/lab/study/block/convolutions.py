@@ -44,23 +44,17 @@ KERNELS = {"width 1": (1, 1), "width 3": (3, 1), "width 9": (9, 1)}  # FastSpeec
 
 
 class Pointwise(Study):
+    """The position-wise feed-forward network is two convolutions with kernel size 1; attention
+    mixes positions already, so wider kernels are not needed.
+
+    A feed-forward network {D_MODEL} → {D_FF} → {D_MODEL} of the library and the same weights as two
+    conv1d of width 1: largest difference, difference after a cyclic shift of the input, and time.
+    Then language models on the built-in English whose feed-forward networks are convolutions of
+    width 1, 3 and 9 with as many parameters: validation loss.
+    """
+
     name = "pointwise"
-    claim = (
-        "The position-wise feed-forward network is two convolutions with kernel size 1; attention "
-        "mixes positions already, so wider kernels are not needed."
-    )
     source = "Vaswani et al. 2017, Section 3.3"
-    measurement = (
-        f"A feed-forward network {D_MODEL} → {D_FF} → {D_MODEL} of the library and the same "
-        "weights as two conv1d of width 1: largest difference, difference after a cyclic shift of "
-        "the input, and time. Then language models on the built-in English whose feed-forward "
-        "networks are convolutions of width 1, 3 and 9 with as many parameters: validation loss."
-    )
-    rule = (
-        f"Holds if the difference is below {ROUNDING:g} and no wider kernel has a loss lower by "
-        "more than 1 % and by more than the standard deviations of both; within limits if the "
-        "networks are equal but a wider kernel is better; else it does not hold."
-    )
     seeds = (2, 3)
 
     def measure(self, effort: Effort) -> Numbers:
@@ -72,6 +66,9 @@ class Pointwise(Study):
         return {"equality": runs, "runs": losses, "parameters": parameters, "steps": steps}
 
     def verdict(self, numbers: Numbers) -> Verdict:
+        """Holds if the difference is below {ROUNDING:g} and no wider kernel has a loss lower by
+        more than 1 % and by more than the standard deviations of both; within limits if the
+        networks are equal but a wider kernel is better; else it does not hold."""
         # Of all seeds.
         worst = max(max(run["difference"], run["shifted"]) for run in numbers["equality"])
         losses = {name: column(runs, "loss") for name, runs in numbers["runs"].items()}
@@ -189,23 +186,17 @@ PREDICTIONS: dict[str, Callable[[int], int]] = {
 
 
 class ReceptiveField(Study):
+    """A 1×1 convolution (the feed-forward network) sees one position, a convolution of width k
+    grows by k − 1 a layer, a dilated one exponentially, and self-attention sees everything in one
+    layer.
+
+    Networks with random weights over {LENGTH} tokens, 1 to 5 layers: each token in turn is
+    replaced, and the positions whose replacement changes the output in the middle are counted. For
+    comparison the fields that the formulas predict.
+    """
+
     name = "receptive_field"
-    claim = (
-        "A 1×1 convolution (the feed-forward network) sees one position, a convolution of width k "
-        "grows by k − 1 a layer, a dilated one exponentially, and self-attention sees everything "
-        "in one layer."
-    )
     source = "Vaswani et al. 2017, Section 4 and Table 1; Kalchbrenner et al. 2016, Section 3"
-    measurement = (
-        f"Networks with random weights over {LENGTH} tokens, 1 to 5 layers: each token in turn is "
-        "replaced, and the positions whose replacement changes the output in the middle are "
-        "counted. For comparison the fields that the formulas predict."
-    )
-    rule = (
-        "Holds if every measured field is the predicted one, up to the length of the sequence; "
-        "within limits if attention and the 1×1 convolution are as predicted; else it "
-        "does not hold."
-    )
     seeds = (2, 3)
 
     def measure(self, effort: Effort) -> Numbers:
@@ -216,6 +207,9 @@ class ReceptiveField(Study):
         return {"depths": depths, "fields": fields, "length": LENGTH}
 
     def verdict(self, numbers: Numbers) -> Verdict:
+        """Holds if every measured field is the predicted one, up to the length of the sequence;
+        within limits if attention and the 1×1 convolution are as predicted; else it does not
+        hold."""
         depths = numbers["depths"]
         fields = numbers["fields"]
         # No field is larger than the sequence.

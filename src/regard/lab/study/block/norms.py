@@ -55,29 +55,20 @@ LEARNED = 3.5  # nats: two thirds of 5.2, what the frequencies of words alone gi
 
 
 class Norms(Study):
+    """LayerNorm (and RMSNorm) normalizes each token by itself, so that neither the other sentences
+    of a batch nor their lengths matter; BatchNorm depends on both, and suffers with small batches
+    of sentences of varying length.
+
+    Translators of two layers (one in a quick study) for the built-in language with each norm. How
+    far the output for a sentence moves, in training mode and in float64, if the rest of the batch
+    is replaced or only made shorter; then, trained on batches of 2 and of 16 sentences with as many
+    updates, the test loss, in evaluation and in training mode.
+    """
+
     name = "norms"
-    claim = (
-        "LayerNorm (and RMSNorm) normalizes each token by itself, so that neither the other "
-        "sentences of a batch nor their lengths matter; BatchNorm depends on both, and suffers "
-        "with small batches of sentences of varying length."
-    )
     source = (
         "Ba et al. 2016, Sections 3 and 6.6; Shen et al. 2020 (PowerNorm), Section 3; Zhang and "
         "Sennrich 2019"
-    )
-    measurement = (
-        "Translators of two layers (one in a quick study) for the built-in language with each "
-        "norm. How far the output for a sentence moves, in training mode and in float64, if the "
-        "rest of the batch is replaced or only made shorter; then, trained on batches of 2 and of "
-        "16 sentences with as many updates, the test loss, in evaluation and in training mode."
-    )
-    rule = (
-        f"Holds if LayerNorm and RMSNorm move by less than {INDEPENDENT:g} and BatchNorm by more "
-        "than 0.01, and the loss of BatchNorm against that of LayerNorm is higher with small "
-        "batches, and more so than with large ones, over the seeds (Student's t, 95 %); within "
-        "limits if only it moves so; else it does not hold. Too small to say where the seeds do "
-        f"not tell, or LayerNorm's loss with small batches is above {LEARNED:g} nats: then it has "
-        "learned little beyond the frequencies of words."
     )
     seeds = (2, 5)
 
@@ -102,6 +93,12 @@ class Norms(Study):
         return {"moves": moves, "runs": runs, "batches": BATCHES, "steps": steps}
 
     def verdict(self, numbers: Numbers) -> Verdict:
+        """Holds if LayerNorm and RMSNorm move by less than {INDEPENDENT:g} and BatchNorm by more
+        than 0.01, and the loss of BatchNorm against that of LayerNorm is higher with small batches,
+        and more so than with large ones, over the seeds (Student's t, 95 %); within limits if only
+        it moves so; else it does not hold. Too small to say where the seeds do not tell, or
+        LayerNorm's loss with small batches is above {LEARNED:g} nats: then it has learned little
+        beyond the frequencies of words."""
         runs = numbers["runs"]
         moves = {
             name: mean(max(run.values()) for run in each) for name, each in numbers["moves"].items()
@@ -221,24 +218,16 @@ NEEDED = 0.5  # nats by which a loss must rise without warm-up
 
 
 class NormPlacement(Study):
+    """With post-norm the gradients near the output are large at the start, so that training needs
+    warm-up; with pre-norm they shrink with depth, and warm-up can be left out.
+
+    Language models that copy letters, at their initial weights, with 2 to 24 layers: the gradient's
+    norm in the last feed-forward layer, and in each layer of the deepest. Then test losses after
+    training with several learning rates, with warm-up and without.
+    """
+
     name = "norm_placement"
-    claim = (
-        "With post-norm the gradients near the output are large at the start, so that training "
-        "needs warm-up; with pre-norm they shrink with depth, and warm-up can be left out."
-    )
     source = "Xiong et al. 2020, Theorem 1 and Section 4"
-    measurement = (
-        "Language models that copy letters, at their initial weights, with 2 to 24 layers: the "
-        "gradient's norm in the last feed-forward layer, and in each layer of the deepest. Then "
-        "test losses after training with several learning rates, with warm-up and without."
-    )
-    rule = (
-        f"Two statements: from the smallest to the largest depth the last layer's gradient falls "
-        f"by a factor of {FALLS:g} or more with pre-norm, and less with post-norm; at some rate "
-        f"the loss without warm-up is higher than with it by more than {NEEDED:g} nats with "
-        "post-norm, and by less than that with pre-norm. Holds if both are true, within limits if "
-        "one is."
-    )
     seeds = (2, 3)
 
     def measure(self, effort: Effort) -> Numbers:
@@ -268,6 +257,10 @@ class NormPlacement(Study):
         }
 
     def verdict(self, numbers: Numbers) -> Verdict:
+        """Two statements: from the smallest to the largest depth the last layer's gradient falls by
+        a factor of {FALLS:g} or more with pre-norm, and less with post-norm; at some rate the loss
+        without warm-up is higher than with it by more than {NEEDED:g} nats with post-norm, and by
+        less than that with pre-norm. Holds if both are true, within limits if one is."""
         rates = numbers["rates"]
         # The first over the last depth, in the last layer of each.
         falls = {

@@ -32,24 +32,16 @@ LARGE = 10.0  # a gradient that changes by this factor vanishes or explodes
 
 
 class Residuals(Study):
+    """Residual connections give the gradient a direct path, ∂(x + f(x))/∂x = 1 + ∂f/∂x, so that it
+    passes a hundred layers and deep stacks can be trained; without them it does not.
+
+    Stacks of 2 to 100 layers at their initial weights, with residual connections (pre-norm,
+    post-norm) and without: the norm of the loss's gradient in the feed-forward weights of the first
+    block over that in the last. Then language models that copy letters, at two depths: test loss.
+    """
+
     name = "residuals"
-    claim = (
-        "Residual connections give the gradient a direct path, ∂(x + f(x))/∂x = 1 + ∂f/∂x, so that "
-        "it passes a hundred layers and deep stacks can be trained; without them it does not."
-    )
     source = "He et al. 2016, Section 3; Vaswani et al. 2017, Section 3.1"
-    measurement = (
-        "Stacks of 2 to 100 layers at their initial weights, with residual connections (pre-norm, "
-        "post-norm) and without: the norm of the loss's gradient in the feed-forward weights of "
-        "the first block over that in the last. Then language models that copy letters, at two "
-        "depths: test loss."
-    )
-    rule = (
-        f"Holds if at the largest depth the ratio with pre-norm residuals is within a factor of "
-        f"{LARGE:.0f} of 1, both stacks without residuals are beyond it, and the deeper model "
-        "without residuals ends with a higher loss than with them; within limits if only the loss "
-        "is higher; else it does not hold."
-    )
     seeds = (2, 3)
 
     def measure(self, effort: Effort) -> Numbers:
@@ -88,6 +80,10 @@ class Residuals(Study):
         }
 
     def verdict(self, numbers: Numbers) -> Verdict:
+        """Holds if at the largest depth the ratio with pre-norm residuals is within a factor of
+        {LARGE:.0f} of 1, both stacks without residuals are beyond it, and the deeper model without
+        residuals ends with a higher loss than with them; within limits if only the loss is higher;
+        else it does not hold."""
         last = {
             name: _centre([run[-1] for run in runs]) for name, runs in numbers["ratios"].items()
         }

@@ -33,24 +33,16 @@ CHANCE = 3.97  # nats: a uniform guess among the 53 characters of the built-in l
 
 
 class DataHunger(Study):
+    """Transformers have a weak inductive bias: with little data they do worse than recurrent
+    networks; with more parameters they go on improving, where recurrent networks saturate.
+
+    Language models of characters, an LSTM and a Transformer of about equal size, trained for the
+    same number of steps on corpora of several sizes, and at several widths on the whole corpus: the
+    test loss where the validation loss is lowest (early stopping).
+    """
+
     name = "data_hunger"
-    claim = (
-        "Transformers have a weak inductive bias: with little data they do worse than recurrent "
-        "networks; with more parameters they go on improving, where recurrent networks saturate."
-    )
     source = "Kaplan et al. 2020, Figure 7 (LSTMs plateau); Tay et al. 2022 on inductive bias"
-    measurement = (
-        "Language models of characters, an LSTM and a Transformer of about equal size, trained for "
-        "the same number of steps on corpora of several sizes, and at several widths on the whole "
-        "corpus: the test loss where the validation loss is lowest (early stopping)."
-    )
-    rule = (
-        "Over the seeds (Student's t, 95 %): with the least data the LSTM's loss is lower by 1 % "
-        "or more; from the second largest width to the largest the Transformer's falls by 1 % or "
-        "more, and the LSTM's does not. Holds if both are so, within limits if one is, else it "
-        "does not hold. Seeds whose loss is 95 % or more of a uniform guess have failed to train, "
-        "and are left out; too small to say where the seeds do not tell."
-    )
     seeds = (1, 4)
 
     def measure(self, effort: Effort) -> Numbers:
@@ -77,6 +69,11 @@ class DataHunger(Study):
         }
 
     def verdict(self, numbers: Numbers) -> Verdict:
+        """Over the seeds (Student's t, 95 %): with the least data the LSTM's loss is lower by 1 %
+        or more; from the second largest width to the largest the Transformer's falls by 1 % or
+        more, and the LSTM's does not. Holds if both are so, within limits if one is, else it does
+        not hold. Seeds whose loss is 95 % or more of a uniform guess have failed to train, and are
+        left out; too small to say where the seeds do not tell."""
         # Numbers are stored from the smallest corpus to the largest.
         least = next(iter(numbers["by_data"]["LSTM"]))
         with_least = {

@@ -26,20 +26,15 @@ MODELS = ("encoder–decoder", "decoder-only")
 
 
 class DecoderOnly(Study):
+    """A decoder-only model translates as well as an encoder–decoder of the same size.
+
+    An encoder–decoder of 2 + 2 layers, and a causal language model with as many parameters that
+    reads source and target as one text, with a loss on the target only; the same pairs of the
+    built-in language for the same number of steps: loss and right tokens on held-out translations.
+    """
+
     name = "decoder_only"
-    claim = "A decoder-only model translates as well as an encoder–decoder of the same size."
     source = "Raffel et al. 2020, Table 2, found the encoder–decoder better; Brown et al. 2020"
-    measurement = (
-        "An encoder–decoder of 2 + 2 layers, and a causal language model with as many parameters "
-        "that reads source and target as one text, with a loss on the target only; the same pairs "
-        "of the built-in language for the same number of steps: loss and right tokens on held-out "
-        "translations."
-    )
-    rule = (
-        "Holds if the loss of the decoder-only model is at most 2 % above that of the "
-        "encoder–decoder, or within the standard deviation over the seeds; within limits up to "
-        "10 %."
-    )
 
     def measure(self, effort: Effort) -> Numbers:
         steps = effort.choose(150, 2000)
@@ -52,6 +47,9 @@ class DecoderOnly(Study):
         return {"parameters": parameters, "scores": scores}
 
     def verdict(self, numbers: Numbers) -> Verdict:
+        """Holds if the loss of the decoder-only model is at most 2 % above that of the
+        encoder–decoder, or within the standard deviation over the seeds; within limits up to 10
+        %."""
         losses = [numbers["scores"][name]["loss"] for name in MODELS]
         both, alone = map(mean, losses)
         # The larger of the two: either model may be the noisier one.

@@ -21,22 +21,16 @@ D_K = 16
 
 
 class AttentionMemory(Study):
+    """The weights of attention take h·n² numbers a layer, 33 MB at n = 1,024 with 8 heads in
+    float32; a fused kernel (FlashAttention) never stores them and needs O(n).
+
+    The peak of the tensors that one attention with {HEADS} heads of width {D_K} makes in a forward
+    and backward pass, in float32, over n: softmax(QKᵀ)V with its weights, and PyTorch's fused
+    kernel; and the size of the weights alone, h·n²·4 bytes.
+    """
+
     name = "attention_memory"
-    claim = (
-        "The weights of attention take h·n² numbers a layer, 33 MB at n = 1,024 with 8 heads in "
-        "float32; a fused kernel (FlashAttention) never stores them and needs O(n)."
-    )
     source = "Dao et al. 2022, Section 2; Vaswani et al. 2017, Table 1"
-    measurement = (
-        f"The peak of the tensors that one attention with {HEADS} heads of width {D_K} makes in a "
-        "forward and backward pass, in float32, over n: softmax(QKᵀ)V with its weights, and "
-        "PyTorch's fused kernel; and the size of the weights alone, h·n²·4 bytes."
-    )
-    rule = (
-        "Holds if the peak grows with an exponent of n of at least 1.7 with explicit weights and "
-        "of at most 1.2 with the fused kernel, and the explicit peak is at least the size of the "
-        "weights. Within limits if the fused kernel only needs less than half at the largest n."
-    )
     seeds = (1, 1)  # bytes do not depend on chance
 
     def measure(self, effort: Effort) -> Numbers:
@@ -50,6 +44,9 @@ class AttentionMemory(Study):
         return {"lengths": lengths, **peaks, "weights": weights}
 
     def verdict(self, numbers: Numbers) -> Verdict:
+        """Holds if the peak grows with an exponent of n of at least 1.7 with explicit weights and
+        of at most 1.2 with the fused kernel, and the explicit peak is at least the size of the
+        weights. Within limits if the fused kernel only needs less than half at the largest n."""
         lengths = numbers["lengths"]
         growth = {name: growth_exponent(lengths, numbers[name]) for name in ("explicit", "fused")}
         last = {name: numbers[name][-1] for name in ("explicit", "fused", "weights")}
@@ -111,22 +108,16 @@ VOCABULARY = 64
 
 
 class KVCache(Study):
+    """Keys and values of earlier tokens need not be computed again: with a cache a token costs
+    nearly the same wherever it stands, without one the cost grows with the text.
+
+    A language model of 2 layers of width 64 that generates greedily: milliseconds for the next
+    token after n tokens, with the KV cache (`start`, `step`) and by running the whole text again;
+    whether both choose the same tokens; and the bytes of the cache.
+    """
+
     name = "kv_cache"
-    claim = (
-        "Keys and values of earlier tokens need not be computed again: with a cache a token costs "
-        "nearly the same wherever it stands, without one the cost grows with the text."
-    )
     source = "Shazeer 2019, Section 2.3 (incremental decoding)"
-    measurement = (
-        "A language model of 2 layers of width 64 that generates greedily: milliseconds for the "
-        "next token after n tokens, with the KV cache (`start`, `step`) and by running the whole "
-        "text again; whether both choose the same tokens; and the bytes of the cache."
-    )
-    rule = (
-        "Holds if the tokens are the same, the cost of a token grows with an exponent of n below "
-        "0.35 with the cache, and without it the last token costs at least 3 times as much as with "
-        "it. Within limits if it is only faster."
-    )
     seeds = (2, 5)
 
     def measure(self, effort: Effort) -> Numbers:
@@ -138,6 +129,9 @@ class KVCache(Study):
         return {"lengths": lengths, "bytes_per_token": 4 * size, "runs": runs}
 
     def verdict(self, numbers: Numbers) -> Verdict:
+        """Holds if the tokens are the same, the cost of a token grows with an exponent of n below
+        0.35 with the cache, and without it the last token costs at least 3 times as much as with
+        it. Within limits if it is only faster."""
         lengths = numbers["lengths"]
         cached, again = (means(column(numbers["runs"], key)) for key in ("cached", "again"))
         # 0 would be the same cost everywhere, 1 a cost in proportion to the text.

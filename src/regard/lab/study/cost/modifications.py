@@ -48,19 +48,15 @@ SIZES: dict[str, Any] = {"d_model": 32, "d_ff": 128}
 
 
 class EfficientAttention(Study):
+    """Efficient attentions reach the quality of softmax attention at a fraction of its cost.
+
+    Causal language models of characters on texts of {LENGTH}, equal but for their attention,
+    trained for the same number of steps: held-out loss; and the floating-point operations of a
+    forward pass over {LONG:,} characters.
+    """
+
     name = "efficient_attention"
-    claim = "Efficient attentions reach the quality of softmax attention at a fraction of its cost."
     source = "Tay et al. 2022 (survey); Child et al. 2019; Katharopoulos et al. 2020"
-    measurement = (
-        f"Causal language models of characters on texts of {LENGTH}, equal but for their "
-        "attention, trained for the same number of steps: held-out loss; and the floating-point "
-        f"operations of a forward pass over {LONG:,} characters."
-    )
-    rule = (
-        "Holds if every efficient attention stays within 3 % of the loss of softmax, and at least "
-        "three of them need less than half of its operations; within limits if at least one stays "
-        "within 3 % at less than half of the operations."
-    )
 
     def measure(self, effort: Effort) -> Numbers:
         steps = effort.choose(100, 1500)
@@ -68,6 +64,9 @@ class EfficientAttention(Study):
         return {"losses": losses, "flops": {name: _flops(name) for name in EFFICIENT}}
 
     def verdict(self, numbers: Numbers) -> Verdict:
+        """Holds if every efficient attention stays within 3 % of the loss of softmax, and at least
+        three of them need less than half of its operations; within limits if at least one stays
+        within 3 % at less than half of the operations."""
         losses = {name: mean(values) for name, values in numbers["losses"].items()}
         flops = numbers["flops"]
         others = [name for name in losses if name != "softmax"]
@@ -135,25 +134,15 @@ HELPS = 0.01  # share of the loss by which a modification must be better
 
 
 class Transfer(Study):
+    """Most modifications of the Transformer do not transfer: which one helps depends on the task.
+
+    Small models with other attentions on three tasks of text: translation of the built-in language,
+    classification of balanced brackets, and prediction of characters; the held-out loss against
+    that of softmax attention on the same task, seed by seed.
+    """
+
     name = "transfer"
-    claim = (
-        "Most modifications of the Transformer do not transfer: which one helps depends on the "
-        "task."
-    )
     source = "Narang et al. 2021, Abstract"
-    measurement = (
-        "Small models with other attentions on three tasks of text: translation of the built-in "
-        "language, classification of balanced brackets, and prediction of characters; the held-out "
-        "loss against that of softmax attention on the same task, seed by seed."
-    )
-    rule = (
-        "A modification helps on a task if its loss is 1 % or more below that of softmax, over the "
-        "seeds (Student's t, 95 %), and transfers if it helps on all tasks. Seeds whose loss is "
-        "95 % or more of what knowing nothing gives have failed to train, and are left out. Holds "
-        "if more than half of the modifications do not transfer, and at least one helps on one "
-        "task and not on another; within limits if only the first; fails if at least half "
-        "transfer; too small to say where the seeds do not tell."
-    )
 
     def measure(self, effort: Effort) -> Numbers:
         steps = effort.choose(40, 1000)
@@ -163,6 +152,12 @@ class Transfer(Study):
         return {"losses": {task: {name: runs[task, name] for name in ATTENTIONS} for task in TASKS}}
 
     def verdict(self, numbers: Numbers) -> Verdict:
+        """A modification helps on a task if its loss is 1 % or more below that of softmax, over the
+        seeds (Student's t, 95 %), and transfers if it helps on all tasks. Seeds whose loss is 95 %
+        or more of what knowing nothing gives have failed to train, and are left out. Holds if more
+        than half of the modifications do not transfer, and at least one helps on one task and not
+        on another; within limits if only the first; fails if at least half transfer; too small to
+        say where the seeds do not tell."""
         helps: dict[str, list[Truth]] = {name: [] for name in ATTENTIONS if name != "softmax"}
         failed = ""
         for task, of_task in numbers["losses"].items():

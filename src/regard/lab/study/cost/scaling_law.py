@@ -104,24 +104,18 @@ WARMUP = 30
 
 
 class ScalingLaw(Study):
+    """Loss falls as a power law of the number of parameters and of the data, so that the loss of a
+    larger model can be predicted from small ones.
+
+    A ladder of language models of characters ({LAYERS} layers, widths {WIDTHS}), each measured on
+    held-out text at several numbers D of training tokens: L = E + A/N^α + B/D^β with N the
+    parameters without embeddings, fitted by Huber loss of log L; 90 % intervals by bootstrap over
+    the points; then a model at least {FACTOR} times larger than any in the fit is trained, and its
+    loss compared with the prediction.
+    """
+
     name = "scaling_law"
-    claim = (
-        "Loss falls as a power law of the number of parameters and of the data, so that the loss "
-        "of a larger model can be predicted from small ones."
-    )
     source = "Kaplan et al. 2020, Section 1.2; Hoffmann et al. 2022, Section 3.3 (third approach)"
-    measurement = (
-        f"A ladder of language models of characters ({LAYERS} layers, widths {WIDTHS}), each "
-        "measured on held-out text at several numbers D of training tokens: L = E + A/N^α + B/D^β "
-        "with N the parameters without embeddings, fitted by Huber loss of log L; 90 % intervals "
-        f"by bootstrap over the points; then a model at least {FACTOR} times larger than any in "
-        "the fit is trained, and its loss compared with the prediction."
-    )
-    rule = (
-        "Holds if loss falls with N at the largest D from each model to the next, the interval of "
-        "α is above zero, and the measured loss of the larger model lies within the interval of "
-        "its prediction or within 5 % of it; within limits if only the prediction misses."
-    )
 
     def measure(self, effort: Effort) -> Numbers:
         widths = effort.choose(WIDTHS[:4], WIDTHS)
@@ -142,6 +136,9 @@ class ScalingLaw(Study):
         }
 
     def verdict(self, numbers: Numbers) -> Verdict:
+        """Holds if loss falls with N at the largest D from each model to the next, the interval of
+        α is above zero, and the measured loss of the larger model lies within the interval of its
+        prediction or within 5 % of it; within limits if only the prediction misses."""
         law, laws = _laws(numbers)
         # Resampled points, not seeds alone: the ladder itself is a choice.
         low, high = interval([one.size_exponent for one in laws])

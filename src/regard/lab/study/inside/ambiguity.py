@@ -36,30 +36,27 @@ LAYERS = 3
 
 
 class Ambiguity(Study):
+    """Self-attention resolves ambiguity: the same word has one embedding, but representations that
+    differ by its meaning in context, the more the higher the layer.
+
+    A language model of {LAYERS} layers on a generated language, in which “bank” is wet or rich by a
+    word before it, and who used the telescope depends on “saw” or “met”. Contrast pairs differ only
+    in that word. Of held-out sentences: right continuations, and the cosine distance of the
+    ambiguous word across the contrast, and between two such sentences of the same meaning, in each
+    layer.
+    """
+
     name = "ambiguity"
-    claim = (
-        "Self-attention resolves ambiguity: the same word has one embedding, but representations "
-        "that differ by its meaning in context, the more the higher the layer."
-    )
     source = "Peters et al. 2018, Section 5.3; Vaswani et al. 2017, Appendix (anaphora)"
-    measurement = (
-        f"A language model of {LAYERS} layers on a generated language, in which “bank” is wet or "
-        "rich by a word before it, and who used the telescope depends on “saw” or “met”. Contrast "
-        "pairs differ only in that word. Of held-out sentences: right continuations, and the "
-        "cosine distance of the ambiguous word across the contrast, and between two such sentences "
-        "of the same meaning, in each layer."
-    )
-    rule = (
-        "Holds if in both cases 90 % or more of the continuations are right, the two meanings are "
-        "not apart at the input (below 0.01), and after the last layer at least twice as far apart "
-        "as two sentences of one meaning. Within limits if this is so in one case."
-    )
 
     def measure(self, effort: Effort) -> Numbers:
         steps = effort.choose(450, 1500)
         return {"runs": effort.each_seed(lambda seed: _run(seed, steps))}
 
     def verdict(self, numbers: Numbers) -> Verdict:
+        """Holds if in both cases 90 % or more of the continuations are right, the two meanings are
+        not apart at the input (below 0.01), and after the last layer at least twice as far apart as
+        two sentences of one meaning. Within limits if this is so in one case."""
         resolved = []
         parts = []
         for case in CASES:
@@ -99,35 +96,25 @@ class Ambiguity(Study):
 # ------------------------------------------------------------------ the language
 
 
-class Text(list[str]):
-    """The words of a sentence, with the position of the ambiguous word."""
-
-    place: int
-
-
-def bank_text(rng: random.Random, sense: str) -> Text:
+def bank_text(rng: random.Random, sense: str) -> list[str]:
     """the man walked to the river . the bank was wet"""
     verb, noun = rng.choice(WATER if sense == "water" else MONEY)
-    words = Text(["the", rng.choice(PEOPLE), verb, "to", "the", noun, ".", "the", "bank", "was"])
-    words.place = words.index("bank")
-    words.append(rng.choice(SENSES[sense]))
-    return words
+    words = f"the {rng.choice(PEOPLE)} {verb} to the {noun} . the bank was".split()
+    return [*words, rng.choice(SENSES[sense])]
 
 
-def attachment_text(rng: random.Random, owner: str) -> Text:
+def attachment_text(rng: random.Random, owner: str) -> list[str]:
     """the man saw the girl with the telescope . used by the man"""
     subject, other = rng.sample(PEOPLE, 2)
     tool = rng.choice(TOOLS)
     verb = rng.choice(VERBS[owner])
-    words = Text(
-        ["the", subject, verb, "the", other, "with", "the", tool, ".", "used", "by", "the"]
-    )
-    words.place = words.index(tool)
-    words.append(subject if owner == "subject" else other)
-    return words
+    words = f"the {subject} {verb} the {other} with the {tool} . used by the".split()
+    return [*words, subject if owner == "subject" else other]
 
 
 GENERATORS = {"bank": bank_text, "attachment": attachment_text}
+PLACES = {"bank": 8, "attachment": 7}  # of the ambiguous word
+DECIDING = {"bank": (2, 5), "attachment": (2,)}  # places of the words that decide what it means
 MEANINGS = {"bank": ("water", "money"), "attachment": ("subject", "object")}
 
 
@@ -177,13 +164,15 @@ def _case(model: Any, case: str, words: Vocabulary, seed: int) -> dict[str, Any]
     for _ in range(60):
         # Two sentences of one meaning, and one of the other, that differ in the deciding word.
         one = GENERATORS[case](rng, first)
-        same = GENERATORS[case](rng, first)
+        like = _replaced(one, GENERATORS[case](rng, first), DECIDING[case])
         contrast = _contrast(case, one, rng)
         right.append(100 * _continues(model, one, case, first, words))
         right.append(100 * _continues(model, contrast, case, second, words))
-        here = _representations(model, one, words)
-        between.append(_distances(here, _representations(model, contrast, words)))
-        within.append(_distances(here, _representations(model, _like(one, same, case), words)))
+        here, other, same = (
+            _representations(model, text, PLACES[case], words) for text in (one, contrast, like)
+        )
+        between.append(_distances(here, other))
+        within.append(_distances(here, same))
     return {
         "right": mean(right),
         "between": means(between),
@@ -191,10 +180,9 @@ def _case(model: Any, case: str, words: Vocabulary, seed: int) -> dict[str, Any]
     }
 
 
-def _contrast(case: str, text: Text, rng: random.Random) -> Text:
+def _contrast(case: str, text: list[str], rng: random.Random) -> list[str]:
     """The same sentence with another word where the meaning is decided."""
-    changed = Text(text)
-    changed.place = text.place
+    changed = [*text]
     if case == "bank":
         # Positions of the deciding words in the pattern of the sentence
         changed[2], changed[5] = rng.choice(MONEY)
@@ -206,17 +194,12 @@ def _contrast(case: str, text: Text, rng: random.Random) -> Text:
     return changed
 
 
-def _like(text: Text, same: Text, case: str) -> Text:
-    """The same sentence with another deciding word of the same meaning."""
-    changed = Text(text)
-    changed.place = text.place
-    places = (2, 5) if case == "bank" else (2,)
-    for place in places:
-        changed[place] = same[place]
-    return changed
+def _replaced(text: list[str], other: list[str], places: Sequence[int]) -> list[str]:
+    """The sentence with the words of another at some places."""
+    return [other[i] if i in places else word for i, word in enumerate(text)]
 
 
-def _continues(model: Any, text: Text, case: str, meaning: str, words: Vocabulary) -> bool:
+def _continues(model: Any, text: list[str], case: str, meaning: str, words: Vocabulary) -> bool:
     """Whether the most probable last word fits the meaning."""
     tokens = torch.tensor([words.encode(text[:-1])])
     hidden, _ = model(tokens)
@@ -227,8 +210,8 @@ def _continues(model: Any, text: Text, case: str, meaning: str, words: Vocabular
     return bool(best == text[-1])
 
 
-def _representations(model: Any, text: Text, words: Vocabulary) -> list[Tensor]:
-    """The ambiguous word at the input and after each layer: [D] each."""
+def _representations(model: Any, text: list[str], place: int, words: Vocabulary) -> list[Tensor]:
+    """The word at a place at the input and after each layer: [D] each."""
     # Hidden states of all layers come with the context of the call.
     tokens = torch.tensor([words.encode(text)])
     context = Context(layer_outputs=[])
@@ -236,7 +219,7 @@ def _representations(model: Any, text: Text, words: Vocabulary) -> list[Tensor]:
     model.stack(x, context=context)
     assert context.layer_outputs is not None
     # [B, T, D] of each layer, at the place of the word
-    return [hidden[0, text.place] for hidden in [x, *context.layer_outputs]]
+    return [hidden[0, place] for hidden in [x, *context.layer_outputs]]
 
 
 def _distances(first: Sequence[Tensor], second: Sequence[Tensor]) -> list[float]:

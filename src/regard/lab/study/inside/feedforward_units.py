@@ -29,25 +29,18 @@ KEYS = ("shared", "chance", "follows", "shuffled")
 
 
 class FeedForwardUnits(Study):
+    """Feed-forward layers are key–value memories: a unit's key (its row of the first matrix) fires
+    on texts with a pattern in common, and its value (its column of the second) promotes the tokens
+    that follow them.
+
+    A language model of the built-in language (2 layers, ReLU). Of each unit: the {TRIGGERS}
+    positions of held-out sentences on which it fires most, the share of them with the most frequent
+    last word, and whether the token that its value promotes most (through the output matrix) is one
+    that follows there; the same with the values of other units for comparison.
+    """
+
     name = "feedforward_units"
-    claim = (
-        "Feed-forward layers are key–value memories: a unit's key (its row of the first matrix) "
-        "fires on texts with a pattern in common, and its value (its column of the second) "
-        "promotes the tokens that follow them."
-    )
     source = "Geva et al. 2021, Sections 3 and 4"
-    measurement = (
-        "A language model of the built-in language (2 layers, ReLU). Of each unit: the "
-        f"{TRIGGERS} positions of held-out sentences on which it fires most, the share of them "
-        "with the most frequent last word, and whether the token that its value promotes most "
-        "(through the output matrix) is one that follows there; the same with the values of other "
-        "units for comparison."
-    )
-    rule = (
-        "Holds if the triggers of a unit share their last word at least twice as often as "
-        "positions chosen at random, and the promoted token follows at least twice as often as "
-        "with shuffled values. Within limits if only one of the two is so."
-    )
 
     def measure(self, effort: Effort) -> Numbers:
         steps = effort.choose(400, 2500)
@@ -55,6 +48,9 @@ class FeedForwardUnits(Study):
         return {"runs": effort.each_seed(lambda seed: _run(seed, steps, sentences))}
 
     def verdict(self, numbers: Numbers) -> Verdict:
+        """Holds if the triggers of a unit share their last word at least twice as often as
+        positions chosen at random, and the promoted token follows at least twice as often as with
+        shuffled values. Within limits if only one of the two is so."""
         runs = numbers["runs"]
         values = {key: mean(mean(run[key]) for run in runs) for key in KEYS}
         has_key = values["shared"] >= 2 * values["chance"]

@@ -27,27 +27,19 @@ TIMES_CONTROL = 2  # and in its own attention to other words at the same distanc
 
 
 class HeadRoles(Study):
+    """Some heads specialise: they attend to the neighbouring token, or along a grammatical relation
+    such as subject and verb.
+
+    The packaged translator of the built-in language on parsed sentences in CoNLL-U: those of the
+    file in $REGARD_CONLLU, or test sentences of the built-in language. The mean attention of each
+    encoder head from the first word of a relation to the second, and what uniform attention would
+    give. The strongest head of each role is chosen on one half of the sentences and measured on the
+    other; there also its attention to words at the same distance between which the relation is not,
+    as a control for position.
+    """
+
     name = "head_roles"
-    claim = (
-        "Some heads specialise: they attend to the neighbouring token, or along a grammatical "
-        "relation such as subject and verb."
-    )
     source = "Voita et al. 2019, Section 5; Clark et al. 2019, Section 4"
-    measurement = (
-        "The packaged translator of the built-in language on parsed sentences in CoNLL-U: those of "
-        "the file in $REGARD_CONLLU, or test sentences of the built-in language. The mean "
-        "attention of each encoder head from the first word of a relation to the second, and what "
-        "uniform attention would give. The strongest head of each role is chosen on one half of "
-        "the sentences and measured on the other; there also its attention to words at the same "
-        "distance between which the relation is not, as a control for position."
-    )
-    rule = (
-        f"A relation has a head if that attends {TIMES_UNIFORM} times as much as uniform attention "
-        f"and {TIMES_CONTROL} times as much as in the control; a positional role, if the first is "
-        f"so. With fewer than {FEWEST_PAIRS} pairs of words a role is open. Holds if at least half "
-        "of the relations and one positional role have a head; within limits if one relation has; "
-        "too small to say where the open ones decide that."
-    )
     seeds = (1, 1)  # the model is trained already
 
     def measure(self, effort: Effort) -> Numbers:
@@ -74,6 +66,11 @@ class HeadRoles(Study):
         return {"sentences": len(sentences), "text": name, "roles": rows}
 
     def verdict(self, numbers: Numbers) -> Verdict:
+        """A relation has a head if that attends {TIMES_UNIFORM} times as much as uniform attention
+        and {TIMES_CONTROL} times as much as in the control; a positional role, if the first is so.
+        With fewer than {FEWEST_PAIRS} pairs of words a role is open. Holds if at least half of the
+        relations and one positional role have a head; within limits if one relation has; too small
+        to say where the open ones decide that."""
         # Voita et al. judge positional and syntactic heads apart, and so does the rule.
         relations = [row for row in numbers["roles"] if row["role"] not in POSITIONAL]
         related = [_has_head(row) for row in relations]

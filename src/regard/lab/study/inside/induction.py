@@ -31,31 +31,28 @@ NAMES = [f"{layer + 1}.{head}" for layer in range(LAYERS) for head in range(HEAD
 
 
 class Induction(Study):
+    """Models of two layers learn to continue repeated texts by induction heads: a head of the first
+    layer writes which token came before, and a head of the second reads it through its keys
+    (K-composition) and copies what followed.
+
+    A language model of {LAYERS} layers with {HEADS} heads (ALiBi), trained on random texts that
+    repeat after {PERIODS[0]} to {PERIODS[1]} tokens. Of each head: attention to the token before,
+    the induction score (attention to the token after the last occurrence), and ‖W_OV
+    W_QKᵀ‖/(‖W_OV‖‖W_QK‖) between the layers; loss in the second half of a text.
+    """
+
     name = "induction"
-    claim = (
-        "Models of two layers learn to continue repeated texts by induction heads: a head of the "
-        "first layer writes which token came before, and a head of the second reads it through its "
-        "keys (K-composition) and copies what followed."
-    )
     source = "Elhage et al. 2021; Olsson et al. 2022, Sections 1 and 2"
-    measurement = (
-        f"A language model of {LAYERS} layers with {HEADS} heads (ALiBi), trained on random texts "
-        f"that repeat after {PERIODS[0]} to {PERIODS[1]} tokens. Of each head: attention to the "
-        "token before, the induction score (attention to the token after the last occurrence), and "
-        "‖W_OV W_QKᵀ‖/(‖W_OV‖‖W_QK‖) between the layers; loss in the second half of a text."
-    )
-    rule = (
-        "Holds if the best induction score of layer 2 is 0.4 or more and none of layer 1 reaches "
-        "half of it, the best previous-token head is in layer 1 with 0.4 or more, and these two "
-        "compose through keys more than the mean pair of heads. Within limits if the induction "
-        "head is there, but not the composition."
-    )
 
     def measure(self, effort: Effort) -> Numbers:
         steps = effort.choose(450, 3000)
         return {"runs": effort.each_seed(lambda seed: _run(seed, steps))}
 
     def verdict(self, numbers: Numbers) -> Verdict:
+        """Holds if the best induction score of layer 2 is 0.4 or more and none of layer 1 reaches
+        half of it, the best previous-token head is in layer 1 with 0.4 or more, and these two
+        compose through keys more than the mean pair of heads. Within limits if the induction head
+        is there, but not the composition."""
         best = [_best(run) for run in numbers["runs"]]
         induction = mean(column(best, "induction"))
         first_layer = mean(max(run["induction"][0]) for run in numbers["runs"])

@@ -48,19 +48,15 @@ class _Task(NamedTuple):
 
 
 class LearnedPositions(Study):
+    """Learned positional embeddings and sinusoids give nearly identical results.
+
+    Language models of two layers with sinusoidal, learned and no positions: on the built-in
+    English, and on reversing letters, where positions are all that matters. Loss on test data
+    within the training length.
+    """
+
     name = "learned_positions"
-    claim = "Learned positional embeddings and sinusoids give nearly identical results."
     source = "Vaswani et al. 2017, Section 3.5 and Table 3 (E): 25.7 and 25.8 BLEU"
-    measurement = (
-        "Language models of two layers with sinusoidal, learned and no positions: on the built-in "
-        "English, and on reversing letters, where positions are all that matters. Loss on test "
-        "data within the training length."
-    )
-    rule = (
-        "The two kinds are alike on a task if their losses differ by less than 2 % or by less than "
-        "the standard deviations of both. Holds if they are alike on both tasks, within limits on "
-        "one; else it does not hold."
-    )
     seeds = (2, 4)
 
     def measure(self, effort: Effort) -> Numbers:
@@ -92,6 +88,9 @@ class LearnedPositions(Study):
         return {"runs": {task: {kind: runs[task, kind] for kind in KINDS} for task in tasks}}
 
     def verdict(self, numbers: Numbers) -> Verdict:
+        """The two kinds are alike on a task if their losses differ by less than 2 % or by less than
+        the standard deviations of both. Holds if they are alike on both tasks, within limits on
+        one; else it does not hold."""
         alike = []
         parts = []
         for task, runs in numbers["runs"].items():
@@ -139,29 +138,20 @@ LEARNED = 75.0  # accuracy within it, in %, below which a model has not learned 
 
 
 class Extrapolation(Study):
+    """Sinusoids may allow a model to extrapolate to sequences longer than those of training;
+    learned positions do not, and ALiBi extrapolates better than either.
+
+    Language models of two layers that learn to copy 1 to {TRAINED} letters, with six kinds of
+    position; then the accuracy of each letter, after the right ones before it, for up to 12
+    letters. Copying, because the built-in English hardly needs positions (see learned_positions).
+    The learned table has rows for all positions, of which training reaches the first; in use such a
+    model refuses longer inputs.
+    """
+
     name = "extrapolation"
-    claim = (
-        "Sinusoids may allow a model to extrapolate to sequences longer than those of training; "
-        "learned positions do not, and ALiBi extrapolates better than either."
-    )
     source = (
         "Vaswani et al. 2017, Section 3.5 (sinusoids “may allow”); Press et al. 2022, Figure 1 "
         "(ALiBi, rotary, T5 bias, on text)"
-    )
-    measurement = (
-        f"Language models of two layers that learn to copy 1 to {TRAINED} letters, with six kinds "
-        f"of position; then the accuracy of each letter, after the right ones before it, for up to "
-        f"{max(LENGTHS)} letters. Copying, because the built-in English hardly needs positions "
-        "(see learned_positions). The learned table has rows for all positions, of which training "
-        "reaches the first; in use such a model refuses longer inputs."
-    )
-    rule = (
-        f"A kind extrapolates if its accuracy at {LONGER} letters is at least "
-        f"{100 * EXTRAPOLATES:.0f} % of that at {TRAINED}, over the seeds (Student's t, 95 %); "
-        f"seeds below {LEARNED:.0f} % at {TRAINED} letters have not learned to copy and are left "
-        "out. Holds if sinusoids do, learned positions do not, and ALiBi keeps more than both; "
-        "within limits if sinusoids do, but one of the others is not so; else it does not hold, or "
-        "is too small to say where the seeds do not tell."
     )
     seeds = (2, 4)
 
@@ -181,6 +171,11 @@ class Extrapolation(Study):
         return {"lengths": list(LENGTHS), "accuracies": scores, "steps": steps}
 
     def verdict(self, numbers: Numbers) -> Verdict:
+        """A kind extrapolates if its accuracy at {LONGER} letters is at least 90 % of that at
+        {TRAINED}, over the seeds (Student's t, 95 %); seeds below {LEARNED:.0f} % at {TRAINED}
+        letters have not learned to copy and are left out. Holds if sinusoids do, learned positions
+        do not, and ALiBi keeps more than both; within limits if sinusoids do, but one of the others
+        is not so; else it does not hold, or is too small to say where the seeds do not tell."""
         shares = {kind: shares_left(numbers, kind) for kind in numbers["accuracies"]}
         left = {
             kind: [share for share in values if math.isfinite(share)]

@@ -19,23 +19,17 @@ SHIFT = 5  # the offset whose matrix is shown
 
 
 class Sinusoids(Study):
+    """Sinusoidal encodings are unique for each position and bounded, and for any fixed offset k,
+    PE(pos + k) is a linear function of PE(pos).
+
+    The table of the paper's formula with d_model = {D_MODEL}: its largest value, the norm of its
+    rows, and the smallest distance between any two; PE(pos + k) against M_k PE(pos), where M_k are
+    blocks of rotations by k·ω_i, and against the matrix that least squares finds from the table
+    alone. The formula has no chance in it, so there is one seed.
+    """
+
     name = "sinusoids"
-    claim = (
-        "Sinusoidal encodings are unique for each position and bounded, and for any fixed offset "
-        "k, PE(pos + k) is a linear function of PE(pos)."
-    )
     source = "Vaswani et al. 2017, Section 3.5"
-    measurement = (
-        f"The table of the paper's formula with d_model = {D_MODEL}: its largest value, the norm "
-        "of its rows, and the smallest distance between any two; PE(pos + k) against M_k PE(pos), "
-        "where M_k are blocks of rotations by k·ω_i, and against the matrix that least squares "
-        "finds from the table alone. The formula has no chance in it, so there is one seed."
-    )
-    rule = (
-        "Holds if no value exceeds 1, no two positions are nearer than a tenth of neighbours, and "
-        "both matrices reach every row to 1e-6; within limits if two positions come nearer than "
-        "that without being equal; else it does not hold."
-    )
     seeds = (1, 1)
 
     def measure(self, effort: Effort) -> Numbers:
@@ -60,6 +54,9 @@ class Sinusoids(Study):
         }
 
     def verdict(self, numbers: Numbers) -> Verdict:
+        """Holds if no value exceeds 1, no two positions are nearer than a tenth of neighbours, and
+        both matrices reach every row to 1e-6; within limits if two positions come nearer than that
+        without being equal; else it does not hold."""
         # The derived matrix and the fitted one.
         worst = max(*numbers["shift_errors"], numbers["fitted_error"])
         # In units of the distance of neighbours, which depends on d_model.
@@ -146,23 +143,17 @@ def _fitted_error(table: Tensor, offset: int) -> float:
 
 
 class Wavelengths(Study):
+    """The wavelengths of the dimensions form a geometric progression from 2π to 10000·2π, so the
+    high dimensions are the slow ones; the dot product of two encodings depends on their distance
+    alone and falls with it.
+
+    The table of d_model = {D_MODEL}: the wavelength of each sine from its zero crossings,
+    PE(pos)·PE(pos + k) for many positions and all distances k, and how often it rises where the
+    distance grows. The formula has no chance in it, so there is one seed.
+    """
+
     name = "wavelengths"
-    claim = (
-        "The wavelengths of the dimensions form a geometric progression from 2π to 10000·2π, so "
-        "the high dimensions are the slow ones; the dot product of two encodings depends on their "
-        "distance alone and falls with it."
-    )
     source = "Vaswani et al. 2017, Section 3.5"
-    measurement = (
-        f"The table of d_model = {D_MODEL}: the wavelength of each sine from its zero crossings, "
-        "PE(pos)·PE(pos + k) for many positions and all distances k, and how often it rises where "
-        "the distance grows. The formula has no chance in it, so there is one seed."
-    )
-    rule = (
-        "Holds if wavelengths grow with the dimension within 5 % of 2π·10000^(2i/d), the dot "
-        "product varies by less than 1e-6 over positions, and it never rises with the distance; "
-        "within limits if it falls up to some distance only; else it does not hold."
-    )
     seeds = (1, 1)
 
     def measure(self, effort: Effort) -> Numbers:
@@ -190,6 +181,9 @@ class Wavelengths(Study):
         }
 
     def verdict(self, numbers: Numbers) -> Verdict:
+        """Holds if wavelengths grow with the dimension within 5 % of 2π·10000^(2i/d), the dot
+        product varies by less than 1e-6 over positions, and it never rises with the distance;
+        within limits if it falls up to some distance only; else it does not hold."""
         # Relative to the formula.
         errors = [
             abs(length / wavelength(index) - 1)

@@ -67,24 +67,17 @@ ROWS: dict[str, Row] = {
 
 
 class Ablation(Study):
+    """Varying the base model changes quality as in Table 3: one head and small keys hurt, bigger
+    models are better, dropout helps, learned positions are nearly identical.
+
+    A small base model (3 + 3 layers of width 64, 4 heads) and its variations on {PAIRS:,} pairs of
+    sentences of the built-in language, or of Multi30k where $REGARD_DATA has it: held-out
+    perplexity and BLEU of greedy translations, beside the paper's perplexity and BLEU on
+    newstest2013.
+    """
+
     name = "ablation"
-    claim = (
-        "Varying the base model changes quality as in Table 3: one head and small keys hurt, "
-        "bigger models are better, dropout helps, learned positions are nearly identical."
-    )
     source = "Vaswani et al. 2017, Table 3, rows (A) to (E)"
-    measurement = (
-        "A small base model (3 + 3 layers of width 64, 4 heads) and its variations on "
-        f"{PAIRS:,} pairs of sentences of the built-in language, or of Multi30k where $REGARD_DATA "
-        "has it: held-out perplexity and BLEU of greedy translations, beside the paper's "
-        "perplexity and BLEU on newstest2013."
-    )
-    rule = (
-        "A row agrees if its perplexity moves against that of the base with the same seed as "
-        "printed: up or down by 2 % or more, or by less, over its own seeds (Student's t, 95 %); "
-        "where they do not tell, it is open. Holds if 80 % of the rows agree, within limits from "
-        "50 % on; too small to say where the open rows decide that."
-    )
     seeds = (1, 4)
 
     def measure(self, effort: Effort) -> Numbers:
@@ -99,6 +92,10 @@ class Ablation(Study):
         return {"data": corpus().name, "scores": scores, "parameters": parameters}
 
     def verdict(self, numbers: Numbers) -> Verdict:
+        """A row agrees if its perplexity moves against that of the base with the same seed as
+        printed: up or down by 2 % or more, or by less, over its own seeds (Student's t, 95 %);
+        where they do not tell, it is open. Holds if 80 % of the rows agree, within limits from 50 %
+        on; too small to say where the open rows decide that."""
         rows = {name: one["perplexity"] for name, one in numbers["scores"].items()}
         base = rows.pop("base")
         printed = {name: ROWS[name].perplexity / ROWS["base"].perplexity - 1 for name in rows}

@@ -5,7 +5,6 @@ from __future__ import annotations
 from regard.lab.measure.instruments import growth_exponent
 from regard.lab.study import layer_measurements
 from regard.lab.study.figure import Shown, Table
-from regard.lab.study.layer_measurements import KERNEL, WINDOW
 from regard.lab.study.study import Effort, Numbers, Study, Verdict, judge
 from regard.look.drawing import Axis, BarChart, Bars
 
@@ -29,22 +28,17 @@ TOLERANCE = 0.3  # a logarithm has an exponent near this over these lengths
 
 
 class LayerTypes(Study):
+    """Complexity a layer, sequential operations and maximum path length of four layer types are as
+    printed in Table 1.
+
+    Operations, the longest chain of operations and the path of the gradient between both ends for
+    the layers of this package over n, as exponents of n. The path O(log_k n) of convolutions is
+    measured for dilated ones; kernels of {layer_measurements.KERNEL}, windows of
+    {layer_measurements.WINDOW}.
+    """
+
     name = "layer_types"
-    claim = (
-        "Complexity a layer, sequential operations and maximum path length of four layer types are "
-        "as printed in Table 1."
-    )
     source = "Vaswani et al. 2017, Table 1"
-    measurement = (
-        "Operations, the longest chain of operations and the path of the gradient between both "
-        "ends for the layers of this package over n, as exponents of n. The path O(log_k n) of "
-        f"convolutions is measured for dilated ones; kernels of {KERNEL}, windows of {WINDOW}."
-    )
-    rule = (
-        "Holds if all twelve exponents are within 0.3 of the printed ones, with the dilated "
-        "convolution in the convolutional row; within limits if at least ten are. Plain "
-        "convolutions are listed with their own path, which is O(n/k)."
-    )
     seeds = (1, 1)  # nothing depends on chance
 
     def measure(self, effort: Effort) -> Numbers:
@@ -64,6 +58,9 @@ class LayerTypes(Study):
         return {"exponents": exponents}
 
     def verdict(self, numbers: Numbers) -> Verdict:
+        """Holds if all twelve exponents are within 0.3 of the printed ones, with the dilated
+        convolution in the convolutional row; within limits if at least ten are. Plain convolutions
+        are listed with their own path, which is O(n/k)."""
         rows = dict(numbers["exponents"])
         plain = rows["convolutional"][2]
         # The printed logarithm is that of dilated convolutions (Section 4).

@@ -26,22 +26,16 @@ LAST = 20  # steps over which the final loss is averaged
 
 
 class Warmup(Study):
+    """The learning rate must be warmed up: a post-norm Transformer that starts at the full rate
+    trains badly or diverges.
+
+    A post-norm language model of {LAYERS} layers on the built-in language, trained with Adam at
+    constant peak rates, with a linear warm-up over the first quarter of the steps and without: the
+    mean training loss of the last {LAST} steps.
+    """
+
     name = "warmup"
-    claim = (
-        "The learning rate must be warmed up: a post-norm Transformer that starts at the full rate "
-        "trains badly or diverges."
-    )
     source = "Vaswani et al. 2017, Section 5.3; Xiong et al. 2020, Section 1"
-    measurement = (
-        f"A post-norm language model of {LAYERS} layers on the built-in language, trained with "
-        "Adam at constant peak rates, with a linear warm-up over the first quarter of the steps "
-        f"and without: the mean training loss of the last {LAST} steps."
-    )
-    rule = (
-        "Holds if warm-up lowers the final loss by 0.1 nats or more both at the highest rate and "
-        "when each variant takes its own best rate; within limits if only at the highest rate: "
-        "then a lower rate does instead of warm-up."
-    )
 
     def measure(self, effort: Effort) -> Numbers:
         steps = effort.choose(100, 600)  # each run sees its rate for three quarters of them
@@ -55,6 +49,9 @@ class Warmup(Study):
         return {"rates": RATES, "losses": losses}
 
     def verdict(self, numbers: Numbers) -> Verdict:
+        """Holds if warm-up lowers the final loss by 0.1 nats or more both at the highest rate and
+        when each variant takes its own best rate; within limits if only at the highest rate: then a
+        lower rate does instead of warm-up."""
         warm, cold = (
             [mean(numbers["losses"][name][str(rate)]) for rate in numbers["rates"]]
             for name in ("with", "without")
@@ -111,21 +108,17 @@ BUDGET = 50_000  # parameters of the blocks: those of 4 layers of width 32
 
 
 class Depth(Study):
+    """At equal numbers of parameters, a deeper Transformer is better than a wider one.
+
+    Pre-norm language models of the built-in language with {DEPTHS} layers, whose width is chosen so
+    that their blocks have about {BUDGET:,} parameters, trained for the same number of steps: loss
+    on held-out sentences.
+    """
+
     name = "depth"
-    claim = "At equal numbers of parameters, a deeper Transformer is better than a wider one."
     source = (
         "Practical advice (depth before width); Kaplan et al. 2020, Figure 5, finds the shape to "
         "matter little"
-    )
-    measurement = (
-        f"Pre-norm language models of the built-in language with {DEPTHS} layers, whose width is "
-        f"chosen so that their blocks have about {BUDGET:,} parameters, trained for the same "
-        "number of steps: loss on held-out sentences."
-    )
-    rule = (
-        "Holds if the loss falls from each depth to the next by more than the standard deviation "
-        "over the seeds; within limits if some deeper model is better than the shallowest by that "
-        "much, but the best is not the deepest."
     )
 
     def measure(self, effort: Effort) -> Numbers:
@@ -140,6 +133,9 @@ class Depth(Study):
         return {"widths": widths, "parameters": parameters, "losses": losses}
 
     def verdict(self, numbers: Numbers) -> Verdict:
+        """Holds if the loss falls from each depth to the next by more than the standard deviation
+        over the seeds; within limits if some deeper model is better than the shallowest by that
+        much, but the best is not the deepest."""
         losses = {depth: mean(values) for depth, values in numbers["losses"].items()}
         # The largest over the depths: deeper models vary more.
         noise = max(map(deviation, numbers["losses"].values()))

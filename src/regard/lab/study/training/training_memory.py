@@ -23,25 +23,18 @@ VARIANTS = ("float32", "bfloat16", "accumulation", "checkpointing")
 
 
 class TrainingMemory(Study):
+    """Mixed precision halves memory and is two to three times faster; gradient accumulation divides
+    the memory of activations by the number of micro-batches; activation checkpointing trades a
+    second forward pass for most of them.
+
+    One training step of a language model of 4 layers on {ROWS} rows of {LENGTH} tokens: seconds,
+    and the peak of the tensors that the step makes (weights and their gradients left out), in
+    float32, under bfloat16 autocast, in {MICRO_BATCHES} micro-batches and with checkpointing; and
+    by how much the gradient differs from that of the plain step.
+    """
+
     name = "training_memory"
-    claim = (
-        "Mixed precision halves memory and is two to three times faster; gradient accumulation "
-        "divides the memory of activations by the number of micro-batches; activation "
-        "checkpointing trades a second forward pass for most of them."
-    )
     source = "Micikevicius et al. 2018; Chen et al. 2016, Section 4"
-    measurement = (
-        f"One training step of a language model of 4 layers on {ROWS} rows of {LENGTH} tokens: "
-        "seconds, and the peak of the tensors that the step makes (weights and their gradients "
-        f"left out), in float32, under bfloat16 autocast, in {MICRO_BATCHES} micro-batches and "
-        "with checkpointing; and by how much the gradient differs from that of the plain step."
-    )
-    rule = (
-        "Holds if bfloat16 needs at most 70 % of the bytes and at most 60 % of the time, "
-        f"accumulation at most {130 // MICRO_BATCHES} % of the bytes with the same gradient "
-        "(1e-4), and checkpointing at most half of the bytes in at most 1.8 times the time. Within "
-        "limits if everything holds but the speed of bfloat16, which is the hardware's."
-    )
     seeds = (2, 5)
 
     def measure(self, effort: Effort) -> Numbers:
@@ -49,6 +42,10 @@ class TrainingMemory(Study):
         return {"device": "cpu", "runs": effort.each_seed(lambda seed: _steps(seed, repeats))}
 
     def verdict(self, numbers: Numbers) -> Verdict:
+        """Holds if bfloat16 needs at most 70 % of the bytes and at most 60 % of the time,
+        accumulation at most 32 % of the bytes with the same gradient (1e-4), and checkpointing at
+        most half of the bytes in at most 1.8 times the time. Within limits if everything holds but
+        the speed of bfloat16, which is the hardware's."""
         ratios = {name: _ratios(numbers, name) for name in VARIANTS}
         difference = max(run["accumulation"]["difference"] for run in numbers["runs"])
         # Half of the bytes are those of float32 parts: norms, softmax, the loss.

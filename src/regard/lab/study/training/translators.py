@@ -46,22 +46,16 @@ SCORES = {
 
 
 class LabelSmoothing(Study):
+    """Label smoothing with ε = 0.1 hurts perplexity, as the model learns to be more unsure, but
+    improves accuracy and BLEU.
+
+    Small translators of the built-in language, trained with ε = 0 and ε = 0.1 (targets that sum to
+    one: 1 − ε + ε/V for the true token): perplexity, BLEU of greedy translations, and expected
+    calibration error ({BINS} bins) on held-out sentences.
+    """
+
     name = "label_smoothing"
-    claim = (
-        "Label smoothing with ε = 0.1 hurts perplexity, as the model learns to be more unsure, but "
-        "improves accuracy and BLEU."
-    )
     source = "Vaswani et al. 2017, Section 5.4; Müller et al. 2019 on calibration"
-    measurement = (
-        "Small translators of the built-in language, trained with ε = 0 and ε = 0.1 (targets that "
-        "sum to one: 1 − ε + ε/V for the true token): perplexity, BLEU of greedy translations, and "
-        f"expected calibration error ({BINS} bins) on held-out sentences."
-    )
-    rule = (
-        "Holds if smoothing raises the perplexity and raises BLEU, each by more than the standard "
-        "deviation over the seeds; within limits if only the perplexity rises. A calibration error "
-        "that shrinks is reported, not required."
-    )
 
     def measure(self, effort: Effort) -> Numbers:
         steps = effort.choose(400, 2000)
@@ -73,6 +67,9 @@ class LabelSmoothing(Study):
         }
 
     def verdict(self, numbers: Numbers) -> Verdict:
+        """Holds if smoothing raises the perplexity and raises BLEU, each by more than the standard
+        deviation over the seeds; within limits if only the perplexity rises. A calibration error
+        that shrinks is reported, not required."""
         change = {score: _changes(numbers, score) for score in SCORES}
         by = {score: mean(values) for score, values in change.items()}
         # A change counts if it is larger than its own spread over the seeds.
@@ -152,22 +149,16 @@ POSITIONS = 12  # of a translation; longer ones are few
 
 
 class TeacherForcing(Study):
+    """A model that was trained with the true tokens before each position does worse when it reads
+    its own output, and its errors accumulate along the text (exposure bias).
+
+    A small translator of the built-in language, stopped while it still makes mistakes: the share of
+    right tokens at each of the first {POSITIONS} positions of held-out sentences, with the true
+    tokens before them and with its own (greedy decoding).
+    """
+
     name = "teacher_forcing"
-    claim = (
-        "A model that was trained with the true tokens before each position does worse when it "
-        "reads its own output, and its errors accumulate along the text (exposure bias)."
-    )
     source = "Bengio et al. 2015, Section 1; Ranzato et al. 2016, Section 1"
-    measurement = (
-        "A small translator of the built-in language, stopped while it still makes mistakes: the "
-        f"share of right tokens at each of the first {POSITIONS} positions of held-out sentences, "
-        "with the true tokens before them and with its own (greedy decoding)."
-    )
-    rule = (
-        "Holds if accuracy with its own output is lower in the last third of the positions by at "
-        "least 2 points, and by more than in the first third; within limits if it is lower but the "
-        "gap does not grow."
-    )
 
     def measure(self, effort: Effort) -> Numbers:
         # Not until it is perfect: a model without errors has none to accumulate.
@@ -177,6 +168,9 @@ class TeacherForcing(Study):
         return {"positions": list(range(1, POSITIONS + 1)), "runs": runs}
 
     def verdict(self, numbers: Numbers) -> Verdict:
+        """Holds if accuracy with its own output is lower in the last third of the positions by at
+        least 2 points, and by more than in the first third; within limits if it is lower but the
+        gap does not grow."""
         # Thirds and not single positions: late ones are few and noisy.
         first, last = (
             mean(mean(run["forced"][part]) - mean(run["free"][part]) for run in numbers["runs"])
