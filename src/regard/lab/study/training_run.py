@@ -22,6 +22,7 @@ from regard import spec
 from regard.builder import build
 from regard.data.generated import builtin
 from regard.data.generated.generated_task import SEPARATOR, GeneratedTask
+from regard.data.padding import pad_rows
 from regard.evaluation.metrics.bleu import Bleu
 from regard.families.presets import preset
 from regard.lab.study.study import Effort
@@ -254,8 +255,7 @@ def english_test(effort: Effort) -> list[Batch]:
 
 def pad(rows: Sequence[Sequence[int]], value: int = PADDING) -> Tensor:
     """Rows of ids as a tensor, filled up on the right."""
-    longest = max(map(len, rows))
-    return torch.tensor([[*row, *[value] * (longest - len(row))] for row in rows])
+    return pad_rows(rows, value)[0]
 
 
 class Vocabulary:

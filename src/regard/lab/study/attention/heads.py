@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
 import torch
-from torch import Tensor
 
 from regard import spec
 from regard.builder.parameter_count import parameter_count
@@ -39,6 +39,7 @@ from regard.lab.study.training_run import (
     with_block,
 )
 from regard.look.drawing import Axis, BarChart, Bars
+from regard.look.probe_names import Head, switched_off
 
 MANY = 8  # the number of heads that are pruned
 LAYERS = 2  # of the small language model
@@ -148,34 +149,18 @@ def removable(curve: list[float]) -> int:
 @torch.no_grad()
 def _prune(model: Any, batch: Batch) -> dict[str, Any]:
     """What each head is worth, and the loss as the least important are ablated one by one."""
-    heads = [(layer, head) for layer in range(LAYERS) for head in range(MANY)]
-    base = _loss_without(model, batch, [])
-    worth = {pair: _loss_without(model, batch, [pair]) - base for pair in heads}
+
+    def loss_without(off: Sequence[Head]) -> float:
+        hidden, _ = model(batch.tokens, None, Context(Probe(edits=switched_off(model, off))))
+        return float(mean_loss(model.head(hidden), batch.targets))
+
+    layers = [[(f"decoder.{layer}.self", head) for head in range(MANY)] for layer in range(LAYERS)]
+    base = loss_without([])
+    worth = {head: loss_without([head]) - base for heads in layers for head in heads}
     # Importance by ablation of each head alone, as Michel et al. measure it first (Section 3.2).
-    order = sorted(heads, key=lambda pair: worth[pair])
-    curve = [_loss_without(model, batch, order[:count]) for count in range(len(order) + 1)]
-    rows = [[worth[(layer, head)] for head in range(MANY)] for layer in range(LAYERS)]
-    return {"worth": rows, "curve": curve}
-
-
-def _loss_without(model: Any, batch: Batch, heads: list[tuple[int, int]]) -> float:
-    """The loss with these heads ablated: what they find is zero."""
-    edits = {
-        # A layer without ablated heads is edited too, by nothing.
-        f"decoder.{layer}.self.mixed": _without([head for place, head in heads if place == layer])
-        for layer in range(LAYERS)
-    }
-    hidden, _ = model(batch.tokens, None, Context(Probe(edits=edits)))
-    return float(mean_loss(model.head(hidden), batch.targets))
-
-
-def _without(ablated: list[int]) -> Any:
-    def edit(mixed: Tensor) -> Tensor:  # [B, H, T, E]
-        mixed = mixed.clone()
-        mixed[:, ablated] = 0.0
-        return mixed
-
-    return edit
+    order = sorted(worth, key=lambda head: worth[head])
+    curve = [loss_without(order[:count]) for count in range(len(order) + 1)]
+    return {"worth": [[worth[head] for head in heads] for heads in layers], "curve": curve}
 
 
 # ------------------------------------------------------------------ tied projections

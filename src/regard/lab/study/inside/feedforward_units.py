@@ -8,7 +8,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from regard.core.context import Context, LayerContext
+from regard.core.context import Context
+from regard.core.probe import Probe
 from regard.lab.study.figure import Shown, Table, column, mean, mean_text
 from regard.lab.study.study import Effort, Numbers, Study, Verdict, judge
 from regard.lab.study.training_run import (
@@ -118,26 +119,12 @@ def _run(seed: int, steps: int, sentences: int) -> dict[str, Any]:
 def unit_activations(model: Any, batch: Batch) -> list[Tensor]:
     """The activations of all units of each layer at the positions with a target: [positions, F].
 
-    The sublayers of a pre-norm block are run one by one, as `Block.forward` does.
+    f(x · Kᵀ), the coefficients of the memories (Geva et al. 2021, Section 2).
     """
-    stack = model.stack
-    x = model.tokens(batch.tokens)
-    layer_inputs = stack.layer_inputs(x, None, Context())
+    probe = Probe(["*.hidden"])
+    model(batch.tokens, None, Context(probe))
     is_position = batch.targets != NO_TARGET
-    activations = []
-    for block, inputs in zip(stack.blocks, layer_inputs, strict=True):
-        attention, feedforward = block.residual.each
-        after = attention(
-            x,
-            lambda y, block=block, inputs=inputs: block.self_attention(
-                y, inputs.mask, inputs.positions, LayerContext()
-            ),
-        )
-        # Geva et al. 2021, Section 2: f(x · Kᵀ) are the coefficients of the memories.
-        hidden = block.feedforward.inner(feedforward.norm(after))  # [B, T, F]
-        activations.append(block.feedforward.activation(hidden)[is_position])
-        x = block(x, inputs.mask, inputs.positions, LayerContext())
-    return activations
+    return [hidden[is_position] for hidden in probe.tensors.values()]
 
 
 @torch.no_grad()
