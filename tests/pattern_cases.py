@@ -50,7 +50,7 @@ def mask_patterns(length: int, device: str = "cpu") -> dict[str, MaskPattern]:
         "window, global and random": BlockLocalMask(5, 1)
         | GlobalMask(5, 5)
         | RandomBlockMask(5, 2, seed=3),
-        "random before": (RandomBlockMask(7, 2, seed=3, before=True) | BlockLocalMask(7))
+        "random before": (RandomBlockMask(7, 2, seed=3, of="before") | BlockLocalMask(7))
         & CausalMask(),
         "documents": document_mask,
         "documents causal": document_mask & CausalMask(),

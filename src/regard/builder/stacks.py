@@ -143,7 +143,7 @@ def _block(part: spec.Block, layer: LayerParts) -> block.AnyBlock:
             connections = [residual.NoResidual(norm, part.dropout, pre=pre) for norm in norms]
         case spec.Parallel(count):
             parallel = residual.ParallelResidual(norms[:count], part.dropout)
-            return block.ParallelBlock(self_attention, feed_forward, parallel)
+            return block.ParallelBlock(self_attention, None, feed_forward, parallel)
         case _:
             assert_never(part.residual)
     sequential = residual.SequentialResidual(connections)

@@ -28,10 +28,18 @@ LAYER_SCALE_INDEX = {"self": 0, "cross": 1, "feedforward": -1}
 class AnyBlock(nn.Module, ABC):
     """Abstract: the sublayers of a block, and the cache they need."""
 
-    attention: Attention
-    cross: Attention | None
-    feedforward: PositionWise
-    residual: nn.Module
+    def __init__(
+        self,
+        attention: Attention,
+        cross: Attention | None,
+        feedforward: PositionWise,
+        residual: SequentialResidual | ParallelResidual,
+    ) -> None:
+        super().__init__()
+        self.attention = attention
+        self.cross = cross
+        self.feedforward = feedforward
+        self.residual = residual
 
     @property
     def meets_padding(self) -> bool:
@@ -129,11 +137,7 @@ class Block(AnyBlock):
         layer_scales: list[LayerScale] | None = None,
         drop_path: float = 0.0,
     ) -> None:
-        super().__init__()
-        self.attention = attention
-        self.cross = cross
-        self.feedforward = feedforward
-        self.residual = residual
+        super().__init__(attention, cross, feedforward, residual)
         self.layer_scales = None if layer_scales is None else nn.ModuleList(layer_scales)
         self.drop_path = DropPath(drop_path) if drop_path else None
 
@@ -171,15 +175,6 @@ class ParallelBlock(AnyBlock):
     """Self-attention and feed-forward side by side (GPT-J, GPT-NeoX, PaLM)."""
 
     residual: ParallelResidual
-
-    def __init__(
-        self, attention: Attention, feedforward: PositionWise, residual: ParallelResidual
-    ) -> None:
-        super().__init__()
-        self.attention = attention
-        self.cross = None
-        self.feedforward = feedforward
-        self.residual = residual
 
     def forward(
         self,

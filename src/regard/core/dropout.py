@@ -11,12 +11,8 @@ from torch.nn import functional
 _LEVELS = 1 << 16
 
 
-class Dropout(nn.Module):
-    """Zeroes each number with probability `rate` and scales the rest, in training only.
-
-    `__call__` is overridden, so forward hooks on it never fire: what does nothing must cost
-    nothing, and a module's call is dearer than the smallest products of a decoding step.
-    """
+class _Random(nn.Module):
+    """Abstract: what leaves something out with probability `rate`, in training only."""
 
     def __init__(self, rate: float) -> None:
         super().__init__()
@@ -24,6 +20,14 @@ class Dropout(nn.Module):
 
     def extra_repr(self) -> str:
         return f"rate={self.rate}"
+
+
+class Dropout(_Random):
+    """Zeroes each number with probability `rate` and scales the rest, in training only.
+
+    `__call__` is overridden, so forward hooks on it never fire: what does nothing must cost
+    nothing, and a module's call is dearer than the smallest products of a decoding step.
+    """
 
     def __call__(self, x: Tensor) -> Tensor:
         if not self.training or self.rate == 0:
@@ -36,16 +40,9 @@ class Dropout(nn.Module):
         return functional.dropout(x, self.rate)
 
 
-class DropPath(nn.Module):
+class DropPath(_Random):
     """Stochastic depth: in training, zeroes a sublayer's output for whole examples with probability
     `rate`, and scales the others (Huang et al. 2016)."""
-
-    def __init__(self, rate: float) -> None:
-        super().__init__()
-        self.rate = rate
-
-    def extra_repr(self) -> str:
-        return f"rate={self.rate}"
 
     def forward(self, x: Tensor) -> Tensor:
         """x [B, T, D] → the same, or zeros, row by row."""
@@ -55,16 +52,9 @@ class DropPath(nn.Module):
         return x * (survives / (1 - self.rate)).to(x.dtype)
 
 
-class LayerDrop(nn.Module):
+class LayerDrop(_Random):
     """LayerDrop: in training, skips a layer for the whole batch with probability `rate`
     (Fan et al. 2020)."""
-
-    def __init__(self, rate: float) -> None:
-        super().__init__()
-        self.rate = rate
-
-    def extra_repr(self) -> str:
-        return f"rate={self.rate}"
 
     def forward(self, x: Tensor, y: Tensor) -> Tensor:
         """A layer's input [B, T, D] where it is skipped, otherwise its output."""

@@ -55,38 +55,40 @@ class PositionWise(nn.Module):
         return ()
 
 
-class FeedForward(PositionWise):
-    """FFN(x) = activation(x W₁ + b₁) W₂ + b₂ (equation 2)."""
+class _Dense(PositionWise):
+    """Abstract: a linear map to the inner layer, or two in one matrix, and one back."""
 
-    def __init__(self, part: spec.FeedForward, d_model: int) -> None:
+    maps = 1
+
+    def __init__(self, part: spec.FeedForward | spec.GatedFeedForward, d_model: int) -> None:
         super().__init__()
-        self.inner = Linear(d_model, part.d_ff, bias=part.bias)
+        parts = (part.d_ff,) * self.maps
+        self.inner = Linear(d_model, sum(parts), bias=part.bias, parts=parts)
         self.outer = Linear(part.d_ff, d_model, bias=part.bias)
         self.activation = ACTIVATIONS[part.activation]
         self.dropout = Dropout(part.dropout)
 
     def extra_repr(self) -> str:
         return f"activation={ACTIVATION_NAMES[self.activation]}"
+
+
+class FeedForward(_Dense):
+    """FFN(x) = activation(x W₁ + b₁) W₂ + b₂ (equation 2)."""
 
     def forward(self, x: Tensor, context: LayerContext = NO_CONTEXT) -> Tensor:
         hidden = context.probe.through("hidden", self.activation(self.inner(x)))  # [B, T, F]
         return self.outer(self.dropout(hidden))  # [B, T, D]
 
 
-class GatedFeedForward(PositionWise):
+class GatedFeedForward(_Dense):
     """Gated linear unit (SwiGLU, GEGLU): (activation(x W) ⊙ (x V)) W₂, with W and V in one matrix
     (Shazeer 2020). With a `limit` both are clamped, and the value is around 1 (gpt-oss)."""
 
-    def __init__(self, part: spec.GatedFeedForward, d_model: int) -> None:
-        super().__init__()
-        self.inner = Linear(d_model, 2 * part.d_ff, bias=part.bias, parts=(part.d_ff, part.d_ff))
-        self.outer = Linear(part.d_ff, d_model, bias=part.bias)
-        self.activation = ACTIVATIONS[part.activation]
-        self.dropout = Dropout(part.dropout)
-        self.limit = part.limit
+    maps = 2
 
-    def extra_repr(self) -> str:
-        return f"activation={ACTIVATION_NAMES[self.activation]}"
+    def __init__(self, part: spec.GatedFeedForward, d_model: int) -> None:
+        super().__init__(part, d_model)
+        self.limit = part.limit
 
     def forward(self, x: Tensor, context: LayerContext = NO_CONTEXT) -> Tensor:
         gate, value = self.inner(x).chunk(2, dim=-1)  # [B, T, F] each

@@ -27,14 +27,18 @@ class LayerScale(nn.Module):
         return x * self.weight
 
 
-class PostNorm(nn.Module):
-    """Post-norm: LayerNorm(x + Dropout(Sublayer(x))), Sections 3.1 and 5.4. In mixed precision the
-    sum is as narrow as its summands: it never grows, because each is normalised."""
+class _Connection(nn.Module):
+    """Abstract: the connection around one sublayer."""
 
     def __init__(self, norm: Norm, dropout: float) -> None:
         super().__init__()
         self.norm = norm
         self.dropout = Dropout(dropout)
+
+
+class PostNorm(_Connection):
+    """Post-norm: LayerNorm(x + Dropout(Sublayer(x))), Sections 3.1 and 5.4. In mixed precision the
+    sum is as narrow as its summands: it never grows, because each is normalised."""
 
     def forward(self, x: Tensor, sublayer: Sublayer, padding_mask: Tensor | None = None) -> Tensor:
         y = sublayer(x)
@@ -42,41 +46,32 @@ class PostNorm(nn.Module):
         return normalize(self.norm, x + self.dropout(y), padding_mask).to(y.dtype)
 
 
-class PreNorm(nn.Module):
+class PreNorm(_Connection):
     """Pre-norm: x + Dropout(Sublayer(LayerNorm(x))), which trains deep stacks without warm-up
     (Xiong et al. 2020)."""
-
-    def __init__(self, norm: Norm, dropout: float) -> None:
-        super().__init__()
-        self.norm = norm
-        self.dropout = Dropout(dropout)
 
     def forward(self, x: Tensor, sublayer: Sublayer, padding_mask: Tensor | None = None) -> Tensor:
         return x + self.dropout(sublayer(normalize(self.norm, x, padding_mask)))
 
 
-class SandwichNorm(nn.Module):
+class SandwichNorm(_Connection):
     """Norms on both sides of a sublayer: x + Dropout(Norm(Sublayer(Norm(x)))) (Gemma 2)."""
 
     def __init__(self, norm: Norm, after: Norm, dropout: float) -> None:
-        super().__init__()
-        self.norm = norm
+        super().__init__(norm, dropout)
         self.after = after
-        self.dropout = Dropout(dropout)
 
     def forward(self, x: Tensor, sublayer: Sublayer, padding_mask: Tensor | None = None) -> Tensor:
         y = sublayer(normalize(self.norm, x, padding_mask))
         return x + self.dropout(normalize(self.after, y, padding_mask))
 
 
-class NoResidual(nn.Module):
+class NoResidual(_Connection):
     """No residual connection: LayerNorm(Dropout(Sublayer(x))), or with `pre`
     Dropout(Sublayer(LayerNorm(x)))."""
 
     def __init__(self, norm: Norm, dropout: float, *, pre: bool) -> None:
-        super().__init__()
-        self.norm = norm
-        self.dropout = Dropout(dropout)
+        super().__init__(norm, dropout)
         self.pre = pre
 
     def extra_repr(self) -> str:

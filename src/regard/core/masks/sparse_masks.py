@@ -110,7 +110,7 @@ class GlobalMask(MaskPattern):
 class RandomBlockMask(MaskPattern):
     """BigBird's random blocks: each block of `size` attends to `count` blocks drawn from `seed`.
 
-    Drawn from those `before` it, as decoders need; otherwise from all blocks of `length` positions,
+    Drawn from those "before" it, as decoders need; otherwise from all blocks of `length` positions,
     of which a shorter sequence has only the first, or, without a length, from all of the sequence.
     """
 
@@ -118,7 +118,7 @@ class RandomBlockMask(MaskPattern):
     size: int
     count: int
     seed: int
-    before: bool = False
+    of: str = "all"
     length: int | None = None
 
     def bind(self, call: Call) -> MaskPattern:
@@ -156,7 +156,9 @@ def _draw_blocks(part: RandomBlockMask, blocks: int, device: torch.device | None
     table = torch.full((blocks, part.count), -1, device="cpu")
     all_blocks = -(-part.length // part.size) if part.length else blocks
     for block in range(blocks):
-        pool = block if part.before else all_blocks
+        pool = all_blocks
+        if part.of == "before":
+            pool = block
         order = torch.randperm(pool, generator=generator(part.seed, block), device="cpu")
         chosen = order[: part.count]
         chosen = chosen[chosen < blocks]  # the others lie beyond the end of this sequence

@@ -17,10 +17,8 @@ import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from regard.core.attention import Attention
 from regard.core.block import AnyBlock
 from regard.core.context import Context, LayerContext
-from regard.core.feedforward import PositionWise
 from regard.core.masks.attention_mask import AttentionMask
 from regard.core.positions.position_terms import PositionTerms
 from regard.core.residual import SequentialResidual
@@ -34,19 +32,6 @@ class ReversibleBlock(AnyBlock):
     [B, T, 2·D]."""
 
     residual: SequentialResidual
-
-    def __init__(
-        self,
-        attention: Attention,
-        cross: Attention | None,
-        feedforward: PositionWise,
-        residual: SequentialResidual,
-    ) -> None:
-        super().__init__()
-        self.attention = attention
-        self.cross = cross
-        self.feedforward = feedforward
-        self.residual = residual
 
     def forward(
         self,
