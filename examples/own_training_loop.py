@@ -11,7 +11,7 @@ from torch.nn import functional
 from transformer_from_parts import transformer
 
 from regard import build
-from regard.wirings.model import EncoderDecoder
+from regard.wirings.encoder_decoder import EncoderDecoder
 
 BOS = 0
 VOCABULARY = 20

@@ -20,7 +20,7 @@ from regard.families.decoders import gpt2
 from regard.lab.convert import onnx
 from regard.lab.verify.invariants import with_kernel
 from regard.system.errors import ModelError
-from regard.wirings.model import Function
+from regard.wirings.core_model import Function
 
 TERMS: list[tuple[spec.StackPosition, spec.MaskPattern]] = [
     (spec.T5Bias(6, 9), spec.FullMask()),

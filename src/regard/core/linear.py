@@ -94,16 +94,16 @@ class Linear(nn.Module):
 
     def keep_outputs(self, indices: Sequence[Tensor]) -> None:
         """Only these outputs of each part, which become all it has."""
-        _select(self, "weight", 0, _shifted(self.parts, indices))
+        keep_rows(self, "weight", _shifted(self.parts, indices))
         if self.bias is not None:
             pairs = zip(self.biased, indices, strict=True)
             biased = [index for has, index in pairs if has]
-            _select(self, "bias", 0, _shifted(self._biased_parts(), biased))
+            keep_rows(self, "bias", _shifted(self._biased_parts(), biased))
         self.parts = tuple(len(index) for index in indices)
 
     def keep_inputs(self, index: Tensor) -> None:
         """Only these inputs."""
-        _select(self, "weight", 1, index)
+        keep_rows(self, "weight", index, 1)
 
 
 def _shifted(widths: Sequence[int], indices: Sequence[Tensor]) -> Tensor:
@@ -117,12 +117,8 @@ def dimensions(heads: Tensor, width: int) -> Tensor:
     return (heads[:, None] * width + torch.arange(width, device=heads.device)).flatten()
 
 
-def keep_rows(part: nn.Module, name: str, index: Tensor) -> None:
+def keep_rows(part: nn.Module, name: str, index: Tensor, dimension: int = 0) -> None:
     """Only these rows of a parameter."""
-    _select(part, name, 0, index)
-
-
-def _select(part: nn.Module, name: str, dimension: int, index: Tensor) -> None:
     parameter: nn.Parameter = getattr(part, name)
     selected = parameter.detach().index_select(dimension, index.to(parameter.device))
     setattr(part, name, nn.Parameter(selected, requires_grad=parameter.requires_grad))

@@ -255,17 +255,12 @@ class Attention(Part):
             raise ModelError(
                 "LSH attention needs shared queries and keys", "set projection='shared'"
             )
-        if (
-            isinstance(self.mixer, LinearAttention)
-            and self.mixer.features == EluFeatures()
-            and self.scale is not None
-        ):
+        unscaled = (AdditiveAttention(self.mixer.dropout), LinearAttention(EluFeatures()))
+        if self.scale is not None and self.mixer in unscaled:
             raise ModelError(
-                "linear attention with elu features has no scale",
-                "remove `scale`, or use FavorFeatures",
+                f"{type(self.mixer).__name__} has no scale here",
+                "remove `scale`, or use FavorFeatures for linear attention",
             )
-        if isinstance(self.mixer, AdditiveAttention) and self.scale is not None:
-            raise ModelError("additive attention has no scale", "remove `scale`")
         _check_tied(self)
         _check_groups(self)
         if self.qk_norm is not None and self.projection != "apart":

@@ -12,6 +12,7 @@ import re
 import shutil
 import threading
 import time
+from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
@@ -81,11 +82,10 @@ class Retention:
         return kept
 
     def _best(self, scores: Mapping[int, float | None]) -> set[int]:
-        sign = -1 if self.greater_is_better else 1
-        # Among equals the earliest: those after it have the score of the same validation.
         finite = {step: s for step, s in scores.items() if s is not None and math.isfinite(s)}
-        ranked = sorted((sign * score, step) for step, score in finite.items())
-        return {step for _, step in ranked[: self.best]}
+        # Among equals the earliest: those after it have the score of the same validation.
+        ranked = sorted(sorted(finite), key=finite.__getitem__, reverse=self.greater_is_better)
+        return set(ranked[: self.best])
 
 
 # --- checkpoints ---
@@ -159,13 +159,24 @@ class Checkpoints:
         """The checkpoint of a step, which another rank has found intact."""
         return self._load([path for path in self._folders() if step_of(path) == step][-1])
 
-    def newest(self, say: Callable[[str], None]) -> Saved | None:
-        """The newest intact checkpoint; reports the damaged ones that it passes over."""
-        return self._newest(self._folders(), say)
-
-    def rollback_target(self, step: int, say: Callable[[str], None]) -> Saved | None:
-        """The newest intact checkpoint of this step or an earlier one."""
-        return self._newest([path for path in self._folders() if step_of(path) <= step], say)
+    def newest(self, say: Callable[[str], None], until: float = math.inf) -> Saved | None:
+        """The newest intact checkpoint of this step or an earlier one; reports the damaged ones
+        that it passes over."""
+        checkpoints = [path for path in self._folders() if step_of(path) <= until]
+        for checkpoint in reversed(checkpoints):
+            problem = damage(checkpoint)
+            if problem is None:
+                return self._load(checkpoint)
+            say(
+                f"checkpoint {checkpoint.name} is damaged ({problem}); "
+                "falling back to the one before it"
+            )
+        if checkpoints:
+            raise CheckpointError(
+                f"no checkpoint under {self.folder} is intact",
+                "start the run again in another folder",
+            )
+        return None
 
     def before(self, step: int) -> Saved | None:
         """The oldest intact checkpoint of an earlier step."""
@@ -186,22 +197,6 @@ class Checkpoints:
         with contextlib.suppress(OSError):
             checkpoint.rename(removed)
         shutil.rmtree(removed, ignore_errors=True)
-
-    def _newest(self, checkpoints: list[Path], say: Callable[[str], None]) -> Saved | None:
-        for checkpoint in reversed(checkpoints):
-            problem = damage(checkpoint)
-            if problem is None:
-                return self._load(checkpoint)
-            say(
-                f"checkpoint {checkpoint.name} is damaged ({problem}); "
-                "falling back to the one before it"
-            )
-        if checkpoints:
-            raise CheckpointError(
-                f"no checkpoint under {self.folder} is intact",
-                "start the run again in another folder",
-            )
-        return None
 
     def _set_aside(self, checkpoint: Path) -> None:
         """Moves a checkpoint of the same step away, under a name by which it is still found."""
@@ -313,8 +308,7 @@ class HostCopy:
             group: {name: _host_copy(tensor) for name, tensor in tensors.items()}
             for group, tensors in groups.items()
         }
-        on_gpu = any(t.is_cuda for tensors in groups.values() for t in tensors.values())
-        if not on_gpu:
+        if not any(t.is_cuda for tensors in groups.values() for t in tensors.values()):
             return cls(copies, None)
         # On the stream of the training step: the next update waits for the copies, not the host.
         ready = torch.cuda.Event()
@@ -412,13 +406,10 @@ class Snapshots:
 
     def mean(self, steps: list[int]) -> Tensors:
         """Checkpoint averaging: the mean of these snapshots, summed in float64."""
-        total: Tensors = {}
+        total: dict[str, Any] = defaultdict(int)
         for step in steps:
             for name, tensor in load_file(self.path(step)).items():
-                if name in total:
-                    total[name] = total[name] + tensor.double()
-                else:
-                    total[name] = tensor.double()
+                total[name] = total[name] + tensor.double()
         return {name: (tensor / len(steps)).float() for name, tensor in total.items()}
 
     def delete_all_but(self, steps: set[int], until: int | None = None) -> None:

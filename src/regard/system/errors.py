@@ -14,15 +14,14 @@ class RegardError(Exception):
 
     exit_code = 2  # of the command line; 1 is left for failed checks and unexpected errors
 
-    def __init__(self, problem: str, repair: str) -> None:
-        super().__init__(f"{problem}\n  → {repair}")
+    def __init__(self, problem: str, repair: str, *more: Any) -> None:
+        # All arguments, so that the error survives the way out of a worker process.
+        super().__init__(problem, repair, *more)
         self.problem = problem
         self.repair = repair
 
-    def __reduce__(self) -> tuple[type[RegardError], tuple[Any, ...]]:
-        """Pickles both arguments, so that the error survives the way out of a worker process."""
-        # Exception's own __reduce__ would call __init__ with the joined message only.
-        return type(self), (self.problem, self.repair)
+    def __str__(self) -> str:
+        return f"{self.problem}\n  → {self.repair}"
 
 
 # --- what kind of failure it is; callers catch these by class ---
@@ -44,11 +43,8 @@ class UnknownKeyError(ModelError):
     """A key of config.json that a family's schema does not list."""
 
     def __init__(self, problem: str, repair: str, key: str) -> None:
-        super().__init__(problem, repair)
+        super().__init__(problem, repair, key)
         self.key = key
-
-    def __reduce__(self) -> tuple[type[RegardError], tuple[Any, ...]]:
-        return type(self), (self.problem, self.repair, self.key)
 
 
 class NonFiniteError(ModelError):
@@ -75,12 +71,9 @@ class TrainingInterrupted(RegardError):
     """A signal, or a callback, stopped training; the state was saved, so the run can be resumed."""
 
     def __init__(self, problem: str, repair: str, signal_number: int) -> None:
-        super().__init__(problem, repair)
+        super().__init__(problem, repair, signal_number)
         self.signal_number = signal_number
         self.exit_code = 128 + signal_number  # as shells report a process that a signal ended
-
-    def __reduce__(self) -> tuple[type[RegardError], tuple[Any, ...]]:
-        return type(self), (self.problem, self.repair, self.signal_number)
 
 
 # --- warnings ---

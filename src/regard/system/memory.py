@@ -72,16 +72,19 @@ def amount(count: float) -> str:
     return f"{count / 1000:,.1f} TB"
 
 
+def _numbers(path: Path) -> dict[str, int]:
+    """The numbers of a file of the kernel by their names, one a line."""
+    lines = [line.split() for line in path.read_text().splitlines()]
+    return {words[0].rstrip(":"): int(words[1]) for words in lines}
+
+
 def _available_to_system() -> int | None:
     """MemAvailable: free memory plus what the page cache can give back without swapping."""
     try:
-        lines = _MEMINFO.read_text().splitlines()
+        available = _numbers(_MEMINFO).get("MemAvailable")
     except OSError:
         return None
-    for line in lines:
-        if line.startswith("MemAvailable:"):
-            return int(line.split()[1]) * 1024  # the file counts kibibytes
-    return None
+    return available and available * 1024  # the file counts kibibytes
 
 
 def _available_to_container() -> int | None:
@@ -89,16 +92,12 @@ def _available_to_container() -> int | None:
     try:
         limit = (_CGROUP / "memory.max").read_text().strip()
         usage = int((_CGROUP / "memory.current").read_text())
-        statistics = (_CGROUP / "memory.stat").read_text().splitlines()
+        # Inactive file pages are page cache: the kernel drops them when memory is short.
+        reclaimable = _numbers(_CGROUP / "memory.stat").get("inactive_file", 0)
     except OSError:
         return None
     if limit == "max":  # no limit is set
         return None
-    # Inactive file pages are page cache: the kernel drops them when memory is short.
-    reclaimable = 0
-    for line in statistics:
-        if line.startswith("inactive_file "):
-            reclaimable = int(line.split()[1])
     return max(0, int(limit) - usage + reclaimable)
 
 

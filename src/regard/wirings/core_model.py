@@ -186,3 +186,15 @@ class CoreModel(nn.Module, ABC):
     def _main(self, inputs: Mapping[str, Tensor]) -> Tensor:
         """The first input."""
         return inputs[self.inputs[0].name]
+
+
+class Function(nn.Module):
+    """Adapter for exporters, which take a module of tensors: a model and one call of it."""
+
+    def __init__(self, model: nn.Module, call: Callable[..., tuple[Tensor, ...]]) -> None:
+        super().__init__()
+        self.model = model
+        self.call = call
+
+    def forward(self, *inputs: Tensor) -> tuple[Tensor, ...]:
+        return self.call(self.model, *inputs)

@@ -27,8 +27,7 @@ from regard.lab.verify.outputs import forward, run
 from regard.lab.verify.parity import float32_comparison, padded_batch
 from regard.lab.verify.random_inputs import RandomBatch
 from regard.system.errors import ModelError, SettingError
-from regard.wirings.core_model import CoreModel
-from regard.wirings.model import Function
+from regard.wirings.core_model import CoreModel, Function
 
 FILE = "model.onnx"
 # A protocol buffer holds at most 2 GB; beyond this many bytes weights go into a second file.

@@ -390,7 +390,7 @@ class Loop:
         saved = on_all_ranks(
             self.checkpoints,
             self.ranks,
-            lambda: self.checkpoints.rollback_target(skipped.step, self._say),
+            lambda: self.checkpoints.newest(self._say, until=skipped.step),
         )
         if saved is None:
             raise CheckpointError(
