@@ -20,9 +20,12 @@ class FrontEnd(nn.Module):
 
     # Whether it makes other vectors of an input beside padding: of a window of a series, say.
     meets_padding: ClassVar[bool] = True
+    has_padding: ClassVar[bool] = True  # an image has none
 
     def output_padding_mask(self, padding_mask: Tensor | None) -> Tensor | None:
         """The padding mask of the T positions, from that of the inputs: the same."""
+        if not self.has_padding:
+            return None
         return padding_mask
 
     def states(self, hidden: Tensor) -> Tensor:

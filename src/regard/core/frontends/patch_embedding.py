@@ -40,6 +40,8 @@ class Patches(FrontEnd):
     one here.
     """
 
+    has_padding = False
+
     def __init__(
         self, part: spec.Patches, d_model: int, position: PatchPosition | None, norm: Norm | None
     ) -> None:
@@ -66,10 +68,6 @@ class Patches(FrontEnd):
         if self.spec.padded:
             return -(-height // self.patch), -(-width // self.patch)
         return height // self.patch, width // self.patch
-
-    def output_padding_mask(self, padding_mask: Tensor | None) -> Tensor | None:
-        """An image has no padding."""
-        return None
 
     def forward(
         self,

@@ -104,6 +104,8 @@ class SeriesPatches(FrontEnd):
     those of each scale: one for all channels, or one for each.
     """
 
+    has_padding = False  # what was not observed changes the statistics of a window
+
     def __init__(
         self,
         part: spec.SeriesPatches,
@@ -122,10 +124,6 @@ class SeriesPatches(FrontEnd):
     def extra_repr(self) -> str:
         part = self.spec
         return f"length={part.length}, channels={part.channels}, scaler={part.scaler!r}"
-
-    def output_padding_mask(self, padding_mask: Tensor | None) -> Tensor | None:
-        """What was not observed changes the statistics of a window; it is no padding."""
-        return None
 
     def states(self, hidden: Tensor) -> Tensor:
         """[B·C, N, D] → [B, C, N, D]"""

@@ -82,10 +82,39 @@ def grid_sinusoids(line: Tensor, d_model: int, extras: int, *, columns_first: bo
     return torch.cat([none, grid]).float()
 
 
-class Sinusoidal2D(nn.Module):
-    """2-D sinusoids over a grid of `side` × `side` patches, computed and not saved."""
+def _require_positions(length: int, most: int, repair: str) -> None:
+    """Refuses an input of more positions than a model has vectors for."""
+    if length > most:
+        raise DataError(f"the input has {length} positions, but this model has {most}", repair)
 
-    table: Tensor
+
+class _Rows(nn.Module):
+    """Abstract: a vector for each of so many positions, behind `offset` rows of no position."""
+
+    table: Tensor  # [offset + positions, D]
+    offset = 0
+    repair = "split the input into shorter parts"
+
+    def extra_repr(self) -> str:
+        return f"positions={self.length}, d_model={self.table.shape[1]}"
+
+    @property
+    def length(self) -> int:
+        """The number of positions that have a vector."""
+        return len(self.table) - self.offset
+
+    def rows(self, length: int) -> Tensor:
+        """The vectors of the first `length` positions at least."""
+        _require_positions(length, self.length, self.repair)
+        return self.table[self.offset :]
+
+    def available_rows(self, length: int) -> Tensor:
+        """The rows there are, for positions that only the device knows."""
+        return self.table[self.offset :]
+
+
+class Sinusoidal2D(_Rows):
+    """2-D sinusoids over a grid of `side` × `side` patches, computed and not saved."""
 
     def __init__(self, d_model: int, side: int, extras: int) -> None:
         super().__init__()
@@ -93,23 +122,14 @@ class Sinusoidal2D(nn.Module):
         table = grid_sinusoids(line, d_model, extras, columns_first=False)
         self.register_buffer("table", table, persistent=False)
 
-    def extra_repr(self) -> str:
-        return f"positions={len(self.table)}, d_model={self.table.shape[1]}"
 
-    def rows(self, length: int) -> Tensor:
-        return self.table
-
-
-def _require_positions(
-    length: int, most: int, repair: str = "split the input into shorter parts"
-) -> None:
-    """Refuses an input of more positions than a model has vectors for."""
-    if length > most:
-        raise DataError(f"the input has {length} positions, but this model has {most}", repair)
-
-
-class LearnedPosition(nn.Module):
+class LearnedPosition(_Rows):
     """Learned positional embeddings; the first `offset` rows belong to no position."""
+
+    repair = (
+        "split the text into shorter lines, or train with position = sinusoidal, "
+        "or with a larger max_length (context, for language models)"
+    )
 
     def __init__(
         self, d_model: int, length: int, offset: int = 0, padding: int | None = None
@@ -119,31 +139,10 @@ class LearnedPosition(nn.Module):
         self.offset = offset  # RoBERTa counts from the id of padding + 1, BART and OPT from 2
         self.padding = padding
 
-    def extra_repr(self) -> str:
-        return f"positions={self.length}, d_model={self.table.shape[1]}"
-
     @property
     def counts_tokens(self) -> bool:
         """Whether positions count all tokens but padding, instead of what stands before."""
         return self.padding is not None
-
-    @property
-    def length(self) -> int:
-        """The number of positions that have an embedding."""
-        return len(self.table) - self.offset
-
-    def rows(self, length: int) -> Tensor:
-        _require_positions(
-            length,
-            self.length,
-            "split the text into shorter lines, or train with position = sinusoidal, "
-            "or with a larger max_length (context, for language models)",
-        )
-        return self.table[self.offset :]
-
-    def available_rows(self, length: int) -> Tensor:
-        """The rows there are, for positions that only the device knows."""
-        return self.table[self.offset :]
 
     def of_tokens(self, tokens: Tensor) -> Tensor:
         """The vectors [B, T, D] of whole rows [B, T], in which padding tokens do not count."""
@@ -154,7 +153,7 @@ class LearnedPosition(nn.Module):
         return functional.embedding(ids, self.table)
 
 
-class FixedPosition(nn.Module):
+class FixedPosition(_Rows):
     """Positional embeddings that are stored but not trained; sinusoids unless a file brings
     others."""
 
@@ -178,20 +177,6 @@ class FixedPosition(nn.Module):
         line = torch.arange(side)
         return cls(grid_sinusoids(line, d_model, extras, columns_first=True))
 
-    def extra_repr(self) -> str:
-        return f"positions={self.length}, d_model={self.table.shape[1]}"
-
-    @property
-    def length(self) -> int:
-        return len(self.table)
-
-    def rows(self, length: int) -> Tensor:
-        _require_positions(length, self.length)
-        return self.table
-
-    def available_rows(self, length: int) -> Tensor:
-        return self.table
-
 
 class AxialPosition(nn.Module):
     """Axial positional embeddings: positions run over a grid, and the rows of its axes are
@@ -209,7 +194,7 @@ class AxialPosition(nn.Module):
     def rows(self, length: int) -> Tensor:
         """The rows of at least the first `length` positions, and of no more of the first axis than
         needed."""
-        _require_positions(length, self.length)
+        _require_positions(length, self.length, _Rows.repair)
         inner = math.prod(self.shape[1:])  # positions for each step along the first axis
         shape = (-(-length // inner), *self.shape[1:])
         axes = []
