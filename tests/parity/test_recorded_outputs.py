@@ -138,7 +138,7 @@ def test_each_is_asked_for_by_itself_and_has_gradients(tmp_path: Path) -> None:
 
 
 class Mean(Mixer):
-    """A kernel that gives no weights: the mean of the values so far."""
+    """A kernel that computes no weights: the mean of the values so far."""
 
     def forward(self, q: Tensor, k: Tensor, v: Tensor, *more: Any) -> Tensor:
         return v.cumsum(dim=2) / torch.arange(1, v.shape[2] + 1)[:, None]
@@ -152,7 +152,7 @@ class MeanAttention:
         return Mean()
 
 
-def test_attention_without_weights_is_refused_with_the_reason() -> None:
+def test_a_model_without_attention_has_no_weights() -> None:
     ids = torch.tensor([[3, 4, 5]])
     recurrent = spec.RecurrentDecoder(8, spec.Tokens(11, position=None), spec.Recurrent("lstm"))
     with pytest.raises(SettingError, match="no attention"):
@@ -160,6 +160,10 @@ def test_attention_without_weights_is_refused_with_the_reason() -> None:
     states = Model(build(recurrent), recurrent)(ids, output_hidden_states=True).hidden_states
     assert [state.shape for state in states] == [(1, 3, 8)] * 2
 
+
+def test_a_kernel_that_computes_no_weights_shows_them() -> None:
+    """They are its output for values that are one-hot positions."""
+    ids = torch.tensor([[3, 4, 5]])
     description = gpt2.preset("tiny", 11, 16)
     attention = spec.Attention(2, 4, 4, mixer=MeanAttention())
     block = spec.Block(attention, description.stack.block.feedforward)
@@ -170,10 +174,9 @@ def test_attention_without_weights_is_refused_with_the_reason() -> None:
     )
     model = Model(build(own).eval(), own)
     assert len(model(ids, output_hidden_states=True).hidden_states) == 3
-    with pytest.raises(
-        SettingError, match=r"Mean \(decoder.0.self\) does not compute attention weights"
-    ):
-        model(ids, output_attentions=True)
+    weights = model(ids, output_attentions=True).attentions[0]  # [1, H, T, S]
+    expected = torch.tensor([[1, 0, 0], [1 / 2, 1 / 2, 0], [1 / 3, 1 / 3, 1 / 3]])
+    torch.testing.assert_close(weights, expected.expand(1, 2, -1, -1))
 
 
 def test_global_tokens_have_the_weights_of_their_own_projections() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import cast
 
+import torch
 from torch import Tensor, nn
 
 from regard.core.caches.kv_cache import NO_CACHE, Cache, CrossKV, start_kv_cache
@@ -41,8 +42,13 @@ class Mixer(nn.Module):
         heads: Tensor | None = None,
         bias: ScoreBias | None = None,
     ) -> Tensor:
-        """The attention weights of some query rows and heads: [B, heads, rows, S]."""
-        raise NotImplementedError
+        """The attention weights of some query rows and heads [B, heads, rows, S]: the output for
+        values that are one-hot positions. Kernels that can compute less do."""
+        one_hot = torch.eye(k.shape[2], dtype=q.dtype, device=q.device)
+        weights = self(q, k, one_hot.expand(*k.shape[:2], -1, -1), mask, bias)[:, :, rows]
+        if heads is None:
+            return weights
+        return weights[:, heads]
 
     def prepare(self, mask: AttentionMask, bias: ScoreBias | None) -> None:
         """Makes what all layers will ask of a mask before the first of them does."""

@@ -15,11 +15,10 @@ from torch import Tensor
 from torch.nn import functional
 
 from regard import spec as kinds
-from regard.core.attention import Mixer
 from regard.core.context import Context
 from regard.core.frontends.series_patches import SeriesPatches
 from regard.core.output import OutputOptions
-from regard.core.probe import NO_PROBE, AttentionCall, NullProbe, Probe
+from regard.core.probe import NO_PROBE, NullProbe, Probe
 from regard.core.stack import Stack
 from regard.core.stacks.reversible import ReversibleStack
 from regard.families import folder as folders
@@ -272,17 +271,6 @@ class RecordedOutputs:
         if not calls:
             raise SettingError("this model has no attention", "remove output_attentions")
         names = [f"{stack}.{i}.{kind}" for i in self._output_layers(stack)]
-        weights = [_weights(calls, name) for name in names if name in calls]
+        weights = [calls[name].weights() for name in names if name in calls]
         # The sides of recurrent models have no self-attention.
         return tuple(weights) or None
-
-
-def _weights(calls: dict[str, AttentionCall], name: str) -> Tensor:
-    """The attention weights [B, H, T, S] of one layer, computed from the recorded arguments."""
-    call = calls[name]
-    if type(call.mixer).weights is Mixer.weights:
-        raise SettingError(
-            f"{type(call.mixer).__name__} ({name}) does not compute attention weights",
-            "remove output_attentions, or add a method `weights` to the kernel",
-        )
-    return call.weights()

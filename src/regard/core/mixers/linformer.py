@@ -10,7 +10,6 @@ from regard import spec
 from regard.core.attention import Mixer
 from regard.core.caches.kv_cache import Cache
 from regard.core.masks.attention_mask import AttentionMask, ScoreBias
-from regard.core.projection import per_query_head
 from regard.system.errors import DataError
 
 
@@ -35,9 +34,7 @@ class LengthProjection(nn.Module):
 
     def forward(self, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
         """[B, G, S, ·] → [B, G, rank, ·]"""
-        return self.of_keys(k.shape[2]) @ k, self.of_values(v.shape[2]) @ v
-
-    def of_keys(self, length: int) -> Tensor:
+        length = k.shape[2]
         most = self.keys.shape[-1]
         if length > most:
             raise DataError(
@@ -45,12 +42,11 @@ class LengthProjection(nn.Module):
                 "split the text into shorter lines, or train with a larger max_length "
                 "(context, for language models)",
             )
-        return self.keys[..., :length]
-
-    def of_values(self, length: int) -> Tensor:
-        if self.values is None:
-            return self.of_keys(length)
-        return self.values[..., :length]
+        keys = self.keys[..., :length]
+        values = keys
+        if self.values is not None:
+            values = self.values[..., :length]
+        return keys @ k, values @ v
 
 
 def _normal(heads: int, rank: int, length: int) -> Tensor:
@@ -90,26 +86,3 @@ class Linformer(Mixer):
             scale=self.scale,
             enable_gqa=q.shape[1] != k.shape[1],
         )
-
-    def weights(
-        self,
-        q: Tensor,
-        k: Tensor,
-        mask: AttentionMask,
-        rows: Tensor,
-        heads: Tensor | None = None,
-        bias: ScoreBias | None = None,
-    ) -> Tensor:
-        """The effective weight of each position's value; need not be positive nor sum to one."""
-        _, padding_mask = mask.causal_and_padding()
-        projected = self.lengths.of_keys(k.shape[2]) @ (k * padding_mask[:, None, :, None])
-        projected = per_query_head(projected, q.shape[1])  # [B, H, rank, K]
-        # [B, H, rows, rank]
-        inner = torch.softmax(q[:, :, rows] * self.scale @ projected.mT, dim=-1)
-        back = self.lengths.of_values(k.shape[2])  # [H or G or 1, rank, S]
-        if len(back) > 1:
-            back = back.repeat_interleave(q.shape[1] // len(back), dim=0)
-        weights: Tensor = inner @ back * padding_mask[:, None, None, :]
-        if heads is None:
-            return weights
-        return weights[:, heads]

@@ -166,22 +166,6 @@ class ChunkedAttention(Mixer):
 
     # ------------------------------------------------------------------ for probes
 
-    def weights(
-        self,
-        q: Tensor,
-        k: Tensor,
-        mask: AttentionMask,
-        rows: Tensor,
-        heads: Tensor | None = None,
-        bias: ScoreBias | None = None,
-    ) -> Tensor:
-        """The weight of each position's value: the output for values that are one-hot positions."""
-        one_hot = torch.eye(k.shape[2], dtype=q.dtype, device=q.device)
-        weights = self(q, k, one_hot.expand(*k.shape[:2], -1, -1), mask)[:, :, rows]
-        if heads is None:
-            return weights
-        return weights[:, heads]
-
     def visible(self, q: Tensor, k: Tensor, mask: AttentionMask, rows: Tensor) -> Tensor:
         """[B, H, rows, S]: the keys that are, in any round, in a query's own chunk or in its
         neighbours."""
