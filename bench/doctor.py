@@ -12,6 +12,7 @@ import time
 from pathlib import Path
 
 import doctor_cases
+import doctor_unseen_cases
 import doctor_wider_cases
 from doctor_cases import examine_case, is_right
 
@@ -22,8 +23,14 @@ def main() -> None:
     parser.add_argument("--only", default="", help="cases whose name has one of these texts: A|B")
     parser.add_argument("--verbose", action="store_true", help="print all findings")
     arguments = parser.parse_args()
-    groups = (doctor_cases, doctor_wider_cases)
-    cases = [case for group in groups for case in (*group.HEALTHY, *group.SICK)]
+    cases = [
+        *doctor_cases.HEALTHY,
+        *doctor_wider_cases.HEALTHY,
+        *doctor_cases.SICK,
+        *doctor_wider_cases.SICK,
+        *doctor_unseen_cases.SICK,
+        *doctor_unseen_cases.AFTER,
+    ]
     counts = {"sick": [0, 0], "healthy": [0, 0]}
     print(f"{'run':40} {'planted':24} {'first finding':26} right  seconds")
     for case in cases:

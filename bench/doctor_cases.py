@@ -703,7 +703,7 @@ SICK = [
     Case("text without order", ("plateau",), random_letters),
     Case("too little data, gpt", ("overfitting",), tiny_data("gpt2")),
     Case("too little data, translator", ("overfitting",), tiny_data("translator")),
-    Case("labels at random", ("overfitting",), tiny_data("classifier")),
+    Case("labels at random", ("labels_unrelated", "overfitting"), tiny_data("classifier")),
     # tokenizers
     Case("words of another language", ("tokenizer_mismatch",), wrong_tokenizer("translator", "words")),
     Case("pieces of another language", ("tokenizer_mismatch",), wrong_tokenizer("gpt2", "bpe")),

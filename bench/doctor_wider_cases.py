@@ -549,7 +549,7 @@ SICK = [
     Case("targets from the end", ("misaligned_sides",), pairs_case(reversed_targets)),
     Case("validation slipped", ("misaligned_sides",), pairs_case(slipped_valid)),
     Case("a corpus swapped", ("swapped_sides",), pairs_case(swap_block)),
-    Case("labels unrelated to texts", ("plateau", "overfitting"), unrelated_labels),
+    Case("labels unrelated to texts", ("labels_unrelated", "plateau", "overfitting"), unrelated_labels),
     Case("classes of images at random", ("overfitting", "plateau"), random_images),
     Case("words unknown to a classifier", ("unknown_tokens",), small_vocabulary),
     Case("tokenizer of the base exchanged", ("tokenizer_mismatch",), exchanged_base),

@@ -239,6 +239,28 @@ def test_ctranslate2_translates_a_model_of_our_own(tmp_path: Path) -> None:
     ]
 
 
+@pytest.mark.parametrize(
+    ("name", "to"),
+    [("marian", "ctranslate2"), ("gpt2", "ctranslate2"), ("bert", "onnx"), ("vit", "onnx")],
+)
+def test_the_readme_runs_the_model(name: str, to: str, tmp_path: Path) -> None:
+    for package in ("ctranslate2", "onnx", "onnxscript", "onnxruntime"):
+        pytest.importorskip(package)
+    save(name, tmp_path / "in")
+    if name != "vit":
+        vocabulary(tmp_path / "in")
+    (tmp_path / "in" / "README.md").write_text("trained on tales")
+    convert(tmp_path / "in", tmp_path / "out", to)
+    readme = (tmp_path / "out" / "README.md").read_text()
+    code = readme.partition("```python\n")[2].partition("```")[0]
+    done = subprocess.run(
+        [sys.executable, "-c", code], cwd=tmp_path / "out", capture_output=True, text=True
+    )
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.strip()
+    assert (tmp_path / "out" / "MODEL_CARD.md").read_text() == "trained on tales"
+
+
 def test_ctranslate2_says_what_it_lacks(tmp_path: Path) -> None:
     pytest.importorskip("ctranslate2")
     save("bert", tmp_path / "bert")

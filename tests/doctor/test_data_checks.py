@@ -11,15 +11,9 @@ from typing import Any
 import pytest
 
 from regard.data.generated import builtin
-from regard.lab.doctor.data_checks import _is_replicated, _windows_inside
-from regard.lab.doctor.pair_checks import (
-    OFFSETS,
-    _presence,
-    _slip,
-    _wins,
-    misaligned_sides,
-    swapped_sides,
-)
+from regard.lab.doctor.hashed_words import presence
+from regard.lab.doctor.pair_checks import OFFSETS, _slip, _wins, misaligned_sides, swapped_sides
+from regard.lab.doctor.split_checks import is_replicated, windows_inside
 from regard.lab.doctor.stored_data import Example
 
 NOBODY: Any = None  # a run whose model is not asked
@@ -82,8 +76,8 @@ def test_a_line_that_one_side_lacks() -> None:
     targets = [target for _, target in examples]
     del targets[350]
     spoilt = with_targets(examples, targets)
-    source = _presence([pair[0] for pair in spoilt])
-    target = _presence([pair[1] for pair in spoilt])
+    source = presence([pair[0] for pair in spoilt])
+    target = presence([pair[1] for pair in spoilt])
     slip = _slip(source, target, {k: _wins(source, target, k) for k in OFFSETS})
     assert slip is not None
     line, offset = slip
@@ -94,16 +88,16 @@ def test_a_line_that_one_side_lacks() -> None:
 def test_replicated_examples_and_chance() -> None:
     rng = random.Random(0)
     different: list[Example] = [(str(i),) for i in range(300)]
-    assert _is_replicated(Counter(different * 3))
-    assert not _is_replicated(Counter(rng.choices(different, k=900)))
+    assert is_replicated(Counter(different * 3))
+    assert not is_replicated(Counter(rng.choices(different, k=900)))
 
 
 def test_passages_that_recur() -> None:
     rng = random.Random(0)
     text = "".join(rng.choices("abcdefgh ", k=5000))
     other = "".join(rng.choices("abcdefgh ", k=5000))
-    assert _windows_inside(other, text, least=1) == 0
-    assert _windows_inside(other, text + other, least=1) == 1
+    assert windows_inside(other, text, least=1) == 0
+    assert windows_inside(other, text + other, least=1) == 1
     # Of a text in itself: only what is there twice.
-    assert _windows_inside(text, text, least=2) == 0
-    assert _windows_inside(text, text + text, least=2) == 1
+    assert windows_inside(text, text, least=2) == 0
+    assert windows_inside(text, text + text, least=2) == 1

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import random
 from pathlib import Path
 from typing import Any
 
@@ -15,14 +16,33 @@ from regard.core import amx
 from regard.lab.doctor import Finding, Report, examine
 from regard.lab.doctor.installation import check_installation
 from regard.lab.doctor.report_page import text_lines, write_page
+from regard.training.objectives.causal_lm import CausalLM
 
 cases = load("doctor_cases")
 
-FAST = ["labelled validation in training", "words of another language", "NaN in the weights"]
+unseen = load("doctor_unseen_cases")
+
+FAST = [
+    "labelled validation in training",
+    "words of another language",
+    "NaN in the weights",
+    "validation in lower case",
+    "a header fills the context",
+    "labels of validation inverted",
+    "validation of another domain",
+    "texts with both labels",
+    "ratings in the ten thousands",
+    "label smoothing",
+    "attention dropout",
+    "a loss of the wrong sign",
+    "an encoder without gradient",
+    "an average that never moved",
+    "no positions",
+]
 
 
 def case(name: str) -> Any:
-    (found,) = [each for each in cases.SICK if each.name == name]
+    (found,) = [each for each in (*cases.SICK, *unseen.SICK) if each.name == name]
     return found
 
 
@@ -34,16 +54,17 @@ def test_the_planted_cause_comes_first(name: str, tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("module", ["doctor_cases", "doctor_wider_cases"])
+@pytest.mark.parametrize("module", ["doctor_cases", "doctor_wider_cases", "doctor_unseen_cases"])
 def test_nine_of_ten_causes_and_no_false_alarm(module: str, tmp_path: Path) -> None:
     group = load(module)
+    sick = [*group.SICK, *getattr(group, "AFTER", [])]
     wrong = []
-    for number, each in enumerate([*group.HEALTHY, *group.SICK]):
+    for number, each in enumerate([*getattr(group, "HEALTHY", []), *sick]):
         report = cases.examine_case(each, tmp_path / str(number), seed=0)
         if not cases.is_right(each, report):
             wrong.append((each, [finding.check for finding in report.findings]))
     assert [each for each, _ in wrong if not each.planted] == []
-    assert len(wrong) <= 0.1 * len(group.SICK), wrong
+    assert len(wrong) <= 0.1 * len(sick), wrong
 
 
 def test_a_recipe_is_examined_before_it_runs(tmp_path: Path) -> None:
@@ -63,6 +84,20 @@ def test_a_recipe_is_examined_before_it_runs(tmp_path: Path) -> None:
     printed = json.loads(result.stdout)
     assert printed["findings"][0]["check"] == "test_in_train"
     assert set(printed["findings"][0]) >= {"evidence", "cause", "change", "confidence"}
+
+
+class Own(CausalLM):
+    """An objective of one's own, which the doctor is not given."""
+
+
+def test_a_run_with_an_objective_of_its_own_is_not_called_healthy(tmp_path: Path) -> None:
+    run = cases.own_objective("gpt2", Own)
+    with cases.fewer_steps(24):
+        folder = run(tmp_path, random.Random(0)).run
+    report = examine(folder)
+    assert report.problems
+    assert not any("Error" in problem for problem in report.problems)
+    assert "could be examined" in next(text_lines(report))
 
 
 def test_the_report_reads_as_text_and_as_a_page(tmp_path: Path) -> None:

@@ -197,6 +197,8 @@ def _to_ctranslate2(conversion: Conversion) -> Callable[[], list[Finding]]:
             temporary, conversion.source, conversion.model, conversion.opened
         )
         _copy(conversion.source, temporary, OTHER_FILES)
+        example = ctranslate2.example(temporary, conversion.opened, vocabularies)
+        _describe(conversion, temporary, "ctranslate2", example)
     return lambda: ctranslate2_check.compare(
         conversion.out, vocabularies, conversion.model, conversion.opened
     )
@@ -206,7 +208,25 @@ def _to_onnx(conversion: Conversion) -> Callable[[], list[Finding]]:
     with disk.atomic_folder(conversion.out) as temporary:
         onnx.write(temporary, conversion.model, conversion.opened)
         _copy(conversion.source, temporary, ("config.json", *OTHER_FILES))
+        _describe(conversion, temporary, "onnx", onnx.example(temporary, conversion.opened))
     return lambda: onnx.compare(conversion.out, conversion.model, conversion.opened)
+
+
+def _describe(conversion: Conversion, folder: Path, library: str, example: str) -> None:
+    """A README with lines that run the model; the card of the source stands beside it."""
+    card = folder / "README.md"
+    note = ""
+    if card.exists():
+        card.rename(folder / "MODEL_CARD.md")
+        note = " What it was trained on, and how well it does, is in MODEL_CARD.md."
+    opened = conversion.opened
+    disk.write_file(
+        card,
+        f"---\nlibrary_name: {library}\n---\n\n# {conversion.out.name}\n\n"
+        f"A model of the family {opened.model_type} for {library}, in float32, "
+        f"{parameter_count(opened.spec):,} parameters, written by regard {__version__}.{note}\n"
+        f"In this folder:\n\n```python\n{example}```\n",
+    )
 
 
 REQUIRED_PACKAGES: dict[str, Callable[[], object]] = {

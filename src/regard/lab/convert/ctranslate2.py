@@ -75,6 +75,58 @@ def write(out: Path, source: Path, model: CoreModel, opened: folders.ModelFolder
     return vocabularies
 
 
+_TRANSLATE = """\
+import ctranslate2
+from tokenizers import Tokenizer
+
+source = Tokenizer.from_file("tokenizer.json")
+target = Tokenizer.from_file("{target}")
+translator = ctranslate2.Translator(".")
+tokens = source.encode("This is a text.").tokens
+tokens += ["{end}"] * (tokens[-1:] != ["{end}"])  # a source ends with it
+result = translator.translate_batch([tokens], max_decoding_length=20)[0].hypotheses[0]
+print(target.decode([target.token_to_id(token) for token in result]))
+"""
+_GENERATE = """\
+import ctranslate2
+from tokenizers import Tokenizer
+
+tokenizer = Tokenizer.from_file("tokenizer.json")
+generator = ctranslate2.Generator(".")
+tokens = tokenizer.encode("This is", add_special_tokens=False).tokens
+result = generator.generate_batch([tokens], max_length=20)[0]
+print(tokenizer.decode(result.sequences_ids[0]))
+"""
+_TRANSCRIBE = """\
+import ctranslate2
+import numpy
+from tokenizers import Tokenizer
+from transformers import WhisperFeatureExtractor
+
+samples = numpy.zeros(16000, dtype=numpy.float32)  # a second of sound at 16 kHz
+extractor = WhisperFeatureExtractor.from_pretrained(".")
+features = extractor(samples, sampling_rate=16000, return_tensors="np").input_features
+prompt = ["<|startoftranscript|>", "<|notimestamps|>"]
+view = ctranslate2.StorageView.from_array(features)
+result = ctranslate2.models.Whisper(".").generate(view, [prompt])[0]
+print(Tokenizer.from_file("tokenizer.json").decode(result.sequences_ids[0]))
+"""
+
+
+def example(folder: Path, opened: folders.ModelFolder, vocabularies: Vocabularies) -> str:
+    """Python that runs the model once."""
+    part = opened.spec
+    if not part.is_encoder_decoder:
+        return _GENERATE
+    if part.main_input_name == "input_features":
+        return _TRANSCRIBE
+    assert opened.ids is not None
+    target = "tokenizer.json"
+    if (folder / "target_tokenizer.json").exists():
+        target = "target_tokenizer.json"
+    return _TRANSLATE.format(target=target, end=vocabularies[0][opened.ids.end])
+
+
 def _translation_model(
     ct2: Any, folder: Path, model: EncoderDecoder, opened: folders.ModelFolder
 ) -> tuple[Any, Vocabularies]:

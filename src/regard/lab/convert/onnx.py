@@ -216,6 +216,40 @@ def _length(
             return torch.export.Dim(name)
 
 
+# ------------------------------------------------------------------ README
+
+_TOKENS = {
+    "input_ids": "numpy.array([ids])",
+    "attention_mask": "numpy.ones((1, len(ids)), dtype=numpy.int64)",
+    "token_type_ids": "numpy.zeros((1, len(ids)), dtype=numpy.int64)",
+}
+
+
+def example(folder: Path, opened: folders.ModelFolder) -> str:
+    """Python that runs the graph once: on a text, or on zeros where it reads something else."""
+    lines = ["import numpy", "import onnxruntime", ""]
+    inputs = padded_batch(opened).inputs
+    if "input_ids" in inputs and (folder / "tokenizer.json").exists():
+        lines[2:2] = ["from tokenizers import Tokenizer"]
+        lines.append('ids = Tokenizer.from_file("tokenizer.json").encode("This is a text.").ids')
+    elif "input_ids" in inputs:
+        lines.append("ids = [1, 2, 3]  # of the tokens of a text")
+    lines += [f'session = onnxruntime.InferenceSession("{FILE}")', "inputs = {"]
+    for name, tensor in inputs.items():
+        value = _TOKENS.get(name)
+        if name == "decoder_input_ids":
+            # Of a generator the first token; a classifier's decoder reads the same text.
+            value = "numpy.array([ids])"
+            if opened.ids is not None:
+                value = f"numpy.array([[{opened.ids.start}]])"
+        if value is None:
+            dtype = str(tensor.dtype).removeprefix("torch.").replace("bool", "bool_")
+            value = f"numpy.zeros({(1, *tensor.shape[1:])}, dtype=numpy.{dtype})"
+        lines.append(f'    "{name}": {value},')
+    lines += ["}", "for output, value in zip(session.get_outputs(), session.run(None, inputs)):"]
+    return "\n".join([*lines, "    print(output.name, value.shape)"]) + "\n"
+
+
 # ------------------------------------------------------------------ check
 
 

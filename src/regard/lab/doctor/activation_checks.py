@@ -1,9 +1,7 @@
-"""Checks of a forward and a backward pass: gradients by layer, dead units, attention weights."""
+"""Checks of a forward pass: dead units, and attention that is one-hot or uniform."""
 
 from __future__ import annotations
 
-import re
-from collections import defaultdict
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
@@ -21,13 +19,6 @@ from regard.training.diagnostics.information_flow import ROWS, forward
 from regard.training.diagnostics.nonfinite import ModelTracker
 from regard.training.objectives.objective import CarriesState
 
-# The initial gradient of the first layer, as a share of the last one's. Four post-norm layers keep
-# about a half; 24 keep 0.001 to 0.2, by seed. Twelve train, eighteen diverge (Liu et al., 2020,
-# Understanding the Difficulty of Training Transformers). At a typical 15 % a layer the bound
-# is reached after 19. Pre-norm has more in its first layers than in its last.
-FADED = 0.05
-# The other way round, an excess of the first layer is usual with pre-norm, by the root of depth.
-EXPLODED = 300.0
 DEAD_SHARE = 0.8  # of a layer's units; half of those of a ReLU are off at any one token
 BATCHES = 4  # whose activations are counted
 SATURATED = 1e-8  # the second largest attention weight, where the softmax has no gradient
@@ -42,80 +33,17 @@ NEARLY_UNIFORM = 1e-2
 def check_activations(run: RunEvidence) -> Iterator[Finding]:
     if run.objective is None:
         return
-    yield from gradient_by_layer(run)
     if run.weights is not None and all(t.isfinite().all() for t in run.weights.values()):
         yield from dead_units(run)
         yield from attention_weights(run)
 
 
-# --- gradients ------------------------------------------------------------------------------------
-
-BLOCK_NAME = re.compile(r"^(.*?)\.(\d+)\.")  # encoder.blocks.3.… → encoder.blocks, 3
-
-
-def gradient_by_layer(run: RunEvidence) -> Iterator[Finding]:
-    """Gradients of the first layers far from those of the last, as training began."""
-    # A healthy run proves that its gradients arrive.
-    if run.has_run and not run.is_weak:
-        return
-    with run.loaded(run.initial):
-        norms = _gradient_norms(run)
-    for stack, layers in norms.items():
-        if len(layers) < 3:
-            continue  # two layers have no course
-        first = layers[min(layers)]
-        last = layers[max(layers)]
-        evidence = (
-            f"at initialization the gradient norm of {stack}.{min(layers)} is {first:.1e}, "
-            f"that of {stack}.{max(layers)} is {last:.1e}"
-        )
-        if first < FADED * last:
-            yield Finding(
-                "vanishing_gradients",
-                evidence,
-                f"gradients vanish in a stack of {len(layers)} layers",
-                "use pre-norm (residual = pre), or fewer layers and a longer warmup",
-                0.85,
-            )
-        elif first > EXPLODED * last:
-            yield Finding(
-                "exploding_gradients",
-                evidence,
-                f"gradients explode in a stack of {len(layers)} layers",
-                "use pre-norm (residual = pre), smaller initial weights, or max_grad_norm = 1.0",
-                0.85,
-            )
-
-
-def _gradient_norms(run: RunEvidence) -> dict[str, dict[int, float]]:
-    """The gradient norm of each block, by stack and number."""
-    objective = run.objective
-    assert objective is not None
-    model = objective.model
-    model.eval()  # without dropout
-    squares: dict[str, dict[int, float]] = defaultdict(lambda: defaultdict(float))
-    with carry_untouched(objective):
-        batch = run.batches[0].to(_device(model))
-        loss, _ = objective.loss(batch.tensors)
-        (loss / max(1, batch.tokens)).backward()
-    for name, parameter in model.named_parameters():
-        # encoder.blocks.3.attention… → encoder.blocks, 3; biases and norms have other sizes
-        match = BLOCK_NAME.match(name)
-        if match is None or parameter.grad is None or parameter.ndim < 2:
-            continue
-        squares[match[1]][int(match[2])] += float(parameter.grad.double().square().sum())
-    model.zero_grad(set_to_none=True)
-    return {
-        stack: {number: square**0.5 for number, square in layers.items()}
-        for stack, layers in squares.items()
-    }
+# --- dead units -----------------------------------------------------------------------------------
 
 
 def _device(model: nn.Module) -> torch.device:
     return next(model.parameters()).device
 
-
-# --- dead units -----------------------------------------------------------------------------------
 
 _ACTIVATIONS = ("relu", "gelu", "silu")
 

@@ -1,10 +1,7 @@
-"""Checks of the data: overlap of splits, copies, unknown tokens, a tokenizer of other text."""
+"""Checks of what the model reads: unknown tokens, a tokenizer of other text, inputs all alike."""
 
 from __future__ import annotations
 
-import math
-import random
-from collections import Counter
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
@@ -16,128 +13,67 @@ from regard.data.text.tokenizer import Tokenizer
 from regard.data.text.tokenizer_training import train_tokenizer
 from regard.lab.doctor import stored_data
 from regard.lab.doctor.run_evidence import RunEvidence
-from regard.lab.doctor.stored_data import Example
 from regard.training.data.parallel_text import ParallelCorpora
 from regard.training.data.plain_text import TextCorpora
 from regard.training.diagnostics.finding import Finding
 
-LEAST_OVERLAP = 0.05  # of a split: below it lies what chance brings about
-WINDOW = 50  # characters of plain text that do not recur by chance
-WINDOWS = 300  # of them that are searched for: a share is then known to within 3 %
-# Words outside a vocabulary that covers a text are a few per cent, by Zipf's law; from a tenth on
-# every other sentence has a hole.
-UNKNOWN_SHARE = 0.1
+LEAST_INPUTS = 20  # examples
+ALIKE = 0.5  # of the different inputs that are left
+FEW = 0.05  # different inputs, of all examples
+# Words outside a vocabulary that covers a text are a few per cent, by Zipf's law, and a tenth of
+# a small corpus; from a seventh on most sentences have a hole.
+UNKNOWN_SHARE = 0.15
 FRAGMENTATION = 2.0  # as many tokens as a tokenizer needs that was learnt from this text
 SAMPLE = 200_000  # characters to measure a tokenizer on
 
 
-def check_data(run: RunEvidence) -> Iterator[Finding]:
+def check_inputs(run: RunEvidence) -> Iterator[Finding]:
     if run.objective is None:
         return
-    yield from tokenizer_checks(run)
-    if not run.has_generated_data:
-        yield from example_overlap(run)
-        yield from text_overlap(run)
+    findings = list(tokenizer_checks(run))
+    # Words that a tokenizer does not know are all alike.
+    yield from findings or identical_inputs(run)
 
 
-# --- overlap --------------------------------------------------------------------------------------
+# --- inputs ---------------------------------------------------------------------------------------
+
+# The main input of a batch, by the name that the objectives have for it.
+MAIN_INPUTS = ("source", "tokens", "text", "pixels", "waves", "features", "past", "node_features")
 
 
-def example_overlap(run: RunEvidence) -> Iterator[Finding]:
-    """Examples of the validation or test data that stand in the training data too.
-
-    As many as copies within the training data are to be expected, since such an example is likely
-    to be drawn again (Good and Turing's estimate).
-    """
-    assert run.objective is not None
-    splits = stored_data.examples(run.objective)
-    counts = Counter(splits.pop("train", []))
-    total = sum(counts.values())
-    if not total:
+def identical_inputs(run: RunEvidence) -> Iterator[Finding]:
+    """Different examples that are one and the same to the model."""
+    inputs: dict[int, bytes] = {}
+    lengths: list[int] = []
+    for batch in run.batches:
+        name = next((name for name in MAIN_INPUTS if name in batch.tensors), None)
+        tensor = batch.tensors.get(name or "")
+        if tensor is None or len(tensor) != len(batch.rows):
+            return
+        for row, content in zip(batch.rows.tolist(), tensor, strict=True):
+            inputs[row] = content.contiguous().numpy().tobytes()
+            lengths.append(content.numel())
+    if len(inputs) < LEAST_INPUTS:
         return
-    expected = 1 - sum(1 for count in counts.values() if count == 1) / total
-    for name, examples in splits.items():
-        inside = sum(1 for example in examples if example in counts)
-        share = inside / max(1, len(examples))
-        deviation = math.sqrt(max(expected * (1 - expected), 0.01) / max(1, len(examples)))
-        if share > max(LEAST_OVERLAP, expected + LEAST_OVERLAP + 3 * deviation):
-            yield _overlap(name, share, f"{inside:,} of its {len(examples):,} examples", expected)
-        elif share > 0.5 and _is_replicated(counts):
-            yield _copies(counts, total, f"{100 * share:.0f} % of {name} are among them")
-    # One sentence over and over, a fifth of all: short ones, such as "Yes.", recur in every corpus.
-    dominant, count = counts.most_common(1)[0]
-    if count > 0.2 * total and total >= 50 and len(" ".join(dominant).split()) >= 4:
-        yield _copies(counts, total, f"one example makes up {100 * count / total:.0f} % of it")
-
-
-def _is_replicated(counts: Counter[Example]) -> bool:
-    """Whether examples were copied: chance does not repeat all of them equally often."""
-    mean = sum(counts.values()) / len(counts)
-    variance = sum((count - mean) ** 2 for count in counts.values()) / len(counts)
-    # Counts of independent draws have a variance of about their mean (Poisson).
-    # Copies of a whole file have a variance of zero; those of a part of it, of a quarter at most.
-    return mean > 1.5 and len(counts) >= 20 and variance < 0.3 * mean
-
-
-def _copies(counts: Counter[Example], total: int, detail: str) -> Finding:
-    return Finding(
-        "duplicate_examples",
-        f"the training data has {total:,} examples, of which {len(counts):,} are different; "
-        f"{detail}",
-        "the training data contains duplicates",
-        "remove duplicates before splitting the data",
-        0.85,
+    share = len(set(inputs.values())) / len(inputs)
+    if share > max(FEW, ALIKE * _different_examples(run)):
+        return
+    yield Finding(
+        "identical_inputs",
+        f"{len(inputs):,} training examples are {len(set(inputs.values())):,} different inputs of "
+        f"the model, of {max(lengths):,} values at most",
+        "what tells examples apart does not reach the model: it is cut off, or was never there",
+        "remove what all begin with, or raise context; look at the files",
+        0.93,
     )
 
 
-def text_overlap(run: RunEvidence) -> Iterator[Finding]:
-    """Passages of the validation text that stand in the training text too.
-
-    Compared with how often passages of the training text recur in it.
-    """
-    assert run.objective is not None
-    splits = stored_data.texts(run.objective)
-    if not splits:
-        return
-    train = splits["train"]
-    inside = _windows_inside(splits["valid"], train, least=1)
-    expected = _windows_inside(train, train, least=2)
-    if inside is None or expected is None:
-        return
-    # Of a share of so many draws; never 0, since the expectation is an estimate itself.
-    deviation = math.sqrt(max(expected * (1 - expected), 0.01) / WINDOWS)
-    if inside > max(LEAST_OVERLAP, expected + LEAST_OVERLAP + 3 * deviation):
-        yield _overlap("valid", inside, f"random passages of {WINDOW} characters", expected)
-
-
-def _windows_inside(text: str, other: str, least: int) -> float | None:
-    """The share of random passages of a text that another has at least so many times."""
-    if len(text) < 4 * WINDOW:  # passages would overlap each other
-        return None
-    draw = random.Random(0)  # the same passages each time
-    starts = [draw.randrange(len(text) - WINDOW) for _ in range(WINDOWS)]
-    return sum(_occurs(text[i : i + WINDOW], other, least) for i in starts) / WINDOWS
-
-
-def _occurs(passage: str, text: str, least: int) -> bool:
-    start = -1
-    for _ in range(least):
-        # One place further on: occurrences may overlap.
-        start = text.find(passage, start + 1)
-        if start < 0:
-            return False
-    return True
-
-
-def _overlap(split: str, share: float, what: str, expected: float) -> Finding:
-    return Finding(
-        "test_in_train",
-        f"{100 * share:.0f} % of {split} ({what}) are in the training data; "
-        f"{100 * expected:.0f} % are expected by chance",
-        f"{split} data is contained in the training data, so its scores are not meaningful",
-        "remove these examples from the training data and train again",
-        0.95,
-    )
+def _different_examples(run: RunEvidence) -> float:
+    """The share of inputs that differ before they are encoded."""
+    examples = run.examples.get("train", [])
+    if not examples or run.objective is None or not stored_data.is_text(run.objective):
+        return 1.0
+    return len({example[0] for example in examples}) / len(examples)
 
 
 # --- tokenizers -----------------------------------------------------------------------------------
@@ -182,10 +118,10 @@ def _unknown(side: str, share: float, is_learnt: bool) -> Finding:
 def _text_samples(run: RunEvidence) -> dict[str, list[str]]:
     """Some training text by side."""
     assert run.objective is not None
-    texts = stored_data.texts(run.objective)
+    texts = run.texts
     if texts:
         return {"text": [texts["train"][:SAMPLE]]}
-    examples = stored_data.examples(run.objective).get("train", [])[:5000]
+    examples = run.examples.get("train", [])[:5000]
     if isinstance(run.objective.data, ParallelCorpora):
         return {"source": [pair[0] for pair in examples], "target": [pair[1] for pair in examples]}
     return {"text": [example[0] for example in examples]}

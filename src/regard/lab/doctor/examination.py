@@ -10,10 +10,13 @@ from pathlib import Path
 from typing import Any
 
 from regard.lab.doctor.activation_checks import check_activations
-from regard.lab.doctor.data_checks import check_data
+from regard.lab.doctor.data_checks import check_inputs
+from regard.lab.doctor.gradient_checks import check_gradients
 from regard.lab.doctor.memory_checks import check_memory
 from regard.lab.doctor.pair_checks import check_pairs
 from regard.lab.doctor.run_evidence import RunEvidence, open_recipe, open_run
+from regard.lab.doctor.settings_checks import check_ranges
+from regard.lab.doctor.split_checks import check_splits
 from regard.lab.doctor.start_checks import check_batch_size, check_start, check_step_size
 from regard.lab.doctor.trials import check_collapse, check_settings
 from regard.lab.doctor.weight_checks import check_weights
@@ -121,8 +124,11 @@ def _findings(run: RunEvidence, trial_seconds: float) -> Iterator[Finding]:
         _check_memory,
         check_weights,
         _check_flow,
-        check_data,
+        check_inputs,
+        check_splits,
         check_pairs,
+        check_ranges,
+        check_gradients,
         check_start,
         check_step_size,
         check_batch_size,

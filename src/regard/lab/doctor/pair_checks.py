@@ -1,29 +1,26 @@
-"""Checks of pairs: sides that are swapped, and lines that do not belong together."""
+"""Checks of pairs: sides swapped or untranslated, and lines that do not belong together."""
 
 from __future__ import annotations
 
-import zlib
 from collections.abc import Iterator, Sequence
-from typing import Any
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 
-from regard.lab.doctor import stored_data
+from regard.lab.doctor.hashed_words import BUCKETS, Array, counts, presence
 from regard.lab.doctor.run_evidence import RunEvidence
 from regard.lab.doctor.stored_data import Example
 from regard.training.data.parallel_text import ParallelCorpora
 from regard.training.diagnostics.finding import Finding
 from regard.training.objectives.sequence_to_sequence import SequenceToSequence
 
-Array = NDArray[Any]
-
 MAX_PAIRS = 4000  # [N, W] of float32 takes 16 MB then
 MIN_PAIRS = 60  # below, words that go together cannot be told from those of one sentence
-BUCKETS = 512  # that words are hashed into
 OFFSETS = (0, 1, -1, 2, -2, 3, -3)  # lines by which one side may have slipped
 CHANCE = 0.5  # how often a pair beats another target for its source, if they are unrelated
+CLEAR = 2.0  # nats for a language: odds of 7 to 1
+# Names, numbers and titles are alike in both languages.
+UNTRANSLATED_SHARE = 0.05
 SWAPPED_SHARE = 0.02  # names, numbers and quotations make a few lines look foreign
 
 
@@ -33,7 +30,7 @@ def check_pairs(run: RunEvidence) -> Iterator[Finding]:
         return
     if run.has_generated_data:
         return
-    splits = stored_data.examples(objective)
+    splits = run.examples
     yield from swapped_sides(splits)
     yield from misaligned_sides(run, splits)
 
@@ -42,45 +39,55 @@ def check_pairs(run: RunEvidence) -> Iterator[Finding]:
 
 
 def swapped_sides(splits: dict[str, list[Example]]) -> Iterator[Finding]:
-    """Lines whose sides are those of the other language, by the frequencies of words."""
+    """Lines with a side in the other language, or both, by the frequencies of words."""
     train = splits["train"][:MAX_PAIRS]
     if len(train) < MIN_PAIRS:
         return
-    source = _word_counts([pair[0] for pair in train])  # [N, W]
-    target = _word_counts([pair[1] for pair in train])
+    source, target = _both_counts(train)  # [N, W]
     is_swapped = np.zeros(len(train), dtype=bool)
     # The frequencies of both languages, from lines sorted by them; a few rounds settle it.
     for _ in range(5):
         languages = _languages(source, target, is_swapped)
-        evidence = _both_sides(source, target, languages)
-        is_swapped = evidence < 0
-    # 2 nats are odds of 7 to 1 for a line.
-    if np.median(np.abs(evidence)) < 2.0:
+        sides = _sides(source, target, languages)
+        is_swapped = sides.max(axis=0) < 0
+    if np.median(np.abs(sides.max(axis=0))) < CLEAR:
         return  # both sides are of one language
     # The majority is how it is meant.
     if is_swapped.mean() > 0.5:
-        is_swapped = ~is_swapped
         languages = languages[::-1]
-    strongly = is_swapped & (np.abs(evidence) > 2.0)
-    if strongly.sum() >= 3 and strongly.mean() > SWAPPED_SHARE:
-        first = int(np.argmax(strongly))
+        sides = -sides
+    swapped = sides.max(axis=0) < -CLEAR
+    if swapped.sum() >= 3 and swapped.mean() > SWAPPED_SHARE:
+        first = int(np.argmax(swapped))
         yield _swapped(
-            f"{100 * strongly.mean():.0f} % of the training pairs have source and target "
+            f"{100 * swapped.mean():.0f} % of the training pairs have source and target "
             f"swapped, the first in line {first + 1}: {train[first][0][:40]!r}"
         )
     for name, pairs in splits.items():
-        if name == "train" or len(pairs) < 5:
+        if len(pairs) < 5:
             continue
-        evidence = _both_sides(
-            _word_counts([pair[0] for pair in pairs[:MAX_PAIRS]]),
-            _word_counts([pair[1] for pair in pairs[:MAX_PAIRS]]),
-            languages,
-        )
-        if (evidence < 0).mean() > 0.5:
+        sides = _sides(*_both_counts(pairs[:MAX_PAIRS]), languages)
+        if name != "train" and (sides.max(axis=0) < 0).mean() > 0.5:
             yield _swapped(
                 f"the sources of {name} are in the language of the training targets, and its "
                 f"targets in that of the sources: {pairs[0][0][:40]!r}"
             )
+        yield from _untranslated(name, pairs, sides)
+
+
+def _untranslated(name: str, pairs: Sequence[Example], sides: Array) -> Iterator[Finding]:
+    """Lines whose sides are both of one language."""
+    one_language = (sides.min(axis=0) < -CLEAR) & (sides.max(axis=0) > CLEAR)
+    if one_language.sum() >= 3 and one_language.mean() > UNTRANSLATED_SHARE:
+        first = pairs[int(np.argmax(one_language))]
+        yield Finding(
+            "untranslated_lines",
+            f"{100 * one_language.mean():.0f} % of the pairs of {name} have both sides in one "
+            f"language, such as {first[0][:40]!r} and {first[1][:40]!r}",
+            "lines were left untranslated",
+            "remove these lines, or translate them",
+            0.9,
+        )
 
 
 def _swapped(evidence: str) -> Finding:
@@ -93,15 +100,6 @@ def _swapped(evidence: str) -> Finding:
     )
 
 
-def _word_counts(texts: Sequence[str]) -> Array:
-    """[N, W]: how often each word, hashed, occurs in each text."""
-    counts = np.zeros((len(texts), 2 * BUCKETS), dtype=np.float32)
-    for row, text in enumerate(texts):
-        for word in text.lower().split():
-            counts[row, zlib.crc32(word.encode()) % (2 * BUCKETS)] += 1
-    return counts
-
-
 def _languages(source: Array, target: Array, is_swapped: Array) -> tuple[Array, Array]:
     """Log frequencies [W] of the words of both languages."""
     chosen = is_swapped[:, None]
@@ -111,16 +109,18 @@ def _languages(source: Array, target: Array, is_swapped: Array) -> tuple[Array, 
     return np.log(one / one.sum()), np.log(other / other.sum())
 
 
-def _both_sides(source: Array, target: Array, languages: tuple[Array, Array]) -> Array:
-    """[N]: log-likelihood ratio that a pair is as it should be; positive only if both sides are.
+def _both_counts(pairs: Sequence[Example]) -> tuple[Array, Array]:
+    buckets = 2 * BUCKETS
+    return counts([one for one, _ in pairs], buckets), counts([two for _, two in pairs], buckets)
 
-    A line that was left untranslated has one wrong side, and is not swapped.
+
+def _sides(source: Array, target: Array, languages: tuple[Array, Array]) -> Array:
+    """[2, N]: the log-likelihood ratio that each side is in the language that it should be in.
+
+    A pair is swapped where both are negative; one that was left untranslated has one wrong side.
     """
     difference = languages[0] - languages[1]  # [W], positive for words of the source language
-    of_source = source @ difference
-    of_target = -(target @ difference)
-    # Swapped only where both say so.
-    return np.maximum(of_source, of_target)
+    return np.stack([source @ difference, -(target @ difference)])
 
 
 # --- misaligned sides -----------------------------------------------------------------------------
@@ -132,8 +132,8 @@ def misaligned_sides(run: RunEvidence, splits: dict[str, list[Example]]) -> Iter
         pairs = splits.get(name, [])[:MAX_PAIRS]
         if len(pairs) < MIN_PAIRS:
             continue
-        source = _presence([pair[0] for pair in pairs])
-        target = _presence([pair[1] for pair in pairs])
+        source = presence([pair[0] for pair in pairs])
+        target = presence([pair[1] for pair in pairs])
         wins = {offset: _wins(source, target, offset) for offset in OFFSETS}
         means = {offset: float(np.nanmean(won)) for offset, won in wins.items()}
         best = max(means, key=lambda offset: means[offset])
@@ -180,15 +180,6 @@ def _misaligned(evidence: str, confidence: float) -> Finding:
         "find the line that is missing in one of the files, or create both files again",
         confidence,
     )
-
-
-def _presence(texts: Sequence[str]) -> Array:
-    """[N, W]: which words, hashed, occur in each text."""
-    present = np.zeros((len(texts), BUCKETS), dtype=np.float32)
-    for row, text in enumerate(texts):
-        for word in text.lower().split():
-            present[row, zlib.crc32(word.encode()) % BUCKETS] = 1
-    return present
 
 
 def _shifted(source: Array, target: Array, offset: int) -> tuple[Array, Array]:

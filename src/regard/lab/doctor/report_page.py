@@ -32,7 +32,7 @@ dt { color: var(--faint); } dd { margin: 0; }
 def text_lines(report: Report) -> Iterator[str]:
     """The report for a terminal."""
     if report.is_healthy:
-        yield f"{report.name}: no findings"
+        yield f"{report.name}: no findings" + " in what could be examined" * bool(report.problems)
     else:
         count = len(report.findings)
         yield f"{report.name}: {count} finding{'s' if count > 1 else ''}, most probable cause first"

@@ -17,6 +17,8 @@ from torch import Tensor, nn
 
 from regard.data.batching import Batch
 from regard.families.folder import open_model
+from regard.lab.doctor import stored_data
+from regard.lab.doctor.stored_data import Example
 from regard.system import disk
 from regard.system.checkpoint import Checkpoints, Saved
 from regard.system.errors import CheckpointError, RegardError
@@ -58,6 +60,20 @@ class RunEvidence:
             return []
         batches = itertools.islice(self.objective.batches(0, 0), BATCHES)
         return [batch for _, batch in batches]
+
+    @cached_property
+    def examples(self) -> dict[str, list[Example]]:
+        """The examples of each split, in the order of the file; empty for plain text."""
+        if self.objective is None:
+            return {}
+        return stored_data.examples(self.objective)
+
+    @cached_property
+    def texts(self) -> dict[str, str]:
+        """The plain text of each split; empty for other data."""
+        if self.objective is None:
+            return {}
+        return stored_data.texts(self.objective)
 
     @cached_property
     def baseline(self) -> Baseline:

@@ -40,6 +40,12 @@ def examples(objective: Objective) -> dict[str, list[Example]]:
     return {name: _labelled(split) for name, split in splits.items()}
 
 
+def is_text(objective: Objective) -> bool:
+    """Whether the inputs are texts; images are digests here."""
+    sets = getattr(objective.data, "sets", {})
+    return not any(isinstance(split, StoredImages) for split in sets.values())
+
+
 def texts(objective: Objective) -> dict[str, str]:
     """The plain text of each split; empty for other data."""
     data = objective.data

@@ -14,13 +14,10 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from torch import nn
-
 from regard import spec
-from regard.core.dropout import Dropout
 from regard.data.batching import Batch
 from regard.families.preset_changes import CHANGES, with_changes
-from regard.lab.doctor.activation_checks import BLOCK_NAME
+from regard.lab.doctor.gradient_checks import BLOCK_NAME
 from regard.lab.doctor.run_evidence import RunEvidence
 from regard.system.errors import RegardError
 from regard.training import model_spec
@@ -70,7 +67,6 @@ class Treatment:
     change: str
     train: dict[str, Any] = field(default_factory=dict)  # changes of [train]
     model: dict[str, Any] = field(default_factory=dict)  # changes of [model]
-    without_dropout: bool = False
 
 
 def check_settings(run: RunEvidence, seconds: float) -> Iterator[Finding]:
@@ -181,7 +177,7 @@ def check_collapse(run: RunEvidence, symptoms: Sequence[Finding]) -> Iterator[Fi
     signs = [each for each in symptoms if each.check in COLLAPSE]
     never_learnt = run.is_weak and not run.log.best_loss() < LEARNT_NOTHING * run.reference
     # Updates of half the weights leave nothing of what a model had learnt.
-    is_extreme = run.relative_step > EXTREME_STEP
+    is_extreme = bool(signs) and run.relative_step > EXTREME_STEP
     if not signs or not (never_learnt or is_extreme):
         return
     for treatment in _residuals(run):
@@ -271,22 +267,6 @@ def _special_settings(run: RunEvidence) -> Iterator[Treatment]:
             model={"init": None},
         )
     yield from _residuals(run)
-    # 0.01 to 0.1 are usual.
-    if train.weight_decay > 0.3:
-        yield Treatment(
-            "weight_decay_too_high",
-            f"a weight decay of {train.weight_decay:g} is too high",
-            "set weight_decay = 0.01",
-            {"weight_decay": 0.01},
-        )
-    # 0.1 is usual, 0.3 in small models; 0.5 was that of wide layers before attention.
-    if _largest_dropout(run) > 0.4:
-        yield Treatment(
-            "dropout_too_high",
-            f"a dropout of {_largest_dropout(run):g} is too high",
-            "set dropout = 0.1",
-            without_dropout=True,
-        )
     # Norms of a healthy step are of the order of 1.
     is_unstable = bool(run.log.skipped) or max(finite(run.log.gradient_norms), default=0.0) > 100
     if train.max_grad_norm == 0 and is_unstable:
@@ -329,12 +309,6 @@ def _depth(run: RunEvidence) -> int:
     return max((int(match[2]) + 1 for match in numbers if match is not None), default=0)
 
 
-def _largest_dropout(run: RunEvidence) -> float:
-    assert run.objective is not None
-    modules = run.objective.model.modules()
-    return max((m.rate for m in modules if isinstance(m, Dropout)), default=0.0)
-
-
 # --- how it is tried ------------------------------------------------------------------------------
 
 
@@ -362,8 +336,6 @@ def _trial(run: RunEvidence, treatment: Treatment, steps: int) -> float:
         objective = reassemble(setup, parts.objective, _changed_spec(run, treatment))
     except RegardError:
         return math.inf  # the change does not fit the run
-    if treatment.without_dropout:
-        _remove_dropout(objective.model)
     losses = _losses(run, recipe, objective, steps)
     last = losses[-LAST:]
     return median(last) if len(finite(last)) == LAST else math.inf
@@ -376,12 +348,6 @@ def _changed_spec(run: RunEvidence, treatment: Treatment) -> spec.Model | None:
     if not changes or description is None:
         return None
     return with_changes(description, run.recipe.data.context, changes)
-
-
-def _remove_dropout(model: nn.Module) -> None:
-    for module in model.modules():
-        if isinstance(module, Dropout):
-            module.rate = 0.0
 
 
 def _losses(

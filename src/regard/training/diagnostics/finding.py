@@ -41,19 +41,27 @@ class Finding:
 _TIERS: tuple[tuple[str, ...], ...] = (
     ("memory",),
     # stored weights
-    ("nonfinite_weights", "zero_weights", "altered_weights"),
+    ("nonfinite_weights", "zero_weights", "altered_weights", "unmoved_weights"),
     # wiring and data
     (
         "future_leak",
         "targets_not_shifted",
         "answers_in_input",
+        "wrong_sign",
+        "no_gradient",
         "padding_in_loss",
         "padding_attended",
         "swapped_sides",
         "misaligned_sides",
         "tokenizer_mismatch",
         "unknown_tokens",
+        "identical_inputs",
+        "untranslated_lines",
         "duplicate_examples",
+        "conflicting_labels",
+        "labels_unrelated",
+        "label_scale",
+        "split_mismatch",
         "test_in_train",
     ),
     # how training begins
@@ -64,6 +72,7 @@ _TIERS: tuple[tuple[str, ...], ...] = (
         "no_warmup",
         "no_clipping",
         "batch_too_large",
+        "setting_out_of_range",
         "weight_decay_too_high",
         "dropout_too_high",
         "rate_too_high",
@@ -73,6 +82,7 @@ _TIERS: tuple[tuple[str, ...], ...] = (
     # A low rate leaves a model as it began, so that it explains none of these.
     ("rate_too_low",),
     ("nonfinite",),
+    ("order_unseen",),
     ("overfitting",),
     ("diverging_loss", "loss_spike", "plateau"),
 )
