@@ -19,6 +19,7 @@ FAST = [
     ("clip", "CLIPModel"),
     ("deberta", "DebertaForTokenClassification"),
     ("gemma3_text", "Gemma3TextForSequenceClassification"),
+    ("gpt2", "GPT2DoubleHeadsModel"),
     ("gpt_oss", "GptOssForCausalLM"),
     ("gpt_neox", "GPTNeoXForCausalLM"),
     ("longformer", "LongformerForMultipleChoice"),

@@ -158,7 +158,9 @@ def label_config(model: Any) -> dict[str, Any]:
         return config
     if labels.task in ("classify", "tag"):
         config |= label_names(labels.count)
-    if labels.task == "tag" or labels.dropout:
+    if labels.task == "choice":
+        config["summary_first_dropout"] = labels.dropout
+    elif labels.task == "tag" or labels.dropout:
         config["classifier_dropout"] = labels.dropout
     if model.pool is not None and isinstance(model.pool.which, spec.EndToken):
         config["eos_token_id"] = model.pool.which.token
@@ -201,6 +203,26 @@ def spans(config: Mapping[str, Any]) -> tuple[spec.Head, ...]:
     return (spec.ClassifierHead(2, "answer"),)
 
 
+def named_token_choices(config: Mapping[str, Any]) -> tuple[spec.Head, ...]:
+    """A language model, and the score of a text among several, from a token that a call names."""
+    summary = {
+        "summary_type": "cls_index",
+        "summary_use_proj": True,
+        "summary_activation": None,
+        "summary_proj_to_labels": True,
+    }
+    for key, value in summary.items():
+        if config.get(key, value) != value:
+            raise ModelError(
+                f"config.json: {key} is {config[key]!r}, but only {value!r} is supported",
+                "correct the key if it is wrong; otherwise this model cannot be opened",
+            )
+    dropout = config.get("summary_first_dropout", 0.1)
+    return spec.LMHead(), spec.ClassifierHead(1, "choice", dropout=dropout, pool="named")
+
+
+# GPT's.
+DOUBLE_HEADS = HeadLayout(named_token_choices, {"labels.output": "multiple_choice_head.summary"})
 SPANS = HeadLayout(spans, {"labels.output": "qa_outputs"})
 # Of decoders, in which a class of labels reads the last token that is no padding.
 DECODER_HEADS: dict[str, HeadLayout] = {

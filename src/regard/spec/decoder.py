@@ -9,7 +9,7 @@ from typing import Any, Literal, Self
 
 from regard.spec.baselines import Convolutional, Recurrent
 from regard.spec.frontend import FrontEnd, LaggedValues, Spectrogram, Tokens
-from regard.spec.head import Distribution, LMHead, SeriesWindow
+from regard.spec.head import ClassifierHead, Distribution, LMHead, SeriesWindow
 from regard.spec.model_spec import (
     Head,
     Input,
@@ -41,7 +41,9 @@ class _LanguageModel(ModelSpec):
     def inputs(self) -> tuple[Input, ...]:
         has_segments = self.tokens.segment_tokens or self.tokens.segments > 0
         segments = " token_type_ids" * has_segments
-        return arguments(self.tokens.main_input_name, f"attention_mask{segments}")
+        names_token = isinstance(self.labels, ClassifierHead) and self.labels.pool == "named"
+        named = " mc_token_ids" * names_token
+        return arguments(self.tokens.main_input_name, f"attention_mask{segments}{named}")
 
     @property
     def vocab_size(self) -> int:

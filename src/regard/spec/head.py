@@ -68,7 +68,9 @@ class Pool(Part):
     # last position, padding or not: of texts that are all padded to one length (SigLIP).
     # `first_and_mean`: the first position beside the mean of all others, twice as wide (DINOv2).
     which: (
-        Literal["first", "last", "mean", "final", "first_and_mean"] | EndToken | AttentionPool
+        Literal["first", "last", "mean", "final", "first_and_mean", "named"]
+        | EndToken
+        | AttentionPool
     ) = "first"
     activation: Activation | None = "tanh"  # of the dense layer (BERT's pooler); None: no layer
     dropout: Rate = 0.0
@@ -112,8 +114,9 @@ class ClassifierHead(Part):
     # The question cannot be the answer: 10⁶ is taken from the scores of its tokens and of the
     # separator, but not from those of the first token (BigBird).
     excludes: QuestionTokens | None = None
-    # What is scored instead of the pooled vector: the mean of all positions (SigLIP).
-    pool: Literal["mean"] | None = None
+    # What is scored instead of the pooled vector: the mean of all positions (SigLIP), or the one
+    # that a call names in `mc_token_ids`, without which it is the last one (GPT).
+    pool: Literal["mean", "named"] | None = None
 
     def validate(self) -> None:
         # The start and the end of a span; one logit of a binary decision, or of an answer among

@@ -187,7 +187,8 @@ class Pool(Head):
         if self.which == "last" and reading.options.pad is not None:
             # As transformers finds the last token of a text, whatever its mask.
             mask = reading.options.unpadded(reading.main)
-        return self(hidden, mask, reading.main)
+        tokens = reading.inputs.get("mc_token_ids") if self.which == "named" else reading.main
+        return self(hidden, mask, tokens)
 
     def named_outputs(self, hidden: Tensor, reading: Reading) -> Outputs:
         embeds = "image_embeds" if reading.main.is_floating_point() else "text_embeds"
@@ -203,7 +204,9 @@ class Pool(Head):
             return x[:, 0]
         if self.which == "first_and_mean":
             return torch.cat([x[:, 0], x[:, 1:].mean(dim=1)], dim=-1)  # [B, 2 D]
-        if self.which == "final":
+        if self.which == "named" and tokens is not None:
+            return x[batch, tokens]
+        if self.which in ("final", "named"):
             return x[:, -1]
         if self.which == "end":
             assert tokens is not None, "where the end is can only be seen in the tokens"
@@ -309,6 +312,8 @@ class ClassifierHead(LabelHead):
     def by_name(self, logits: Tensor, hidden: Tensor) -> dict[str, Tensor]:
         if self.task == "answer":  # [B, T, 2]: two scores for each token
             return {"start_logits": logits[..., 0], "end_logits": logits[..., 1]}
+        if self.pool is not None and self.pool.which == "named":  # beside a language model (GPT)
+            return {"mc_logits": logits[..., 0]}
         if self.task in ("detect", "choice"):  # [B, T]: one score a token (ELECTRA); [B]: a choice
             return {"logits": logits[..., 0]}
         return {"logits": logits}

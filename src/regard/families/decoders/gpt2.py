@@ -21,7 +21,7 @@ from regard.families.block_config import (
 )
 from regard.families.config_schema import IGNORED_KEYS, NOT_ENCODER_DECODER, ConfigSchema
 from regard.families.decoders.gpt_decoder import PRESET_DEFAULTS, decoder
-from regard.families.heads import DECODER_HEADS, HeadLayout, HeadTable, token_labels
+from regard.families.heads import DECODER_HEADS, DOUBLE_HEADS, HeadLayout, HeadTable, token_labels
 from regard.families.preset_settings import (
     BASE_LAYERS,
     LARGE_LAYERS,
@@ -204,6 +204,7 @@ GPT2 = GptFamily(
         "GPT2",
         {
             **DECODER_HEADS,
+            "DoubleHeadsModel": DOUBLE_HEADS,
             "ForTokenClassification": HeadLayout(token_labels, {"labels.output": "classifier"}),
         },
     ),

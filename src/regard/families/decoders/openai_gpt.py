@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 from regard import spec
 from regard.families.config_schema import NOT_ENCODER_DECODER, ConfigSchema
 from regard.families.decoders.gpt2 import DEFAULTS, IGNORED, SYNONYMS, GptFamily
-from regard.families.heads import DECODER_HEADS, HeadTable
+from regard.families.heads import DECODER_HEADS, DOUBLE_HEADS, HeadTable
 from regard.families.preset_settings import BASE_LAYERS, ConfigPresets, Size
 
+# The tied matrix is stored under its other name.
+_DOUBLE_HEADS = replace(DOUBLE_HEADS, prefix="lm_head.", strips="tokens_embed.")
 GPT = GptFamily(
     model_type="openai-gpt",
-    HEAD_TABLE=HeadTable("OpenAIGPT", DECODER_HEADS),
+    HEAD_TABLE=HeadTable("OpenAIGPT", {**DECODER_HEADS, "DoubleHeadsModel": _DOUBLE_HEADS}),
     schema=ConfigSchema(
         {**DEFAULTS, "vocab_size": 40478, "n_positions": 512, "afn": "gelu"},
         NOT_ENCODER_DECODER,
