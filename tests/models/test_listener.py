@@ -14,6 +14,7 @@ import torch
 from tokenizers import AddedToken, decoders, models, pre_tokenizers
 
 import regard
+from regard.data.audio import RATE, resample
 from regard.decode.strategy import BeamSearch
 from regard.models import CTCModel, SpeechToText
 from regard.system.errors import DataError, ModelError, SettingError
@@ -249,3 +250,19 @@ def test_wav2vec2(norm: str, normalize: bool, tmp_path: Path) -> None:
     (tmp_path / "vocab.json").unlink()
     with pytest.raises(DataError, match=r"vocab\.json"):
         regard.load(tmp_path).transcribe(given[0])  # type: ignore[attr-defined]
+
+
+def test_an_array_is_read_at_the_rate_that_is_said(tmp_path: Path) -> None:
+    whisper(tmp_path, **LANGUAGES)
+    ours, sound = listener(tmp_path), sounds()[0]
+    half_rate = sound[::2]
+    resampled = resample(half_rate, RATE // 2)
+    wanted = ours.transcribe(resampled, "de", sampling_rate=RATE)
+    assert ours.transcribe(half_rate, "de", sampling_rate=RATE // 2) == wanted
+    assert ours.transcribe(half_rate, "de", sampling_rate=RATE) != wanted
+    messages: list[str] = []
+    ours.say = messages.append
+    ours.transcribe(resampled, "de")
+    assert any("sampling_rate" in message for message in messages)
+    with pytest.raises(SettingError, match="sampling_rate"):
+        ours.transcribe(half_rate, "de", sampling_rate=0)

@@ -7,6 +7,7 @@ from typing import Any
 
 from torch.nn import functional
 
+from regard.data.audio import RATE
 from regard.data.labelled_media import LabelledImage, Recording, class_caption
 from regard.evaluation.classification import check_labels
 from regard.evaluation.retrieval import MAX_CANDIDATES
@@ -58,7 +59,9 @@ def rank_sound_classes(model: Any, examples: Sequence[Recording], settings: Sett
     labels = [example.text for example in examples]
     check_labels(labels, model.labels)
     sounds = [example.audio for example in examples]
-    return Outputs([list(scores) for scores in model.classify([*sounds])], labels)
+    return Outputs(
+        [list(scores) for scores in model.classify([*sounds], sampling_rate=RATE)], labels
+    )
 
 
 def transcribe(model: Any, examples: Sequence[Recording], settings: Settings) -> Outputs:
@@ -66,5 +69,7 @@ def transcribe(model: Any, examples: Sequence[Recording], settings: Settings) ->
     sounds = [example.audio for example in examples]
     # A CTC model decodes nothing: it has no tokens that frame a text.
     decodes = model.special_tokens is not None
-    options = {"strategy": settings.decoding.strategy} if decodes else {}
+    options: dict[str, Any] = {"sampling_rate": RATE}
+    if decodes:
+        options["strategy"] = settings.decoding.strategy
     return Outputs(model.transcribe(sounds, **options), [example.text for example in examples])

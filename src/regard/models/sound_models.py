@@ -90,12 +90,14 @@ class WaveformModel(SoundModel):
         mels = log_mel(samples, _LOOK_MELS, seconds)[0]  # [mels, frames]
         return self._shown(self.waveform(samples)[None], mels, seconds)  # [1, samples]
 
-    def batches(self, sounds: Sequence[Sound]) -> Iterator[tuple[list[int], Tensor, Tensor | None]]:
+    def batches(
+        self, sounds: Sequence[Sound], sampling_rate: int | None = None
+    ) -> Iterator[tuple[list[int], Tensor, Tensor | None]]:
         """Recordings of similar length: their numbers, samples [B, S] and padding mask [B, S].
 
         A batch of one has no padding and no mask: attention then takes the faster path.
         """
-        waveforms = [self.waveform(one) for one in read_recordings(sounds, self.say)]
+        waveforms = [self.waveform(one) for one in read_recordings(sounds, self.say, sampling_rate)]
         # A norm over time includes the padding: such models take one recording at a time.
         batch_samples = 1 if self.spec.waves.normalizes_over_time else _BATCH_SAMPLES
         for rows in batch_by_length([len(waveform) for waveform in waveforms], batch_samples):
@@ -158,17 +160,22 @@ class _Classifier(SoundModel):
     model: Encoder
     spec: kinds.Encoder
 
-    def batches(self, sounds: Sequence[Sound]) -> Iterator[tuple[list[int], Tensor, Tensor | None]]:
+    def batches(
+        self, sounds: Sequence[Sound], sampling_rate: int | None = None
+    ) -> Iterator[tuple[list[int], Tensor, Tensor | None]]:
         """Recordings as tensors: their numbers, the inputs and the padding mask of each batch."""
         raise NotImplementedError
 
     @one_or_many
     @torch.inference_mode()
-    def classify(self, sounds: list[Sound]) -> list[Scores]:
-        """Label → probability of a recording, likeliest first."""
+    def classify(self, sounds: list[Sound], sampling_rate: int | None = None) -> list[Scores]:
+        """Label → probability of a recording, likeliest first.
+
+        `sampling_rate` is that of arrays; files say their own.
+        """
         self.model.eval()
         scores: list[Scores] = [{} for _ in sounds]
-        for rows, inputs, padding_mask in self.batches(sounds):
+        for rows, inputs, padding_mask in self.batches(sounds, sampling_rate):
             hidden, _ = self.model(inputs, padding_mask)
             logits = self.model.classes(hidden, padding_mask).float().cpu()  # [B, labels]
             require_finite(logits, self.model)
@@ -199,9 +206,11 @@ class SpectrogramClassifier(SpectrogramModel, _Classifier):
             )
         return windows
 
-    def batches(self, sounds: Sequence[Sound]) -> Iterator[tuple[list[int], Tensor, None]]:
+    def batches(
+        self, sounds: Sequence[Sound], sampling_rate: int | None = None
+    ) -> Iterator[tuple[list[int], Tensor, None]]:
         """Recordings by eight: their numbers and spectrograms [B, mels, frames]."""
-        samples: list[Samples] = read_recordings(sounds, self.say)
+        samples: list[Samples] = read_recordings(sounds, self.say, sampling_rate)
         for begin in range(0, len(samples), _WINDOWS_AT_ONCE):
             rows = list(range(begin, min(begin + _WINDOWS_AT_ONCE, len(samples))))
             features = torch.cat([self.features(samples[row]) for row in rows])
@@ -265,14 +274,15 @@ class CTCModel(WaveformModel):
 
     @one_or_many
     @torch.inference_mode()
-    def transcribe(self, sounds: list[Sound]) -> list[str]:
+    def transcribe(self, sounds: list[Sound], sampling_rate: int | None = None) -> list[str]:
         """The text of a recording, by greedy CTC decoding.
 
         The likeliest letter of each frame; repeated ones are merged, then blanks removed.
+        `sampling_rate` is that of arrays; files say their own.
         """
         self.model.eval()
         texts = ["" for _ in sounds]
-        for rows, inputs, padding_mask in self.batches(sounds):
+        for rows, inputs, padding_mask in self.batches(sounds, sampling_rate):
             hidden, _ = self.model(inputs, padding_mask)
             logits = require_finite(self.model.classes(hidden, None), self.model)
             labels = logits.argmax(dim=-1).cpu()  # [B, T]

@@ -90,16 +90,19 @@ class SpeechToText(SpectrogramModel, TokenizerModel):
         language: str | None = None,
         task: Task = "transcribe",
         strategy: Strategy | None = None,
+        *,
+        sampling_rate: int | None = None,
         **options: Unpack[DecodingOptions],
     ) -> list[str]:
         """The text of a recording, in its language, or in English (task "translate").
 
         Without a `language`, it is detected in the first window. Windows of a long recording are
         decoded one by one, and their texts are joined. Decoding is greedy without a `strategy`, or
-        keywords that stand for one (`beam=5`).
+        keywords that stand for one (`beam=5`). `sampling_rate` is that of arrays; files say their
+        own.
         """
-        strategy = choose_strategy(strategy, options, ("language", "task"))
-        samples = read_recordings(sounds, self.say)
+        strategy = choose_strategy(strategy, options, ("language", "task", "sampling_rate"))
+        samples = read_recordings(sounds, self.say, sampling_rate)
         recordings = [self.features(one) for one in samples]  # each [windows, mels, frames]
         prompts = [self.decoder_prompt(windows, language, task) for windows in recordings]
         texts = ["" for _ in recordings]

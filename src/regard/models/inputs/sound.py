@@ -18,6 +18,7 @@ from regard import spec as kinds
 from regard.data.audio import RATE, Samples, read_wav_and_rate, resample
 from regard.models.base import Model
 from regard.models.inputs.arrays import as_array
+from regard.system.arguments import whole_number
 from regard.system.disk import read_json_object
 from regard.system.errors import DataError, ModelError
 
@@ -50,16 +51,25 @@ def read_samples(sound: Sound) -> Samples:
     return samples
 
 
-def read_recordings(sounds: Sequence[Sound], say: Callable[[str], None]) -> list[Samples]:
-    """The samples of recordings, each [samples]; files of other rates are resampled, and said."""
+def read_recordings(
+    sounds: Sequence[Sound], say: Callable[[str], None], sampling_rate: int | None = None
+) -> list[Samples]:
+    """The samples of recordings, each [samples]; other rates are resampled, and said.
+
+    Files say their own rate; `sampling_rate` is that of arrays, which is said if it is assumed.
+    """
     recordings = []
     rates: set[int] = set()
+    if sampling_rate is not None:
+        whole_number("sampling_rate", sampling_rate, least=1)
+    elif not all(isinstance(sound, str | Path | bytes) for sound in sounds):
+        say(f"an array is taken to have {RATE:,} samples per second; pass its sampling_rate")
     for sound in sounds:
+        rate = sampling_rate or RATE
         if isinstance(sound, str | Path | bytes):
-            samples, rate = read_wav_and_rate(sound)
-            rates.add(rate)
-            sound = resample(samples, rate)
-        recordings.append(read_samples(sound))
+            sound, rate = read_wav_and_rate(sound)
+        rates.add(rate)
+        recordings.append(resample(read_samples(sound), rate))
     say_resampled(rates, say)
     return recordings
 
