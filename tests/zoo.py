@@ -237,7 +237,13 @@ ZOO: dict[str, tuple[str, str, dict[str, Any]]] = {
     "gpt-oss": (
         "GptOssForCausalLM",
         "GptOssConfig",
-        {**DECODERS, "head_dim": 8, "sliding_window": 4, "num_local_experts": 4},
+        {
+            **DECODERS,
+            "head_dim": 8,
+            "sliding_window": 4,
+            "num_local_experts": 4,
+            "intermediate_size": 52,  # rows of 16 bytes for transformers' grouped products
+        },
     ),
     "bert": ("BertModel", "BertConfig", ENCODERS),
     "bert, all of pre-training": ("BertForPreTraining", "BertConfig", ENCODERS),

@@ -50,7 +50,6 @@ def test_every_family_of_transformers_is_known_or_named_as_unknown(tmp_path: Pat
     [
         ("bart", "BartEncoder", "BartForConditionalGeneration"),
         ("t5", "T5Stack", "T5ForConditionalGeneration"),
-        ("gpt2", "GPT2DoubleHeadsModel", "GPT2LMHeadModel"),
         ("swin", "SwinBackbone", "SwinForMaskedImageModeling"),
         ("wav2vec2", "Wav2Vec2ForXVector", "Wav2Vec2ForCTC"),
     ],

@@ -165,7 +165,7 @@ def test_sample_says_whether_to_draw() -> None:
     assert choose_strategy(None, {"sample": no}) == Greedy()
     error = refused(lambda: choose_strategy(None, {"sample": False, "temperature": 0.5}))
     assert "beam" not in str(error)
-    assert "temperature" in error.repair
+    assert "temperature" in error.problem
 
 
 @pytest.mark.parametrize("wrong", ["beam", 3, [Greedy()]], ids=repr)

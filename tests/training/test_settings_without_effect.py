@@ -118,4 +118,4 @@ def test_a_wrong_number_has_its_meaning(command: Command) -> None:
 def test_a_picture_for_a_model_of_text(command: Command, trained: Path, tmp_path: Path) -> None:
     picture = tmp_path / "cat.png"
     picture.write_bytes(b"\x89PNG")
-    command("translate", str(trained), str(picture)).refused("is an image", "give a text")
+    command("translate", str(trained), str(picture)).refused("is a file", "reads no images")

@@ -93,6 +93,9 @@ mistral tiny 7b
 mixtral tiny 8x7b 8x22b
 qwen2 tiny 0.5b 1.5b 7b 72b
 gemma tiny 2b 7b
+gemma2 tiny 2b 9b 27b
+gemma3 tiny 270m 1b 4b 12b 27b
+gpt-oss tiny 20b 120b
 gpt-neox tiny 20b
 pythia tiny 70m 160m 410m 1b 1.4b 2.8b 6.9b 12b
 palm tiny 8b 62b 540b

@@ -252,6 +252,11 @@ def _stories(core: Any, tensors: Tensors, _unused: TokenLoss) -> LossTerms:
 
 def workload(objective: str, model: Any, sizes: Sizes) -> Workload:
     """A batch of these sizes for this model and objective."""
+    if objective in ("sounds", "nodes", "graphs") and model.labels is None:
+        raise ModelError(
+            f"{objective} needs labels, and this model has no head of labels",
+            "add a ClassifierHead to the spec",
+        )
     inputs, labels, loss = _BATCHES[objective](model, sizes)
     return Workload(objective, sizes, inputs, labels, loss)
 
