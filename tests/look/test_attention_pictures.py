@@ -90,11 +90,19 @@ def test_even_attention_is_pale_and_a_link_is_dark() -> None:
     # In the terminal it is blank, as links it is nothing.
     names = list("abcdef")
     assert "░" not in "\n".join(terminal.heat(even, names, names, shades=shades)[:-1])
-    lines = [m for m in drawing.links(even, names, names).marks if isinstance(m, drawing.Line)]
+    lines = [
+        m
+        for m in drawing.links(drawing.Panel("", even), names, names).marks
+        if isinstance(m, drawing.Line)
+    ]
     assert lines == []
     mostly = even.copy()
     mostly[0] = [0.5, 0.18, 0.17, 0.05, 0.05, 0.05]
-    links = [m for m in drawing.links(mostly, names, names).marks if isinstance(m, drawing.Line)]
+    links = [
+        m
+        for m in drawing.links(drawing.Panel("", mostly), names, names).marks
+        if isinstance(m, drawing.Line)
+    ]
     assert [mark.opacity for mark in links][1:] == [drawing.FAINT, drawing.FAINT]
     assert links[0].opacity > 0.5
 
@@ -203,7 +211,7 @@ def test_even_rows_of_a_table_are_pale() -> None:
     series = backdrop.SeriesBackdrop(np.arange(24.0), spans, "load", np.zeros(3))
     sound = backdrop.SoundBackdrop(np.zeros((20, 40), np.uint8), 1.0)
     for drawn in (series, sound):
-        scene = drawn.table(even, ["+1", "+2", "+3"], title="", even=even)
+        scene = drawn.table(drawing.Panel("", even, even), ["+1", "+2", "+3"])
         cells = [m for m in scene.marks if isinstance(m, drawing.Pixels) and len(m.colours) == 3]
         assert len(cells) == 1
         assert (cells[0].colours == pale).all()

@@ -53,11 +53,11 @@ class Alignment(TokenAttention):
 
     def scene(self) -> drawing.Scene:
         if self.backdrop is not None:
-            return self.backdrop.table(self.weights, self.target, title=self.title, even=self.even)
-        names = (self.weights, self.target, self.source)
-        cells = drawing.attention_heat(*names, even=self.even, title=self.title)
+            return self.backdrop.table(self.panel, self.target)
+        names = (self.panel, self.target, self.source)
         # Lines for the strongest weights only; the heat map shows all.
-        return drawing.below([cells, drawing.links(*names, even=self.even, only=self.links)])
+        links = drawing.links(*names, only=self.links)
+        return drawing.below([drawing.attention_heat(*names), links])
 
     def lines(self, width: int = 100) -> list[str]:
         names = (self.weights, self.target, self.source)
@@ -139,7 +139,8 @@ class CTCAlignment(AnalysisResult):
 
     def scene(self) -> drawing.Scene:
         if isinstance(self.backdrop, SoundBackdrop):
-            return self.backdrop.table(self.probabilities, self.letters, title=self.title)
+            panel = drawing.Panel(self.title, self.probabilities)
+            return self.backdrop.table(panel, self.letters)
         frames = [str(i) for i in range(self.probabilities.shape[1])]
         return drawing.heat(self.probabilities, self.letters, frames, title=self.title)
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 import torch
@@ -143,12 +143,9 @@ class Rollout(TokenAttention):
     def scene(self) -> drawing.Scene:
         if self.backdrop is not None:
             # What reaches the position that stands for the input, or the mean of all.
-            even = drawing.even_attention(self.weights > 0) if self.even is None else self.even
-            panel = drawing.Panel("", self.weights, even).of_query(self.backdrop.query)
+            panel = replace(self.panel, name="").of_query(self.backdrop.query)
             return self.backdrop.attended([panel], title=self.title)
-        return drawing.attention_heat(
-            self.weights, self.tokens, self.tokens, even=self.even, title=self.title
-        )
+        return drawing.attention_heat(self.panel, self.tokens, self.tokens)
 
     def lines(self, width: int = 100) -> list[str]:
         names = (self.weights, self.tokens, self.tokens)

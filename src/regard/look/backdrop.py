@@ -9,16 +9,28 @@ from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
-from itertools import groupby
-from typing import TYPE_CHECKING, Any
+from itertools import groupby, pairwise
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from regard.data.log_mel import frequency_ticks
 from regard.look import drawing
-from regard.look.drawing import Array, Circle, Line, Mark, Panel, Pixels, Rect, Scene, Text
+from regard.look.drawing import (
+    Array,
+    Axis,
+    Circle,
+    Line,
+    Mark,
+    Panel,
+    Pixels,
+    Rect,
+    Scale,
+    Scene,
+    Text,
+)
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -57,62 +69,36 @@ class Backdrop(ABC):
         return f"{title} · {self.answer}" if self.answer else title
 
     @abstractmethod
-    def _drawn(self, panel: Panel, signed: bool) -> Scene:
+    def _drawn(self, panel: Panel) -> Scene:
         """The input under a value for each of its positions [T]: weights, or signed values."""
 
-    def overlay(self, panel: Panel, *, signed: bool = False) -> Scene:
+    def overlay(self, panel: Panel) -> Scene:
         """The same under the name of the panel."""
-        return drawing.titled(panel.name, self._drawn(panel, signed))
+        return drawing.titled(panel.name, self._drawn(panel))
 
-    def table(
-        self,
-        values: Array,
-        names: Sequence[str],
-        *,
-        title: str,
-        even: Array | None = None,
-        signed: bool = False,
-    ) -> Scene:
-        """The input under several rows of values [rows, T], each with its name.
-
-        Values are attention where `even` attention is given to draw them against.
-        """
-        if even is None:
-            even = drawing.even_attention(values > 0)
-        panels = map(Panel, map(drawing.shown, names), values, even)
-        scenes = [self.overlay(panel, signed=signed) for panel in panels]
-        return drawing.tiles(scenes, title=title)
+    def table(self, panel: Panel, names: Sequence[str]) -> Scene:
+        """The input under each row of a panel, with its name."""
+        rows = [
+            replace(panel.of_query(row), name=drawing.shown(name)) for row, name in enumerate(names)
+        ]
+        return drawing.tiles([*map(self.overlay, rows)], title=panel.name)
 
     def attended(self, panels: Sequence[Panel], *, title: str) -> Scene:
-        """The attention of each panel on the input, side by side, under what the model answers."""
+        """The input under each panel, side by side, with what the model answers."""
         scenes = drawing.tiles([*map(self.overlay, panels)], title=self.heading(title))
-        return drawing.below([scenes, self.legend()], gap=6.0)
+        return drawing.below([scenes, self.legend(panels[0].signed)], gap=6.0)
 
-    def attributed(self, values: Array, *, title: str) -> Scene:
-        """What raises and what lowers the score of the answer, on the input."""
-        scene = self.overlay(Panel(self.heading(title), values), signed=True)
-        return drawing.below([scene, _signed_legend()], gap=6.0)
+    def legend(self, signed: bool = False) -> Scene:
+        """What the colours mean: of attention, or of what raises and lowers the answer's score."""
+        marks = drawing.attention_scale(self._shades())
+        if signed:
+            strip = drawing.colours(np.linspace(-1.0, 1.0, 64)[None], signed=True, most=1.0)
+            marks = drawing.colour_bar("lowers", strip, "raises the answer's score")
+        return Scene(320, 18, tuple(marks))
 
-    def legend(self) -> Scene:
-        """What the colours of attention mean."""
-        return _legend(drawing.attention_scale())
-
-
-def _legend(marks: list[Mark]) -> Scene:
-    return Scene(320, 18, tuple(marks))
-
-
-def _signed_legend() -> Scene:
-    strip = drawing.colours(np.linspace(-1.0, 1.0, 64)[None], signed=True, most=1.0)
-    return _legend(drawing.colour_bar("lowers", strip, "raises the answer's score"))
-
-
-def _shares(values: Array, even: Array | None, signed: bool) -> Array:
-    """Shades of attention from 0 to 1, or signed values from −1 to 1 by the largest of them."""
-    if not signed:
-        return drawing.attention_shades(values, even)
-    largest = float(np.abs(values).max(initial=0.0))
-    return values / largest if largest > 0 else values
+    def _shades(self) -> NDArray[np.uint8] | None:
+        """The colours of attention [1, N, 3], where they are not the usual ones."""
+        return None
 
 
 # ------------------------------------------------------------------ images
@@ -142,18 +128,18 @@ class ImageBackdrop(Backdrop):
             return "the class token"
         return label if label.startswith("extra") else f"patch {label}"
 
-    def _drawn(self, panel: Panel, signed: bool) -> Scene:
+    def _drawn(self, panel: Panel) -> Scene:
         rows, columns = self.grid
         # Attention is shared with the tokens that have no place; the scale of signs is not.
         values = panel.weights
-        if signed:
+        if panel.signed:
             values = np.where(np.arange(len(values)) < self.extras, 0.0, values)
-        on_patches = _shares(values, panel.even, signed)[self.extras :]
+        on_patches = replace(panel, weights=values).shades[self.extras :]
         shares = on_patches.reshape(rows, columns).repeat(self.patch, 0).repeat(self.patch, 1)
         # The pixels of whole patches; those beyond are not read.
         picture = self.picture[: rows * self.patch, : columns * self.patch].astype(np.float64)
         height, width, _ = picture.shape
-        if signed:
+        if panel.signed:
             colours = drawing.colours(shares, signed=True, most=1.0).astype(np.float64)
             grey = picture.mean(axis=-1, keepdims=True)
             opacity = 0.75 * np.abs(shares)[..., None]
@@ -164,17 +150,17 @@ class ImageBackdrop(Backdrop):
         bottom = scale * height
         across = scale * width
         marks: list[Mark] = [Pixels(0, 0, across, bottom, np.round(painted).astype(np.uint8))]
-        if self.extras and not signed:
+        if self.extras and not panel.signed:
             share = float(values[: self.extras].sum())
             name = "class token" if self.extras == 1 else "extra tokens"
             marks.append(Text(0, bottom + 15, f"{name} {share:.0%}"))
             bottom += 20
         return Scene(across, bottom, tuple(marks))
 
-    def legend(self) -> Scene:
+    def _shades(self) -> NDArray[np.uint8]:
         """From the darkest patch to the brightest."""
         strip = _veiled(np.full((1, 64, 3), 255.0), np.linspace(0.0, 1.0, 64)[None])
-        return _legend(drawing.attention_scale(strip.round().astype(np.uint8)))
+        return strip.round().astype(np.uint8)
 
 
 def _veiled(picture: Array, shades: Array) -> Array:
@@ -195,40 +181,31 @@ class SoundBackdrop(Backdrop):
     seconds: float
     answer: str = ""
 
-    def _drawn(self, panel: Panel, signed: bool) -> Scene:
-        shares = _shares(panel.weights, panel.even, signed)
+    def _drawn(self, panel: Panel) -> Scene:
         base = SOUND_HEIGHT + STRIP
-        bars = _bars(shares, panel.weights, 0.0, SOUND_WIDTH, base)
-        marks = (*self._spectrogram(np.abs(shares)), *bars, *self._time_axis(base))
+        bars = _bars(panel.shades, panel.weights, 0.0, SOUND_WIDTH, base)
+        marks = (*self._spectrogram(np.abs(panel.shades)), *bars, *self._time_axis(base))
         return Scene(SOUND_WIDTH + FREQUENCIES_WIDTH, base + 22, marks)
 
-    def table(
-        self,
-        values: Array,
-        names: Sequence[str],
-        *,
-        title: str,
-        even: Array | None = None,
-        signed: bool = False,
-    ) -> Scene:
+    def table(self, panel: Panel, names: Sequence[str]) -> Scene:
         """The spectrogram above a row of cells for each name: when each token was heard."""
         names = [drawing.shown(name) for name in names]
         begin = SOUND_HEIGHT + 6
         base = begin + float(drawing.ROW * len(names))
-        paint = drawing.colours(values, signed=signed)
-        if even is not None:
-            paint = drawing.colours(drawing.attention_shades(values, even), most=1.0)
-        marks = self._spectrogram(np.ones(values.shape[1]))
+        paint = drawing.colours(panel.weights, signed=panel.signed)
+        if panel.even is not None:
+            paint = drawing.colours(panel.shades, most=1.0)
+        marks = self._spectrogram(np.ones(panel.weights.shape[1]))
         marks.append(Pixels(0, begin, SOUND_WIDTH, base - begin, paint))
         for row, name in enumerate(names):
             marks.append(Text(-6, begin + row * drawing.ROW + 13, name, "end"))
         marks += self._time_axis(base)
-        if even is not None:
+        if panel.even is not None:
             marks += drawing.moved(drawing.attention_scale(), 0.0, base + 28)
         left = drawing.text_width(names) + 10
         width = left + SOUND_WIDTH + FREQUENCIES_WIDTH
         scene = Scene(width, base + 50, tuple(drawing.moved(marks, left, 0.0)))
-        return drawing.titled(self.heading(title), scene)
+        return drawing.titled(self.heading(panel.name), scene)
 
     def _spectrogram(self, shade: Array) -> list[Mark]:
         """Loud is dark; moments that are not attended to fade. Frequencies stand beside it."""
@@ -245,13 +222,7 @@ class SoundBackdrop(Backdrop):
         return marks
 
     def _time_axis(self, base: float) -> list[Mark]:
-        marks: list[Mark] = []
-        for second in drawing.ticks([0.0, self.seconds]):
-            if second <= self.seconds:
-                x = SOUND_WIDTH * second / self.seconds
-                marks.append(Line(x, base, x, base + 4))
-                marks.append(Text(x, base + 17, f"{second:g} s", "middle" if x else "start"))
-        return marks
+        return drawing.x_ticks(Scale(Axis(""), 0.0, self.seconds, 0.0, SOUND_WIDTH), base, " s")
 
 
 def _bars(shares: Array, values: Array, left: float, width: float, base: float) -> list[Mark]:
@@ -292,63 +263,42 @@ class SeriesBackdrop(Backdrop):
         # A class token has no span of its own.
         return 0 if self.spans and self.spans[0] == (0, 0) else None
 
-    def _drawn(self, panel: Panel, signed: bool) -> Scene:
+    def _drawn(self, panel: Panel) -> Scene:
         top = 14.0
         left = SERIES_LEFT
+        right = left + SOUND_WIDTH
         length = len(self.values)
-        steps = length + len(self.forecast)
-        everything = np.concatenate([self.values, self.forecast])
-        levels = drawing.ticks(everything[np.isfinite(everything)].tolist(), 4)
         base = top + SERIES_HEIGHT
-
-        def pixel(step: float, value: float) -> tuple[float, float]:
-            share = (value - levels[0]) / (levels[-1] - levels[0])
-            return left + SOUND_WIDTH * step / steps, base - SERIES_HEIGHT * share
-
-        width = SOUND_WIDTH * length / steps
-        shares = self._per_step(_shares(panel.weights, panel.even, signed))
+        # Steps are counted from the end of the window: what is forecast is positive.
+        steps = Scale(Axis(""), -float(length), float(len(self.forecast)), left, right)
+        everything = np.concatenate([self.values, self.forecast]).tolist()
+        levels = Scale.over(Axis(""), everything, base, top)
+        end = steps(0.0)
+        shares = self._per_step(panel.shades)
         marks: list[Mark] = []
         if self.spans:  # linear forecasters attend to nothing
-            marks += self._bands(shares, left, top, width)
-        for level in levels:
-            y = pixel(0, level)[1]
-            marks.append(Line(left, y, left + SOUND_WIDTH, y, opacity=0.12))
-            marks.append(Text(left - 6, y + 4, f"{level:g}", "end"))
-        marks += _polyline(self.values, 0, pixel, "ink")
+            marks += self._bands(shares, left, top, end - left)
+        marks += drawing.y_ticks(levels, left, right)
+        marks += _polyline(self.values, -length, steps, levels, "ink")
         joined = np.concatenate([self.values[-1:], self.forecast])
-        marks += _polyline(joined, length - 1, pixel, drawing.NEGATIVE)
-        marks.append(Line(left + width, top, left + width, base, 1.0, 0.5))
+        marks += _polyline(joined, -1, steps, levels, drawing.NEGATIVE)
+        marks.append(Line(end, top, end, base, 1.0, 0.5))
         marks.append(Text(left + 4, top - 4, self.name))
         if len(self.forecast):
-            marks.append(Text(left + width + 4, top - 4, "forecast", colour=drawing.NEGATIVE))
+            marks.append(Text(end + 4, top - 4, "forecast", colour=drawing.NEGATIVE))
         below = base + STRIP + 6
         if self.spans:
-            marks += _bars(shares, self._per_step(panel.weights), left, width, below)
-        # Steps are counted from the end of the window: what is forecast is positive.
-        for step in drawing.ticks([-float(length), float(len(self.forecast))], 8):
-            if -length <= step <= len(self.forecast):
-                x = pixel(step + length, levels[0])[0]
-                marks.append(Line(x, below, x, below + 4))
-                marks.append(Text(x, below + 17, f"{step:g}", "middle"))
-        return Scene(left + SOUND_WIDTH + 24, below + 24, tuple(marks))
+            marks += _bars(shares, self._per_step(panel.weights), left, end - left, below)
+        marks += drawing.x_ticks(steps, below)
+        return Scene(right + 24, below + 24, tuple(marks))
 
-    def table(
-        self,
-        values: Array,
-        names: Sequence[str],
-        *,
-        title: str,
-        even: Array | None = None,
-        signed: bool = False,
-    ) -> Scene:
+    def table(self, panel: Panel, names: Sequence[str]) -> Scene:
         """The series under the mean of all rows, above a row of cells for each name: what each step
         that is forecast looks at."""
-        mean_of_even = None if even is None else even.mean(axis=0)
-        chart = self.overlay(Panel(title, values.mean(axis=0), mean_of_even), signed=signed)
+        chart = self.overlay(panel.of_query(None))
         first = min(begin for begin, _ in self.spans)
-        shares = _shares(values, even, signed)
-        cells = np.stack([self._per_step(row) for row in shares])[:, first:]  # [rows, steps]
-        paint = drawing.colours(cells, signed=signed, most=1.0)
+        cells = np.stack([self._per_step(row) for row in panel.shades])[:, first:]  # [rows, steps]
+        paint = drawing.colours(cells, signed=panel.signed, most=1.0)
         left = SERIES_LEFT
         each = SOUND_WIDTH / (len(self.values) + len(self.forecast))
         height = min(drawing.ROW, max(3.0, SERIES_HEIGHT / len(names)))
@@ -361,8 +311,7 @@ class SeriesBackdrop(Backdrop):
             y = row * height + height / 2 + 4
             marks.append(Text(left - 6, y, drawing.shown(names[row]), "end"))
         rows = Scene(chart.width, height * len(names) + 8, tuple(marks))
-        legend = _signed_legend() if signed else self.legend()
-        return drawing.below([chart, rows, legend], gap=6.0)
+        return drawing.below([chart, rows, self.legend(panel.signed)], gap=6.0)
 
     def _per_step(self, values: Array) -> Array:
         """What each step gets, [L]: the mean of the patches that it is in."""
@@ -390,15 +339,14 @@ class SeriesBackdrop(Backdrop):
         return marks
 
 
-def _polyline(values: Array, first: int, pixel: Any, colour: str) -> list[Mark]:
-    marks: list[Mark] = []
-    for i in range(len(values) - 1):
+def _polyline(
+    values: Array, first: int, x_scale: Scale, y_scale: Scale, colour: str
+) -> Iterator[Mark]:
+    for (i, start), (j, end) in pairwise(enumerate(values.tolist(), first)):
         # A missing value leaves a gap.
-        if np.isfinite(values[i]) and np.isfinite(values[i + 1]):
-            x1, y1 = pixel(first + i, values[i])
-            x2, y2 = pixel(first + i + 1, values[i + 1])
-            marks.append(Line(x1, y1, x2, y2, width=1.6, colour=colour))
-    return marks
+        if math.isfinite(start) and math.isfinite(end):
+            ends = (x_scale(i), y_scale(start), x_scale(j), y_scale(end))
+            yield Line(*ends, width=1.6, colour=colour)
 
 
 # ------------------------------------------------------------------ graphs
@@ -421,15 +369,16 @@ class GraphBackdrop(Backdrop):
     def position_name(self, label: str) -> str:
         return f"node {label.split(' ')[0]}"
 
-    def _drawn(self, panel: Panel, signed: bool) -> Scene:
+    def _drawn(self, panel: Panel) -> Scene:
         values = panel.weights
-        places = spring_layout(len(self.names), self.edges) * (GRAPH_SIDE - 60) + 30
-        shade = np.abs(_shares(values, panel.even, signed))
-        opacities = shade if signed else drawing.link_opacities(values, panel.even)
+        layout = spring_layout(len(self.names), self.edges) * (GRAPH_SIDE - 60) + 30
+        places: list[tuple[float, float]] = [(x, y) for x, y in layout.tolist()]
+        shade = np.abs(panel.shades)
+        opacities = panel.opacities
         marks: list[Mark] = []
         for one, other in self.edges.tolist():
             if one < other:
-                marks.append(_edge(places, one, other, opacity=0.18))
+                marks.append(Line(*places[one], *places[other], opacity=0.18))
         node = self.node
         if node is not None:
             # A line to each that it looks at, as wide as the shade is dark.
@@ -437,11 +386,25 @@ class GraphBackdrop(Backdrop):
                 if i != node:
                     colour = drawing.POSITIVE if values[i] >= 0 else drawing.NEGATIVE
                     tooltip = f"{self.names[node]} → {self.names[i]}: {values[i]:.3f}"
-                    line = _edge(places, node, i, opacity=float(opacities[i]))
-                    width = 1.0 + 5.0 * float(shade[i])
-                    marks.append(replace(line, width=width, colour=colour, title=tooltip))
-        marks += self._nodes(values, shade, places)
+                    style = (
+                        1.0 + 5.0 * float(shade[i]),
+                        float(panel.opacities[i]),
+                        colour,
+                        tooltip,
+                    )
+                    marks.append(Line(*places[node], *places[i], *style))
         kinds = sorted(set(self.classes))
+        for i, name in enumerate(self.names):
+            x, y = places[i]
+            colour = drawing.POSITIVE
+            if kinds:
+                colour = _class_colour(kinds.index(self.classes[i]))
+            radius = 4.0 + 7.0 * float(shade[i])
+            if i == node:
+                marks.append(Circle(x, y, radius + 3.5, "ink", 0.9))
+            marks.append(Circle(x, y, radius, colour, 1.0, f"{name}: {values[i]:.3f}"))
+            if len(self.names) <= MOST_NAMED or i == node:
+                marks.append(Text(x + radius + 3, y + 4, name.split(" ")[0]))
         if kinds:
             marks.append(Text(GRAPH_SIDE + 4, 14, "predicted class"))
         for i, kind in enumerate(kinds):
@@ -450,28 +413,6 @@ class GraphBackdrop(Backdrop):
             marks.append(Text(GRAPH_SIDE + 20, y, kind))
         height = max(GRAPH_SIDE, 40 + len(kinds) * drawing.ROW)
         return Scene(GRAPH_SIDE + 130, height, tuple(marks))
-
-    def _nodes(self, values: Array, shade: Array, places: Array) -> list[Mark]:
-        kinds = sorted(set(self.classes))
-        marks: list[Mark] = []
-        for i, name in enumerate(self.names):
-            x, y = places[i].tolist()
-            colour = drawing.POSITIVE
-            if kinds:
-                colour = _class_colour(kinds.index(self.classes[i]))
-            radius = 4.0 + 7.0 * float(shade[i])
-            if i == self.node:
-                marks.append(Circle(x, y, radius + 3.5, "ink", 0.9))
-            marks.append(Circle(x, y, radius, colour, 1.0, f"{name}: {values[i]:.3f}"))
-            if len(self.names) <= MOST_NAMED or i == self.node:
-                marks.append(Text(x + radius + 3, y + 4, name.split(" ")[0]))
-        return marks
-
-
-def _edge(places: Array, one: int, other: int, opacity: float) -> Line:
-    x1, y1 = places[one].tolist()
-    x2, y2 = places[other].tolist()
-    return Line(x1, y1, x2, y2, opacity=opacity)
 
 
 def _class_colour(number: int) -> str:

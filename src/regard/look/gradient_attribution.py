@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 import torch
@@ -55,12 +55,13 @@ class Attribution(AnalysisResult):
         """What raises and what lowers the answer, on the input itself."""
         # An encoder–decoder's columns end with what its decoder has read.
         values = self.values[:, : len(self.tokens) - self.decoder_columns]
-        if len(self.predictions) == 1 or backdrop.query is not None:
-            query = backdrop.query if len(self.predictions) > 1 else 0
-            return backdrop.attributed(values[query or 0], title=self.title)
-        if isinstance(backdrop, SoundBackdrop):
-            return backdrop.table(values, self.predictions, title=self.title, signed=True)
-        return backdrop.attributed(values.mean(axis=0), title=self.title)
+        panel = drawing.Panel("", values, signed=True)
+        query = backdrop.query
+        if len(self.predictions) == 1:
+            query = 0
+        elif query is None and isinstance(backdrop, SoundBackdrop):
+            return backdrop.table(replace(panel, name=self.title), self.predictions)
+        return backdrop.attended([panel.of_query(query)], title=self.title)
 
     def lines(self, width: int = 100) -> list[str]:
         return terminal.heat(np.abs(self.values), self.predictions, self.tokens, width=width)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
@@ -61,29 +62,25 @@ class AttentionMap(TokenAttention):
             return self._overlay(self.backdrop, panels)
         if len(panels) > 1:
             return drawing.grid(panels, self.rows, self.columns, title=self.name)
-        [panel] = panels
-        names = (panel.weights, self.rows, self.columns)
-        maps = [drawing.attention_heat(*names, even=panel.even, title=self.title)]
-        if panel.weights.size <= drawing.MOST_CELLS:
+        names = (replace(panels[0], name=self.title), self.rows, self.columns)
+        maps = [drawing.attention_heat(*names)]
+        if self.weights.size <= drawing.MOST_CELLS:
             # Beyond that, the lines would be a black block.
-            maps.append(drawing.links(*names, even=panel.even))
+            maps.append(drawing.links(*names))
         return drawing.below(maps)
 
     def _panels(self) -> list[drawing.Panel]:
         """A panel for each head."""
-        even = self.even
-        if even is None:
-            even = drawing.even_attention(self.weights > 0)
-        of_heads = np.broadcast_to(even, self.weights.shape)
+        even = itertools.repeat(None)
+        if self.even is not None:
+            even = np.broadcast_to(self.even, self.weights.shape)
         names = [f"head {head}" for head in self.heads]
-        return list(map(drawing.Panel, names, self.weights, of_heads))
+        return list(map(drawing.Panel, names, self.weights, even))
 
     def _overlay(self, backdrop: Backdrop, panels: Sequence[drawing.Panel]) -> drawing.Scene:
         """Where each head looks, on the input itself; of tokens, a row for each of them."""
         if self.name.endswith(".cross"):
-            even = None if self.even is None else self.even.mean(axis=0)
-            mean = self.weights.mean(axis=0)
-            return backdrop.table(mean, self.rows, title=self.name, even=even)
+            return backdrop.table(replace(self.panel.of_query(None), name=self.name), self.rows)
         who = "all positions"
         if self.query is not None:
             who = backdrop.position_name(self.rows[self.query])
@@ -94,10 +91,10 @@ class AttentionMap(TokenAttention):
 
     def lines(self, width: int = 100) -> list[str]:
         lines: list[str] = []
-        for panel, shades in zip(self._panels(), self.shades(), strict=True):
+        for panel in self._panels():
             name = ["", panel.name] if len(self.heads) > 1 else []
             names = (panel.weights, self.rows, self.columns)
-            lines += [*name, *terminal.heat(*names, width=width, shades=shades)]
+            lines += [*name, *terminal.heat(*names, width=width, shades=panel.shades)]
         return lines
 
 

@@ -112,7 +112,11 @@ class TokenAttention(AnalysisResult):
 
     def shades(self) -> Array:
         """The weights as they are drawn: shades from 0 to 1, against even attention."""
-        return drawing.attention_shades(self.weights, self.even)
+        return self.panel.shades
+
+    @property
+    def panel(self) -> drawing.Panel:
+        return drawing.Panel(self.title, self.weights, self.even)
 
 
 # Metadata of a field that only the picture needs: JSON has the numbers that are laid over it.

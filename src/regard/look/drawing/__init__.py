@@ -9,7 +9,6 @@ from regard.look.drawing.charts import (
     colour_bar,
     grid,
     heat,
-    link_opacities,
     links,
     ticks,
 )
@@ -20,9 +19,12 @@ from regard.look.drawing.figures import (
     Chart,
     Figure,
     HeatMap,
+    Scale,
     Series,
     curves,
     number,
+    x_ticks,
+    y_ticks,
 )
 from regard.look.drawing.marks import (
     DARK,
@@ -93,6 +95,7 @@ __all__ = [
     "Pixels",
     "Polyline",
     "Rect",
+    "Scale",
     "Scene",
     "Series",
     "Text",
@@ -112,7 +115,6 @@ __all__ = [
     "heat",
     "image",
     "is_clear",
-    "link_opacities",
     "links",
     "moved",
     "number",
@@ -126,4 +128,6 @@ __all__ = [
     "titled",
     "write_page",
     "write_png",
+    "x_ticks",
+    "y_ticks",
 ]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -12,7 +12,6 @@ import numpy as np
 from regard.look.drawing.marks import (
     CELL,
     FONT,
-    PAGE_WIDTH,
     ROW,
     Line,
     Mark,
@@ -20,9 +19,11 @@ from regard.look.drawing.marks import (
     Rect,
     Scene,
     Text,
+    below,
     moved,
     shown,
     text_width,
+    tiles,
     titled,
 )
 from regard.look.drawing.palette import (
@@ -43,10 +44,46 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 MOST_CELLS = 2048  # beyond this a heat map is one embedded image instead of a mark for each cell
-# Small maps side by side
-PANEL = 420.0  # the widest
-PANEL_CELL = 14.0
-PANEL_GAP = 24.0
+LETTERS = 14.0  # the height of a row of letters
+PANEL = 420.0  # the widest of small maps side by side
+
+
+@dataclass(frozen=True, eq=False)
+class Panel:
+    """The attention weights of one small picture, and those of `even` attention, to draw against.
+
+    Rows are queries; the panel of an overlay is one of them, or the mean of some.
+    """
+
+    name: str
+    weights: Array  # [queries, keys] or [keys]
+    even: Array | None = None
+    signed: bool = False  # what raises and what lowers a score, instead of attention
+
+    def of_query(self, query: int | None) -> Panel:
+        """The panel of one query, or of the mean of all."""
+        rows = slice(None) if query is None else [query]
+        even = None if self.even is None else self.even[rows].mean(axis=0)
+        return replace(self, weights=self.weights[rows].mean(axis=0), even=even)
+
+    @property
+    def shades(self) -> Array:
+        """From 0 to 1 against even attention, or signed: from −1 to 1, by the largest value."""
+        if self.signed:
+            return self.weights / (scale_end(self.weights, None) or 1.0)
+        return attention_shades(self.weights, self.even)
+
+    @property
+    def paint(self) -> NDArray[np.uint8]:
+        """The colours of the shades."""
+        return colours(self.shades, signed=self.signed, most=1.0)
+
+    @property
+    def opacities(self) -> Array:
+        """The opacity of a link for each weight: its shade, or faint where it is about even."""
+        if self.signed:
+            return np.abs(self.shades)
+        return np.where(is_clear(self.weights, self.even), self.shades, FAINT)
 
 
 def heat(
@@ -59,99 +96,100 @@ def heat(
     most: float | None = None,
     inside: Sequence[Sequence[str]] | None = None,
     cell: tuple[float, float] | None = None,
+    labels: tuple[str, str] = ("", ""),
 ) -> Scene:
     """A heat map: a coloured cell for each value; `inside` is written into the cells.
 
     Amounts go from 0 to `most`, signed values from −most. A value that is NaN has no cell: layers
-    may have different numbers of heads. `cell` is the width and height of a cell.
+    may have different numbers of heads. `cell` is the width and height of a cell, `labels` are
+    those of the axes.
     """
-    paint = colours(values, signed=signed, most=most)  # [rows, columns, 3]
-    key = colour_scale(scale_end(values, most), signed)
     if cell is None:
         width = CELL
         if inside is not None:
             width = text_width([text for line in inside for text in line]) + 10
         cell = (width, CELL)
-    return titled(title, labelled(Cells(values, paint, cell, inside), rows, columns, key))
+    width, height = cell
+    paint = colours(values, signed=signed, most=most)  # [rows, columns, 3]
+    marks: list[Mark] = []
+    if values.size > MOST_CELLS:
+        marks.append(Pixels(0, 0, width * len(columns), height * len(rows), paint))
+    else:
+        marks += _cells(values, paint, cell, rows, columns)
+    if inside is not None and values.size <= MOST_CELLS:
+        for i, j in np.argwhere(~np.isnan(values)).tolist():
+            middle = ((j + 0.5) * width, (i + 0.7) * height)
+            marks.append(Text(*middle, inside[i][j], "middle", over(paint[i, j])))
+    key = colour_scale(scale_end(values, most), signed)
+    return titled(title, _labelled(marks, cell, rows, columns, key, labels))
 
 
-def attention_heat(
-    weights: Array,
-    rows: Sequence[str],
-    columns: Sequence[str],
-    *,
-    even: Array | None,
-    title: str,
-) -> Scene:
+def attention_heat(panel: Panel, rows: Sequence[str], columns: Sequence[str]) -> Scene:
     """A heat map of attention weights, against even attention."""
-    paint = colours(attention_shades(weights, even), most=1.0)
-    return titled(title, labelled(Cells(weights, paint), rows, columns, attention_scale()))
+    size = (CELL, CELL)
+    marks: list[Mark] = [Pixels(0, 0, CELL * len(columns), CELL * len(rows), panel.paint)]
+    if panel.weights.size <= MOST_CELLS:
+        marks = _cells(panel.weights, panel.paint, size, rows, columns)
+    return titled(panel.name, _labelled(marks, size, rows, columns, attention_scale()))
 
 
-@dataclass(frozen=True, eq=False)
-class Cells:
-    """The cells of a heat map: values, their colours, and what is written into them."""
-
-    values: Array  # [rows, columns]
-    paint: NDArray[np.uint8]  # [rows, columns, 3]
-    size: tuple[float, float] = (CELL, CELL)  # the width and height of a cell
-    inside: Sequence[Sequence[str]] | None = None
-
-    def marks(self, rows: Sequence[str], columns: Sequence[str]) -> list[Mark]:
-        """The cells, from the upper left corner on."""
-        width, height = self.size
-        # Thousands of elements would make a page slow.
-        if self.values.size > MOST_CELLS:
-            return [Pixels(0, 0, width * len(columns), height * len(rows), self.paint)]
-        marks: list[Mark] = []
-        for i, row in enumerate(rows):
-            for j, column in enumerate(columns):
-                if np.isnan(self.values[i, j]):
-                    continue
-                x = j * width
-                y = i * height
-                colour = self.paint[i, j]
-                tooltip = f"{row} → {column}: {self.values[i, j]:.4g}".removeprefix(" → : ")
-                marks.append(Rect(x, y, width - 1, height - 1, code(colour), tooltip))
-                if self.inside is not None:
-                    middle = x + width / 2
-                    text = self.inside[i][j]
-                    marks.append(Text(middle, y + 0.7 * height, text, "middle", over(colour)))
-        return marks
-
-
-def labelled(
-    cells: Cells,
+def _cells(
+    values: Array,
+    paint: NDArray[np.uint8],
+    size: tuple[float, float],
     rows: Sequence[str],
     columns: Sequence[str],
-    key: list[Mark],
+) -> list[Mark]:
+    """A cell for each value that is no NaN, from the upper left corner on."""
+    width, height = size
+    marks: list[Mark] = []
+    for i, j in np.argwhere(~np.isnan(values)).tolist():
+        names = f"{shown(rows[i])} → {shown(columns[j])}: " if rows[i] else ""
+        place = (j * width, i * height, width - 1, height - 1)
+        marks.append(Rect(*place, code(paint[i, j]), f"{names}{values[i, j]:.4g}"))
+    return marks
+
+
+def _labelled(
+    cells: Sequence[Mark],
+    size: tuple[float, float],
+    rows: Sequence[str],
+    columns: Sequence[str],
+    key: Sequence[Mark],
     labels: tuple[str, str] = ("", ""),
 ) -> Scene:
-    """Cells with the names of their rows and columns, if any, above the key to their colours."""
-    width, height = cells.size
+    """Cells with the names of their rows and columns above the key to their colours.
+
+    Where cells are smaller than letters, every second, third … row or column has its name.
+    """
+    width, height = size
     x_label, y_label = labels
-    rows = [shown(row) for row in rows] or [""] * cells.values.shape[0]
-    columns = [shown(column) for column in columns] or [""] * cells.values.shape[1]
-    left = text_width(rows) + 10 + (24 if y_label else 0)
+    down = math.ceil(LETTERS / height)
+    across = math.ceil(LETTERS / width)
+    row_names = [shown(row) for row in rows[::down]]
+    column_names = [shown(column) for column in columns[::across]]
+    left = text_width(row_names) + 10 + (24 if y_label else 0)
     # Column names are upright, unless they fit above their cells, as numbers do.
-    is_upright = text_width(columns) > width - 2
-    top = (text_width(columns) if is_upright else FONT) + 12
+    is_upright = text_width(column_names) > width * across - 2
+    top = (text_width(column_names) if is_upright else FONT) + 12
     bottom = top + height * len(rows)
     right = left + width * len(columns)
     marks: list[Mark] = []
-    for i, row in enumerate(rows):
-        marks.append(Text(left - 6, top + (i + 0.5) * height + 4, row, "end"))
-    for j, column in enumerate(columns):
-        middle = left + (j + 0.5) * width
+    for i, row in enumerate(row_names):
+        marks.append(Text(left - 6, top + (i * down + 0.5) * height + 4, row, "end"))
+    for j, column in enumerate(column_names):
+        middle = left + (j * across + 0.5) * width
         if is_upright:
             marks.append(Text(middle + 4, top - 6, column, turn=90))
         else:
             marks.append(Text(middle, top - 6, column, "middle"))
     marks.append(Text(14, (top + bottom) / 2, y_label, "middle", turn=90))
     marks.append(Text((left + right) / 2, bottom + 18, x_label, "middle"))
-    marks += moved(cells.marks(rows, columns), left, top)
+    marks += moved(cells, left, top)
     if x_label:
         bottom += 24
+    if not key:
+        return Scene(right + 4, bottom + 4, tuple(marks))
     marks += moved(key, left, bottom + 8)
     # Room for the scale.
     return Scene(max(right + 4, left + 320), bottom + 30, tuple(marks))
@@ -177,69 +215,24 @@ def attention_scale(strip: NDArray[np.uint8] | None = None) -> list[Mark]:
     return colour_bar("even", strip, "all attention (logarithmic)")
 
 
-@dataclass(frozen=True, eq=False)
-class Panel:
-    """The attention weights of one small picture, and those of `even` attention, to draw against.
-
-    Rows are queries; the panel of an overlay is one of them, or the mean of some.
-    """
-
-    name: str
-    weights: Array  # [queries, keys] or [keys]
-    even: Array | None = None
-
-    def of_query(self, query: int | None) -> Panel:
-        """The panel of one query, or of the mean of all."""
-        rows = slice(None) if query is None else [query]
-        even = None if self.even is None else self.even[rows].mean(axis=0)
-        return Panel(self.name, self.weights[rows].mean(axis=0), even)
-
-
 def grid(
-    panels: Sequence[Panel],
-    rows: Sequence[str],
-    columns: Sequence[str],
-    *,
-    title: str = "",
+    panels: Sequence[Panel], rows: Sequence[str], columns: Sequence[str], *, title: str = ""
 ) -> Scene:
-    """Small maps of attention side by side under their names, with the tokens of both sides.
-
-    Of long texts every second, third … token has its label, as many as there is room for.
-    """
-    rows = [shown(row) for row in rows]
-    columns = [shown(column) for column in columns]
-    cell = min(PANEL_CELL, PANEL / max(1, len(rows), len(columns)))
-    step = max(1, math.ceil(PANEL_CELL / cell))  # from one label to the next
-    left = text_width(rows[::step]) + 8
-    top = text_width(columns[::step]) + 30  # column names are upright, above them the panel's
-    width = left + cell * len(columns) + PANEL_GAP
-    height = top + cell * len(rows) + PANEL_GAP
-    across = max(1, min(len(panels), int(PAGE_WIDTH // width)))
-    marks: list[Mark] = []
-    for number, panel in enumerate(panels):
-        down, right = divmod(number, across)
-        x = right * width
-        y = down * height
-        marks.append(Text(x + left, y + 12, panel.name, strong=True))
-        for i in range(0, len(rows), step):
-            baseline = y + top + (i + 0.5) * cell + 4
-            marks.append(Text(x + left - 5, baseline, rows[i], "end"))
-        for j in range(0, len(columns), step):
-            middle = x + left + (j + 0.5) * cell + 4
-            marks.append(Text(middle, y + top - 5, columns[j], turn=90))
-        paint = colours(attention_shades(panel.weights, panel.even), most=1.0)
-        marks.append(Pixels(x + left, y + top, cell * len(columns), cell * len(rows), paint))
-    bottom = math.ceil(len(panels) / across) * height
-    marks += moved(attention_scale(), 0, bottom)
-    return titled(title, Scene(max(300, across * width), bottom + 24, tuple(marks)))
+    """Small maps of attention side by side under their names, with the tokens of both sides."""
+    side = min(LETTERS, PANEL / max(1, len(rows), len(columns)))
+    scenes = []
+    for panel in panels:
+        paint = Pixels(0, 0, side * len(columns), side * len(rows), panel.paint)
+        scenes.append(titled(panel.name, _labelled([paint], (side, side), rows, columns, ())))
+    key = Scene(300, 24, tuple(attention_scale()))
+    return below([tiles(scenes, title=title), key])
 
 
 def links(
-    weights: Array,
+    panel: Panel,
     left: Sequence[str],
     right: Sequence[str],
     *,
-    even: Array | None = None,
     only: Sequence[tuple[int, int]] | None = None,
 ) -> Scene:
     """A bipartite graph: two columns of tokens, and a line for each weight above even attention.
@@ -252,28 +245,19 @@ def links(
     x_right = x_left + 160
     top = 10.0
     marks: list[Mark] = []
-    opacities = link_opacities(weights, even)
-    above_even = np.argwhere(attention_shades(weights, even) > EVEN_SHADE)
-    for i, j in above_even.tolist():
+    opacities = panel.opacities
+    for i, j in np.argwhere(panel.shades > EVEN_SHADE).tolist():
         if only is not None and (i, j) not in only:
             continue
-        y_left = top + (i + 0.5) * ROW
-        y_right = top + (j + 0.5) * ROW
-        opacity = float(opacities[i, j])
-        tooltip = f"{left[i]} → {right[j]}: {weights[i, j]:.3f}"
-        marks.append(Line(x_left, y_left, x_right, y_right, 2.0, opacity, POSITIVE, tooltip))
+        ends = (x_left, top + (i + 0.5) * ROW, x_right, top + (j + 0.5) * ROW)
+        tooltip = f"{left[i]} → {right[j]}: {panel.weights[i, j]:.3f}"
+        marks.append(Line(*ends, 2.0, float(opacities[i, j]), POSITIVE, tooltip))
     for i, token in enumerate(left):
         marks.append(Text(x_left - 5, top + i * ROW + 13, token, "end"))
     for j, token in enumerate(right):
         marks.append(Text(x_right + 5, top + j * ROW + 13, token))
     width = x_right + 5 + text_width(right) + 4
     return Scene(width, top + max(len(left), len(right)) * ROW + 8, tuple(marks))
-
-
-def link_opacities(weights: Array, even: Array | None = None) -> Array:
-    """The opacity of a link for each weight: its shade, or faint where it is about even."""
-    opacities: Array = np.where(is_clear(weights, even), attention_shades(weights, even), FAINT)
-    return opacities
 
 
 def bars(

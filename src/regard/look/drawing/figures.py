@@ -11,7 +11,7 @@ from typing import Literal
 
 import numpy as np
 
-from regard.look.drawing.charts import MOST_CELLS, Cells, colour_scale, labelled, ticks
+from regard.look.drawing.charts import MOST_CELLS, heat, ticks
 from regard.look.drawing.marks import (
     Circle,
     Line,
@@ -23,7 +23,7 @@ from regard.look.drawing.marks import (
     text_width,
     titled,
 )
-from regard.look.drawing.palette import LINES, colours, scale_end
+from regard.look.drawing.palette import LINES
 
 # Pixels
 WIDTH = 500.0
@@ -35,7 +35,6 @@ MARKER = 3.2  # radius of a point
 MOST_MARKERS = 30  # on a longer curve they would hide it
 MOST_LETTERS = 26  # of a name below a bar
 SLANT = 35.0  # degrees of such names, at least, where they do not fit side by side
-MOST_NAMES = 40  # of rows or columns of a heat map
 
 
 @dataclass(frozen=True)
@@ -92,14 +91,11 @@ class Chart:
         ys = [y for series in self.series for y in series.y]
         ys += [end for series in self.series for ends in series.spread for end in ends]
         xs = [x for series in self.series for x in series.x]
-        x_scale = _Scale.over(self.x, xs, LEFT + 6, RIGHT - 6)
-        y_scale = _Scale.over(self.y, ys, bottom, top)
+        x_scale = Scale.over(self.x, xs, LEFT + 6, RIGHT - 6)
+        y_scale = Scale.over(self.y, ys, bottom, top)
         # Grid lines first: series are painted over them.
         marks = [*legend, *_y_axis(y_scale), Line(LEFT, bottom, RIGHT, bottom)]
-        for tick in x_scale.ticks():
-            x = x_scale(tick)
-            marks.append(Line(x, bottom, x, bottom + 4))
-            marks.append(Text(x, bottom + 18, number(tick), "middle"))
+        marks += x_ticks(x_scale, bottom)
         marks.append(Text((LEFT + RIGHT) / 2, bottom + 40, self.x.label, "middle"))
         for series, colour in zip(self.series, cycle(LINES), strict=False):
             marks += _series(series, colour, x_scale, y_scale)
@@ -138,7 +134,7 @@ class BarChart:
             values.append(0.0)
             if axis.low is None and min(values) >= 0:
                 axis = replace(axis, low=0.0)
-        scale = _Scale.over(axis, values, bottom, top)
+        scale = Scale.over(axis, values, bottom, top)
         base = self.base
         if base is None:
             base = scale.low if axis.log or axis.low is not None else 0.0
@@ -174,7 +170,7 @@ class HeatMap:
 
     title: str
     values: Sequence[Sequence[float]]  # [rows][columns]
-    rows: Sequence[str] = ()  # names; none, where there are too many
+    rows: Sequence[str] = ()  # names
     columns: Sequence[str] = ()
     x_label: str = ""
     y_label: str = ""
@@ -185,15 +181,16 @@ class HeatMap:
         values = np.array(self.values, dtype=float)  # [rows, columns]
         rows, columns = values.shape
         cell = min(30.0, (RIGHT - LEFT) / columns)
-        tall = min(cell, HEIGHT / rows)
-        if values.size > MOST_CELLS:
-            tall = HEIGHT / rows
-        return labelled(
-            Cells(values, colours(values, signed=self.signed), (cell, tall)),
-            self.rows[:rows] if rows <= MOST_NAMES else (),
-            self.columns[:columns] if columns <= MOST_NAMES else (),
-            colour_scale(scale_end(values, None), self.signed),
-            (self.x_label, self.y_label),
+        tall = HEIGHT / rows
+        if values.size <= MOST_CELLS:
+            tall = min(cell, tall)
+        return heat(
+            values,
+            self.rows or [""] * rows,
+            self.columns or [""] * columns,
+            signed=self.signed,
+            cell=(cell, tall),
+            labels=(self.x_label, self.y_label),
         )
 
 
@@ -219,7 +216,7 @@ def curves(
 
 
 @dataclass(frozen=True)
-class _Scale:
+class Scale:
     """A map from the values of an axis to pixels."""
 
     axis: Axis
@@ -229,7 +226,7 @@ class _Scale:
     end: float
 
     @classmethod
-    def over(cls, axis: Axis, values: Sequence[float], start: float, end: float) -> _Scale:
+    def over(cls, axis: Axis, values: Sequence[float], start: float, end: float) -> Scale:
         """The scale over these values, with some room at its ends."""
         # What cannot be drawn does not set the scale.
         usable = [v for v in values if math.isfinite(v) and (v > 0 or not axis.log)] or [1.0, 2.0]
@@ -320,18 +317,32 @@ def _legend(series: Sequence[tuple[str, str]]) -> tuple[list[Mark], float]:
     return marks, y + 16
 
 
-def _y_axis(scale: _Scale) -> list[Mark]:
-    """Grid lines with their values, and the label of the axis."""
+def x_ticks(scale: Scale, base: float, unit: str = "") -> list[Mark]:
+    """Values below an axis, the one at its very beginning to the right of it."""
+    marks: list[Mark] = []
+    for tick in scale.ticks():
+        x = scale(tick)
+        marks.append(Line(x, base, x, base + 4))
+        marks.append(Text(x, base + 18, number(tick) + unit, "middle" if x else "start"))
+    return marks
+
+
+def y_ticks(scale: Scale, left: float = LEFT, right: float = RIGHT) -> list[Mark]:
+    """Grid lines with their values."""
     marks: list[Mark] = []
     for tick in scale.ticks():
         y = scale(tick)
-        marks.append(Line(LEFT, y, RIGHT, y, opacity=0.15))
-        marks.append(Text(LEFT - 7, y + 4, number(tick), "end"))
+        marks.append(Line(left, y, right, y, opacity=0.15))
+        marks.append(Text(left - 7, y + 4, number(tick), "end"))
+    return marks
+
+
+def _y_axis(scale: Scale) -> list[Mark]:
     middle = (scale.start + scale.end) / 2
-    return [*marks, Text(15, middle, scale.axis.label, "middle", turn=90)]
+    return [*y_ticks(scale), Text(15, middle, scale.axis.label, "middle", turn=90)]
 
 
-def _series(series: Series, colour: str, x_scale: _Scale, y_scale: _Scale) -> list[Mark]:
+def _series(series: Series, colour: str, x_scale: Scale, y_scale: Scale) -> list[Mark]:
     marks: list[Mark] = []
     if series.spread:
         # Between the least and the largest value of the seeds: there below, and back above.
