@@ -92,10 +92,10 @@ REFUSED = {
     "prune MODELS/gpt2 --heads 1 --pairs F --source F --target F": ("--source, --target: --pairs",),
     "prune MODELS/gpt2 --heads 1 --text F --source F": ("--source: ", "leave it out"),
     "prune DEMO --heads 1 --text F": ("--text: a translation model",),
-    "prune DEMO --heads 0 --source EN --target DE --lines 4": (
-        "0 of 24 heads is less than one head",
+    "prune DEMO --heads 0 --source EN --target DE --lines 4": ("0 of 24 heads cannot be removed",),
+    "prune DEMO --heads 0.1% --source EN --target DE --lines 4": (
+        "0 of 24 heads cannot be removed",
     ),
-    "prune DEMO --heads 0.1% --source EN --target DE --lines 4": ("is less than one head",),
     # Exports.
     "convert MODELS/gpt2 MODELS/new --to onnx --shard-size 9MB": ("--shard-size", "huggingface"),
     "convert MODELS/gpt2 MODELS/new --to ctranslate2 --shard-size 9MB": ("--shard-size",),

@@ -15,7 +15,7 @@ from regard.data.text.tokenizer_training import SpecialTokenTemplate, train_loss
 from regard.decode.batch_decoding import DecodingSettings, decode
 from regard.decode.strategy import BeamSearch, Greedy, Sampling
 from regard.models import LanguageModel
-from regard.system.errors import DataError, ModelError, SettingError
+from regard.system.errors import DataError, SettingError
 
 transformers = pytest.importorskip("transformers")
 
@@ -213,5 +213,5 @@ def test_mistakes_are_answered(folder: Path, model: LanguageModel, tmp_path: Pat
             (tmp_path / path.name).write_bytes(path.read_bytes())
     bare: Any = regard.load(tmp_path)
     assert bare(input_ids=torch.tensor([[1, 2]])).logits.shape[:2] == (1, 2)
-    with pytest.raises(ModelError, match=r"tokenizer\.json"):
+    with pytest.raises(DataError, match=r"tokenizer\.json"):
         bare.generate("a")

@@ -48,7 +48,7 @@ OF_A_TRANSLATOR: dict[str, tuple[Callable[[Any], Any], str]] = {
     "a text to call": (lambda m: m(TEXT), "not a tensor"),
     "ids of one dimension": (lambda m: m(torch.ones(3, dtype=torch.long)), "texts, tokens"),
     "ids that are fractions": (lambda m: m(torch.ones(1, 3)), "torch.int64"),
-    "a device that is none": (lambda m: m.to("banana"), "unknown device"),
+    "a device that is none": (lambda m: m.to("banana"), "device 'banana'"),
     "a dtype that is none": (lambda m: m.to(dtype="int7"), "unknown dtype"),
     "looking at nothing": (lambda m: m.look(""), "text"),
     "ablation on one text": (lambda m: look.ablation(m, TEXT, "Hund"), "list of strings"),
@@ -81,7 +81,7 @@ OF_A_LANGUAGE_MODEL: dict[str, tuple[Callable[[Any], Any], str]] = {
     "the folder of a draft": (lambda m: m.generate("The", draft="gpt2/"), "regard.load"),
     "an id beyond the vocabulary": (lambda m: m(torch.full((1, 3), 10**6)), "0 to"),
     "an id below zero": (lambda m: m(torch.full((1, 3), -1)), "token id -1"),
-    "no tokens": (lambda m: m(torch.zeros(1, 0, dtype=torch.long)), "at least one token"),
+    "no tokens": (lambda m: m(torch.zeros(1, 0, dtype=torch.long)), "not empty"),
     "a mask of another length": (
         lambda m: m(torch.ones(1, 3, dtype=torch.long), torch.ones(1, 4)),
         "pass [1, 3]",
@@ -116,7 +116,7 @@ def _dual_encoder() -> Any:
 
 
 OF_THE_PACKAGE: dict[str, tuple[Callable[[], Any], str]] = {
-    "a device that is None": (lambda: regard.load("x", device=None), "unknown device"),  # type: ignore[call-overload]
+    "a device that is None": (lambda: regard.load("x", device=None), "device None"),  # type: ignore[arg-type]
     "a dtype of whole numbers": (lambda: regard.load("x", dtype=torch.int64), "cannot have dtype"),
     "a recipe that is a number": (lambda: regard.train(5), "`recipe`"),  # type: ignore[arg-type]
     "a module as a model": (lambda: regard.train(model=build(DECODER)), "`model`"),  # type: ignore[arg-type]

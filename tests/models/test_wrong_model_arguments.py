@@ -134,7 +134,7 @@ NUMBERS: dict[str, Run] = {
     "a label below 0": lambda m: m.cls.label_name(-1),
     "a dtype in a list": lambda m: m.mt.to(dtype=[4]),
     "a precision in a list": lambda m: m.mt.prepare_for_inference([4]),
-    "a dtype to load in a list": lambda m: regard.load(DEMO, dtype=[4]),  # type: ignore[call-overload]
+    "a dtype to load in a list": lambda m: regard.load(DEMO, dtype=[4]),  # type: ignore[arg-type]
 }  # fmt: skip
 
 

@@ -305,7 +305,7 @@ def test_arguments(tmp_path: Path) -> None:
         _ = out.logits
     _, inputs = whisper(tmp_path / "whisper")
     loaded = quiet(tmp_path / "whisper")
-    with pytest.raises(SettingError, match="start token first"):
+    with pytest.raises(SettingError, match="this model needs decoder_input_ids"):
         loaded(input_features=inputs["input_features"])
 
 

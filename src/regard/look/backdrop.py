@@ -12,7 +12,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import groupby, pairwise
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -372,13 +372,13 @@ class GraphBackdrop(Backdrop):
     def _drawn(self, panel: Panel) -> Scene:
         values = panel.weights
         layout = spring_layout(len(self.names), self.edges) * (GRAPH_SIDE - 60) + 30
-        places: list[tuple[float, float]] = [(x, y) for x, y in layout.tolist()]
+        places: list[list[float]] = layout.tolist()
         shade = np.abs(panel.shades)
         opacities = panel.opacities
         marks: list[Mark] = []
         for one, other in self.edges.tolist():
             if one < other:
-                marks.append(Line(*places[one], *places[other], opacity=0.18))
+                marks.append(_link(places, one, other, 1.0, 0.18))
         node = self.node
         if node is not None:
             # A line to each that it looks at, as wide as the shade is dark.
@@ -386,13 +386,8 @@ class GraphBackdrop(Backdrop):
                 if i != node:
                     colour = drawing.POSITIVE if values[i] >= 0 else drawing.NEGATIVE
                     tooltip = f"{self.names[node]} → {self.names[i]}: {values[i]:.3f}"
-                    style = (
-                        1.0 + 5.0 * float(shade[i]),
-                        float(panel.opacities[i]),
-                        colour,
-                        tooltip,
-                    )
-                    marks.append(Line(*places[node], *places[i], *style))
+                    style = (1.0 + 5.0 * float(shade[i]), float(opacities[i]), colour, tooltip)
+                    marks.append(_link(places, node, i, *style))
         kinds = sorted(set(self.classes))
         for i, name in enumerate(self.names):
             x, y = places[i]
@@ -413,6 +408,12 @@ class GraphBackdrop(Backdrop):
             marks.append(Text(GRAPH_SIDE + 20, y, kind))
         height = max(GRAPH_SIDE, 40 + len(kinds) * drawing.ROW)
         return Scene(GRAPH_SIDE + 130, height, tuple(marks))
+
+
+def _link(places: Sequence[Sequence[float]], one: int, other: int, *style: Any) -> Line:
+    x1, y1 = places[one]
+    x2, y2 = places[other]
+    return Line(x1, y1, x2, y2, *style)
 
 
 def _class_colour(number: int) -> str:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
@@ -71,11 +70,11 @@ class AttentionMap(TokenAttention):
 
     def _panels(self) -> list[drawing.Panel]:
         """A panel for each head."""
-        even = itertools.repeat(None)
-        if self.even is not None:
-            even = np.broadcast_to(self.even, self.weights.shape)
-        names = [f"head {head}" for head in self.heads]
-        return list(map(drawing.Panel, names, self.weights, even))
+        panels = []
+        for number, head in enumerate(self.heads):
+            even = None if self.even is None else self.even[number % len(self.even)]
+            panels.append(drawing.Panel(f"head {head}", self.weights[number], even))
+        return panels
 
     def _overlay(self, backdrop: Backdrop, panels: Sequence[drawing.Panel]) -> drawing.Scene:
         """Where each head looks, on the input itself; of tokens, a row for each of them."""

@@ -29,6 +29,12 @@ from regard.models.hf_call import (
 )
 from regard.models.inputs.input_checks import check_inputs, check_separators, require_known_ids
 from regard.models.inputs.input_warnings import warn_of_inputs
+from regard.models.inputs.token_batches import (
+    framed_rows,
+    padded_inputs,
+    smaller_limit,
+    text_list,
+)
 from regard.models.labels import Scores, label_name, label_names, label_scores, top_labels
 from regard.models.saving import cast, choose_dtype
 from regard.models.tasks import Tasks
@@ -147,7 +153,16 @@ class Model(Tasks):
         self, texts: Text | Sequence[Text], max_length: int | None, truncation: bool
     ) -> dict[str, Tensor]:
         """What `tokens` gives, on the CPU."""
-        raise no_tokenizer()
+        tokenizer = self.input_tokenizer
+        limit = smaller_limit(max_length, self.positions)
+        rows = framed_rows(tokenizer, text_list(texts), limit, truncation, self.say)
+        # Whatever stands in the padding, the mask hides it.
+        return padded_inputs(rows, tokenizer.special_token_id("pad") or 0)
+
+    @property
+    def positions(self) -> int | None:
+        """The longest text that it reads, in tokens; None where any length has positions."""
+        return self.spec.max_length
 
     # ------------------------------------------------------------------ what it can do
 
@@ -430,34 +445,22 @@ def choose_device(name: str | torch.device) -> torch.device:
         name = "cuda" if torch.cuda.is_available() else "cpu"
     try:
         device = torch.device(name)
-    except (RuntimeError, TypeError):  # a word, or no word at all
-        raise SettingError(f"unknown device {name!r}", "use auto, cpu, cuda or cuda:N") from None
-    # torch would fail later, at the first tensor, and say less.
-    if device.type == "cuda" and (device.index or 0) >= torch.cuda.device_count():
-        raise SettingError(
-            f"device {name!r} is not available: PyTorch finds no GPU", "use cpu or auto"
-        )
-    if device.type in ("cpu", "cuda"):
-        return device
-    try:
-        # PyTorch knows others by name, and may have been built without them: mps, xpu …
-        # A meta tensor has no numbers: reading one fails there as well.
-        torch.ones(1, device=device).item()
-    except (RuntimeError, AssertionError, NotImplementedError, AttributeError, ImportError):
-        raise SettingError(
-            f"device {device.type!r} is not available in this PyTorch installation",
-            "use cpu or auto",
-        ) from None
+        # torch would fail later, at the first tensor, and say less.
+        is_there = device.type != "cuda" or (device.index or 0) < torch.cuda.device_count()
+        if device.type not in ("cpu", "cuda"):
+            # PyTorch knows others by name, and may have been built without them: mps, xpu …
+            # A meta tensor has no numbers: reading one fails there as well.
+            torch.ones(1, device=device).item()
+    except (RuntimeError, TypeError, AssertionError, AttributeError, ImportError):
+        is_there = False
+    if not is_there:
+        raise SettingError(f"device {name!r} is not available", "use auto, cpu, cuda or cuda:N")
     return device
 
 
 def _format_count(count: int) -> str:
     """A number of parameters as papers write it: 812, 4.1K, 63.1M, 6.7B."""
-    if count < 1000:
-        return str(count)
-    value = float(count)
-    for unit in ("K", "M"):
-        value /= 1000
-        if value < 1000:
-            return f"{value:.1f}{unit}"
-    return f"{value / 1000:.1f}B"
+    for size, unit in ((1e9, "B"), (1e6, "M"), (1e3, "K")):
+        if count >= size:
+            return f"{count / size:.1f}{unit}"
+    return str(count)

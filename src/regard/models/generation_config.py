@@ -8,16 +8,18 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
-from typing import Any, Literal, Protocol
+from typing import Annotated, Any, Literal, Protocol
 
-from regard.decode.length_penalty import GNMTPenalty, LengthPenalty, PowerPenalty
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from regard.decode.length_penalty import GNMTPenalty, PowerPenalty
 from regard.decode.strategy import (
     BeamSearch,
     Greedy,
     Sampling,
     Strategy,
 )
-from regard.system.arguments import LARGEST_SIZE, is_number, is_whole
+from regard.system.arguments import LARGEST_SIZE
 from regard.system.errors import ModelError
 
 # Keys that change the output and have no equivalent here, with the values that switch them off.
@@ -36,12 +38,43 @@ _EARLY_STOPPING: dict[bool | str, Literal["full", "likely", "certain"]] = {
     False: "likely",
     "never": "certain",
 }
-# Bounds of what a file may say. n^32 of 2³¹ tokens is the largest power that a float has room for.
-_STRONGEST_PENALTY = 32.0
-_MOST_BEAMS = 1024
-_MAX_TEMPERATURE = 1e6
-_DEFAULT_TOP_K = 50  # of transformers, where sampling is on and top_k is not set
-_LENGTH_PENALTIES: dict[str, type[LengthPenalty]] = {"gnmt": GNMTPenalty, "power": PowerPenalty}
+Size = Annotated[int, Field(ge=0, le=LARGEST_SIZE)]
+Length = Annotated[int, Field(ge=1, le=LARGEST_SIZE)]
+# n^32 of 2³¹ tokens is the largest power that a float has room for.
+Exponent = Annotated[float, Field(ge=-32.0, le=32.0)]
+Share = Annotated[float, Field(ge=0.0, le=1.0)]
+
+
+class _Search(BaseModel):
+    """`regard_search`: the length penalty of a search that transformers only approximates."""
+
+    model_config = ConfigDict(strict=True)
+
+    gnmt: Exponent | None = None
+    power: Exponent | None = None
+
+
+class _Settings(BaseModel):
+    """The keys of the file that are obeyed, with the defaults of transformers."""
+
+    model_config = ConfigDict(strict=True)
+
+    do_sample: bool = False
+    num_beams: Annotated[int, Field(ge=1, le=1024)] | None = None
+    early_stopping: bool | Literal["never"] = False
+    length_penalty: Exponent = 1.0
+    temperature: Annotated[float, Field(ge=0.0, le=1e6)] = 1.0
+    top_k: Size = 50  # 0 switches it off, and is not the default
+    top_p: Share = 1.0
+    min_p: Share = 0.0
+    max_length: Length | None = None
+    max_new_tokens: Length | None = None
+    min_length: Size = 0
+    min_new_tokens: Size = 0
+    no_repeat_ngram_size: Size = 0
+    renormalize_logits: Any = None
+    bad_words_ids: list[Any] = []
+    regard_search: _Search | None = None
 
 
 @dataclass(frozen=True)
@@ -74,22 +107,25 @@ def generation_defaults(
     """
     # As in transformers: the keys of config.json count only where the other file is missing.
     source = config if generation_config is None else generation_config
-    settings = {key: value for key, value in source.items() if value is not None}
-    own_search = settings.get("regard_search")
-    if isinstance(own_search, dict):
-        # Written by this library, for searches that the keys of transformers only approximate.
-        return GenerationDefaults(_own_strategy(settings, own_search))
-    if not isinstance(settings.get("do_sample", False), bool):
-        raise _invalid("do_sample", settings["do_sample"])
-    num_beams = _integer(settings, "num_beams", 1, _MOST_BEAMS)
+    keys = {key: value for key, value in source.items() if value is not None}
+    try:
+        settings = _Settings.model_validate(keys)
+    except ValidationError as error:
+        wrong = error.errors()[0]
+        raise ModelError(
+            f"generation_config.json: {wrong['loc'][0]} cannot be {wrong['input']!r}",
+            "correct it, or remove it",
+        ) from None
+    if settings.regard_search is not None:
+        return GenerationDefaults(_own_strategy(settings, settings.regard_search))
     return GenerationDefaults(
-        strategy=_strategy(settings, num_beams),
-        max_length=_integer(settings, "max_length", minimum=1),
-        max_new_tokens=_integer(settings, "max_new_tokens", minimum=1),
-        min_length=_integer(settings, "min_length") or 0,
-        min_new_tokens=_integer(settings, "min_new_tokens") or 0,
-        no_repeat_ngram_size=_integer(settings, "no_repeat_ngram_size") or 0,
-        unsupported=_unsupported_keys(settings, num_beams, banned_ids),
+        strategy=_strategy(settings),
+        max_length=settings.max_length,
+        max_new_tokens=settings.max_new_tokens,
+        min_length=settings.min_length,
+        min_new_tokens=settings.min_new_tokens,
+        no_repeat_ngram_size=settings.no_repeat_ngram_size,
+        unsupported=_unsupported_keys(keys, settings, banned_ids),
     )
 
 
@@ -109,94 +145,46 @@ def warn_of_unsupported(model: Generator) -> None:
 
 
 def _unsupported_keys(
-    settings: Mapping[str, Any], num_beams: int | None, banned_ids: frozenset[int]
+    keys: Mapping[str, Any], settings: _Settings, banned_ids: frozenset[int]
 ) -> tuple[str, ...]:
     """The keys that are set and cannot be obeyed."""
-    keys = [
+    unsupported = [
         key
         for key, neutral_values in _UNSUPPORTED.items()
-        if key in settings and settings[key] not in neutral_values
+        if key in keys and keys[key] not in neutral_values
     ]
     # bad_words_ids lists sequences of token ids; those of one banned token change nothing.
-    bad_words = settings.get("bad_words_ids") or []
-    if not isinstance(bad_words, list):
-        raise _invalid("bad_words_ids", bad_words)
     single_tokens = [[token_id] for token_id in banned_ids]
-    if any(word not in single_tokens for word in bad_words):
-        keys.append("bad_words_ids")
-    if num_beams is not None and num_beams > 1:
-        if settings.get("do_sample") is True:  # beam sampling
-            keys.append("do_sample")
+    if any(word not in single_tokens for word in settings.bad_words_ids):
+        unsupported.append("bad_words_ids")
+    if (settings.num_beams or 1) > 1:
+        if settings.do_sample:  # beam sampling
+            unsupported.append("do_sample")
         # The beam does not renormalize over the tokens that these constraints leave.
         constraints = ("min_length", "min_new_tokens", "no_repeat_ngram_size")
-        constrained = any(settings.get(key) for key in constraints)
-        if constrained and settings.get("renormalize_logits"):
-            keys.append("renormalize_logits")
-    return tuple(keys)
+        if settings.renormalize_logits and any(keys.get(key) for key in constraints):
+            unsupported.append("renormalize_logits")
+    return tuple(unsupported)
 
 
-def _strategy(settings: Mapping[str, Any], num_beams: int | None) -> Strategy | None:
+def _strategy(settings: _Settings) -> Strategy | None:
     """Beam search, sampling or greedy search; None where the file does not say which."""
-    if num_beams is not None and num_beams > 1:
-        early_stopping = settings.get("early_stopping", False)
-        if not isinstance(early_stopping, (bool, str)) or early_stopping not in _EARLY_STOPPING:
-            raise _invalid("early_stopping", early_stopping)
-        penalty = PowerPenalty(_penalty(settings, "length_penalty", default=1.0))
+    if settings.num_beams is not None and settings.num_beams > 1:
+        penalty = PowerPenalty(settings.length_penalty)
+        stop = _EARLY_STOPPING[settings.early_stopping]
         # "refilled": a finished hypothesis leaves its beam to another one, as in transformers.
-        return BeamSearch(num_beams, penalty, 1, "refilled", _EARLY_STOPPING[early_stopping])
-    if settings.get("do_sample") is True:
-        top_k = _integer(settings, "top_k")  # 0 switches it off, and is not the default
-        return Sampling(
-            temperature=_number(settings, "temperature", 1.0, 0.0, _MAX_TEMPERATURE),
-            top_k=_DEFAULT_TOP_K if top_k is None else top_k,
-            top_p=_number(settings, "top_p", 1.0, 0.0, 1.0),
-            min_p=_number(settings, "min_p", 0.0, 0.0, 1.0),
-        )
-    if num_beams == 1:
-        return Greedy()
-    return None
+        return BeamSearch(settings.num_beams, penalty, 1, "refilled", stop)
+    if settings.do_sample:
+        return Sampling(settings.temperature, settings.top_k, settings.top_p, settings.min_p)
+    return None if settings.num_beams is None else Greedy()
 
 
-def _own_strategy(settings: Mapping[str, Any], own_search: Mapping[str, Any]) -> Strategy | None:
+def _own_strategy(settings: _Settings, search: _Search) -> Strategy | None:
     """The strategy that `regard_search` adds a length penalty to; None where it is empty."""
-    if not own_search:
+    if search == _Search() or settings.num_beams is None:
         return None
-    name = next((name for name in _LENGTH_PENALTIES if name in own_search), None)
-    num_beams = _integer(settings, "num_beams", 1, _MOST_BEAMS)
-    if name is None or num_beams is None:
-        raise _invalid("regard_search", own_search)
-    if num_beams == 1:
+    if settings.num_beams == 1:
         return Greedy()
-    penalty = _LENGTH_PENALTIES[name](_penalty(own_search, name, default=0.0))
-    return BeamSearch(num_beams, penalty)
-
-
-def _integer(
-    settings: Mapping[str, Any], key: str, minimum: int = 0, maximum: int = LARGEST_SIZE
-) -> int | None:
-    """A whole number of the file in these bounds; None where the key is missing."""
-    value = settings.get(key)
-    if value is not None and not is_whole(value, minimum, maximum):
-        raise _invalid(key, value)
-    return value
-
-
-def _number(
-    settings: Mapping[str, Any], key: str, default: float, minimum: float, maximum: float
-) -> float:
-    """A number of the file in these bounds, or the default."""
-    value = settings.get(key, default)
-    if not is_number(value, minimum, maximum):
-        raise _invalid(key, value)
-    return float(value)
-
-
-def _penalty(settings: Mapping[str, Any], key: str, default: float) -> float:
-    """The exponent of a length penalty."""
-    return _number(settings, key, default, -_STRONGEST_PENALTY, _STRONGEST_PENALTY)
-
-
-def _invalid(key: str, value: Any) -> ModelError:
-    return ModelError(
-        f"generation_config.json: {key} cannot be {value!r}", "correct it, or remove it"
-    )
+    if search.gnmt is not None:
+        return BeamSearch(settings.num_beams, GNMTPenalty(search.gnmt))
+    return BeamSearch(settings.num_beams, PowerPenalty(search.power or 0.0))

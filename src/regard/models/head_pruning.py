@@ -82,15 +82,10 @@ def count_heads(model: Model, amount: str) -> int:
         raise SettingError(
             f"{amount!r} is not a number of heads", "use a number or a percentage, such as 8 or 25%"
         ) from None
-    if count == 0:
-        raise SettingError(
-            f"{amount} of {total} heads is less than one head",
-            "use 1 or more, or a larger percentage",
-        )
     if not 0 < count <= removable:
         raise SettingError(
             f"{count} of {total} heads cannot be removed",
-            f"remove at most {removable}: each attention keeps one head",
+            f"remove 1 to {removable}: each attention keeps one head",
         )
     return count
 

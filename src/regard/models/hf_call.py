@@ -89,7 +89,9 @@ def bind_arguments(
     for name, value in tensors.items():
         if not isinstance(value, Tensor):
             raise SettingError(
-                f"{name} is not a tensor but {type(value).__name__}", _tensor_repair(spec, name)
+                f"{name} is not a tensor but {type(value).__name__}",
+                "pass tensors, as in `model(**model.tokens(texts))` or "
+                "`model.image_processor.batch(images)`",
             )
     return tensors
 
@@ -108,15 +110,6 @@ def fold_choices(
         for name, value in inputs.items()
     }
     return folded, choices
-
-
-def _tensor_repair(spec: kinds.Model, name: str) -> str:
-    """How the tensor of an argument is made."""
-    if name == "pixel_values":
-        return "pass a tensor, such as `model.image_processor.batch(images)`"
-    if spec.inputs[0].kind == "tokens":
-        return "pass tensors, as in `model(**model.tokens(texts))`"
-    return "pass a tensor, such as `torch.as_tensor(values)`"
 
 
 def call(

@@ -8,14 +8,13 @@ from collections.abc import Callable, Sequence
 from typing import Any, Unpack
 
 import torch
-from torch import Tensor
 from torch.nn import functional
 
 from regard import spec as kinds
 from regard.core.finite_outputs import require_finite
 from regard.data.padding import pad_rows
 from regard.data.text.streaming import StreamingDecoder
-from regard.data.text.tokenizer import Text, Tokenizer
+from regard.data.text.tokenizer import Tokenizer
 from regard.decode.batch_decoding import DecodingSettings, SpecialTokens, batch_by_length, decode
 from regard.decode.beam_memory import require_memory
 from regard.decode.events import warn_of_long_output
@@ -35,9 +34,6 @@ from regard.models.inputs.input_warnings import warn_of_inputs
 from regard.models.inputs.token_batches import (
     SHORTEN_OR_TRUNCATE,
     different_texts,
-    framed_rows,
-    padded_inputs,
-    smaller_limit,
     text_list,
     texts_to_truncate,
 )
@@ -93,33 +89,6 @@ class LanguageModel(TokenizerModel):
         end = ends[0] if ends else _NO_END_TOKEN
         self.special_tokens = SpecialTokens(0, None, end, extra_ends=tuple(ends[1:]))
         self.defaults = GenerationDefaults()  # of generation_config.json
-
-    @property
-    def tokenizer(self) -> Tokenizer:
-        """The tokenizer, which is opened with the model."""
-        if self._tokenizer is None:
-            raise ModelError(
-                "this model's folder has no tokenizer.json",
-                "put it there, or call the model with token ids",
-            )
-        return self._tokenizer
-
-    @property
-    def accepts_text(self) -> bool:
-        return self._tokenizer is not None
-
-    @property
-    def positions(self) -> int | None:
-        """The context length in tokens; None where positions are unlimited."""
-        return self.spec.tokens.max_length
-
-    def text_tensors(
-        self, texts: Text | Sequence[Text], max_length: int | None, truncation: bool
-    ) -> dict[str, Tensor]:
-        limit = smaller_limit(max_length, self.positions)
-        rows = framed_rows(self.tokenizer, text_list(texts), limit, truncation, self.say)
-        # Whatever stands in the padding, the mask hides it.
-        return padded_inputs(rows, self.tokenizer.special_token_id("pad") or 0)
 
     # ------------------------------------------------------------------ generation
 

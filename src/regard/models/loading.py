@@ -5,9 +5,10 @@ from __future__ import annotations
 import warnings
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any, Literal, TypeVar, overload
+from typing import Any, Literal
 
 import torch
+from typing_extensions import TypeVar
 
 from regard import spec as kinds
 from regard.core.finite_outputs import require_finite_weights
@@ -43,40 +44,19 @@ from regard.wirings.core_model import CoreModel
 from regard.wirings.decoder import Decoder
 from regard.wirings.encoder_decoder import EncoderDecoder
 
-M = TypeVar("M", bound=Model)
+M = TypeVar("M", bound=Model, default=Model)
 
 
-@overload
 def load(
     folder: str | Path,
-    kind: type[M],
-    *,
-    dtype: str | torch.dtype | None = ...,
-    device: str | torch.device = ...,
-    download: bool = ...,
-    say: Callable[[str], None] | None = ...,
-    kinds: Sequence[type] = ...,
-) -> M: ...
-@overload
-def load(
-    folder: str | Path,
-    *,
-    dtype: str | torch.dtype | None = ...,
-    device: str | torch.device = ...,
-    download: bool = ...,
-    say: Callable[[str], None] | None = ...,
-    kinds: Sequence[type] = ...,
-) -> Model: ...
-def load(
-    folder: str | Path,
-    kind: type[Model] = Model,
+    kind: type[M] = Model,  # type: ignore[assignment]  # the default of M
     *,
     dtype: str | torch.dtype | None = None,
     device: str | torch.device = "auto",
     download: bool = False,
     say: Callable[[str], None] | None = None,
     kinds: Sequence[type] = (),
-) -> Model:
+) -> M:
     """Opens a model: a run folder, or a folder in Hugging Face format.
 
     The class that is returned follows from the folder: `Translator` (`translate`),

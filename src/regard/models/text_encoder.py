@@ -317,12 +317,6 @@ class TextEncoder(TokenizerModel):
             f"it can: {', '.join(self.tasks)}; fine-tune it for other tasks",
         )
 
-    @property
-    def positions(self) -> int | None:
-        """The maximum number of tokens; None where positions are unlimited."""
-        limit: int | None = self.spec.tokens.max_length
-        return limit
-
     def _encode(
         self,
         texts: Sequence[Text],

@@ -31,11 +31,12 @@ from regard.models.base import Model
 from regard.models.generation_config import GenerationDefaults, warn_of_unsupported
 from regard.models.inputs.input_warnings import warn_of_inputs
 from regard.models.inputs.token_batches import (
+    SPLIT,
     framed_rows,
-    padded_inputs,
     smaller_limit,
     text_list,
     text_pairs,
+    texts_to_truncate,
 )
 from regard.models.tasks import one_or_many
 from regard.system.arguments import whole_number
@@ -138,12 +139,9 @@ class Translator(Model):
             batch[name] = pad_rows(rows, padding)[0].to(self.device)
         return batch
 
-    def text_tensors(
-        self, texts: Text | Sequence[Text], max_length: int | None, truncation: bool
-    ) -> dict[str, Tensor]:
-        limit = smaller_limit(max_length, self.spec.source.max_length)
-        rows = framed_rows(self.source_tokenizer, text_list(texts), limit, truncation, self.say)
-        return padded_inputs(rows, self.special_tokens.pad)
+    @property
+    def positions(self) -> int | None:
+        return self.spec.source.max_length
 
     # ------------------------------------------------------------------ for `regard.look`
 
@@ -232,7 +230,9 @@ class Translator(Model):
         texts = [lines[i] for i in rows]
         sources = [prefix + ids for ids in self.encode(texts)]
         line_numbers = [first_index + i for i in rows]
-        self._check_lengths(sources, line_numbers)
+        texts_to_truncate(
+            list(map(len, sources)), self.positions, False, self.say, SPLIT, line_numbers
+        )
         warn_of_inputs(
             self.source_tokenizer, texts, sources, self.coverage, line_numbers, unit="line"
         )
@@ -268,23 +268,6 @@ class Translator(Model):
         """Source token ids with their special tokens."""
         tokenizer = self.source_tokenizer
         return [tokenizer.frame(ids) for ids in tokenizer.encode_batch(lines)]
-
-    def _check_lengths(self, sources: list[list[int]], line_numbers: list[int]) -> None:
-        """Raises `DataError` if learned positions do not reach, before anything is computed."""
-        max_length = self.spec.source.max_length
-        if max_length is None:
-            return
-        too_long = [
-            number + 1
-            for number, ids in zip(line_numbers, sources, strict=True)
-            if len(ids) > max_length
-        ]
-        if too_long:
-            raise DataError(
-                f"{len(too_long)} lines have more than the {max_length} tokens this model "
-                f"has positions for, the first is line {too_long[0]}",
-                "split these lines into sentences",
-            )
 
     def text(self, hypothesis: Hypothesis) -> str:
         """The text of a hypothesis."""

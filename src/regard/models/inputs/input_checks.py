@@ -22,24 +22,25 @@ def check_inputs(spec: kinds.Model, tensors: Mapping[str, Tensor], dtype: torch.
 
     What is there comes first: of a tensor of the wrong shape, it matters less what else is missing.
     """
+    names = [one.name for one in spec.inputs]
     for name, value in tensors.items():
         one = kinds.Input(name)
         dimensions = one.dimensions.count(",") + 1
         # Windows of one channel may come as [series, steps], as transformers has them.
-        is_flat = one.kind == "values" and value.ndim == 2 and "future_values" in _names(spec)
+        is_flat = one.kind == "values" and value.ndim == 2 and "future_values" in names
         fits = (value.ndim == dimensions or is_flat) and value.numel() > 0
-        if one.kind in _IDS and not (fits and value.dtype in (torch.int64, torch.int32)):
+        is_ids = one.kind in _IDS
+        if is_ids:
+            fits = fits and value.dtype in (torch.int64, torch.int32)
+        if one.dimensions and not fits:
+            kind = "torch.int64" if is_ids else "a tensor"
             raise SettingError(
                 f"{name} has shape {list(value.shape)} and dtype {value.dtype}",
-                f"pass a torch.int64 tensor {one.dimensions} with at least one token",
-            )
-        if one.dimensions and not fits:
-            raise SettingError(
-                f"{name} has shape {list(value.shape)}", f"pass {one.dimensions}, not empty"
+                f"pass {kind} {one.dimensions}, not empty",
             )
         # Autocast casts what is a fraction by itself.
         casts = torch.is_autocast_enabled(value.device.type) and value.is_floating_point()
-        if one.dimensions and one.kind not in _IDS and value.dtype != dtype and not casts:
+        if one.dimensions and not is_ids and value.dtype != dtype and not casts:
             raise SettingError(
                 f"{name} has dtype {value.dtype}, but the model has {dtype}",
                 f"cast it: {name}.to({dtype})",
@@ -47,14 +48,7 @@ def check_inputs(spec: kinds.Model, tensors: Mapping[str, Tensor], dtype: torch.
         _check_companion(one, value, tensors)
     for one in spec.inputs:
         if one.required and one.name not in tensors:
-            repair = f"pass {one.name}"
-            if one.name.startswith("decoder"):
-                repair = "pass the target tokens, start token first"
-            raise SettingError(f"this model needs {one.name}", repair)
-
-
-def _names(spec: kinds.Model) -> list[str]:
-    return [one.name for one in spec.inputs]
+            raise SettingError(f"this model needs {one.name}", f"pass {one.name}")
 
 
 def _check_companion(one: kinds.Input, value: Tensor, tensors: Mapping[str, Tensor]) -> None:
@@ -66,9 +60,8 @@ def _check_companion(one: kinds.Input, value: Tensor, tensors: Mapping[str, Tens
     if owner == "node_features":
         expected = expected[:2]  # a node is padding or not, with all of its features
     if value.shape != expected:
-        words = "as the ids" if kinds.Input(owner).kind in _IDS else f"as {owner}"
         raise SettingError(
-            f"{one.name} has shape {list(value.shape)}", f"pass {list(expected)}, {words}"
+            f"{one.name} has shape {list(value.shape)}", f"pass {list(expected)}, as {owner}"
         )
 
 

@@ -34,12 +34,14 @@ def texts_to_truncate(
     truncation: bool,
     say: Callable[[str], None],
     repair: str = SAY_TRUNCATION,
+    numbers: Sequence[int] | None = None,
     *,
     prompt_tokens: int | None = None,
 ) -> list[int]:
     """The numbers of the texts that have more than `limit` tokens.
 
     They are an error, with this repair, unless they are to be truncated, which is then said.
+    `numbers` count the texts as a user does.
     `prompt_tokens` are the last ones of a prompt, which stay; of other texts the first ones do.
     """
     if limit is None:
@@ -53,8 +55,9 @@ def texts_to_truncate(
     )
     if not truncation:
         first = too_long[0]
+        number = first if numbers is None else numbers[first]
         raise DataError(
-            f"{problem}; the first is text {first + 1}, which has {lengths[first]}", repair
+            f"{problem}; the first is text {number + 1}, which has {lengths[first]}", repair
         )
     # Never silently: what is cut off may be what the answer depends on.
     places = "ends" if prompt_tokens is None else "beginnings"
