@@ -328,17 +328,6 @@ def test_tensors_of_a_call(run: Run, models: Models) -> None:
     refused(lambda: run(models))
 
 
-@pytest.mark.parametrize("name", ["vit", "clip", "patches", "wav", "whisper", "mt", "memory"])
-def test_the_repair_of_no_tensor_is_for_this_model(name: str, models: Models) -> None:
-    model = getattr(models, name)
-    for argument, is_required in model.spec.inputs:
-        if is_required:
-            error = refused(lambda argument=argument: model(**{argument: "x"}))  # type: ignore[misc]
-            assert ("model.tokens" in error.repair) == (
-                name in ("mt", "memory") or argument == "input_ids"
-            )
-
-
 def test_a_cast_repairs_the_dtype(models: Models) -> None:
     error = refused(lambda: models.vit(PIXELS.double()))
     assert error.repair == "cast it: pixel_values.to(torch.float32)"

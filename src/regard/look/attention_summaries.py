@@ -22,7 +22,7 @@ from regard.look.recording import (
     recorded_attentions,
     weights_in_chunks,
 )
-from regard.look.result import PICTURE_ONLY, Array, HeadNumbers, TokenAttention
+from regard.look.result import PICTURE_ONLY, Array, HeadNumbers, TokenAttention, by_attention
 
 COLLAPSED = 0.95  # share of all attention on one key, above which a head has collapsed
 UNIFORM = 0.98  # share of the highest entropy, above which a head attends uniformly
@@ -62,18 +62,13 @@ def entropy(run: Look, kind: str = "*") -> Entropy:
     """The entropies of every recorded attention of a kind: `self`, `cross`, `encoder.*`."""
     names = recorded_attentions(run, "*.*" if kind == "*" else kind)
     modules = attentions(run.model.model)
-    most_heads = max(run.call(name).q.shape[1] for name in names)
-    # Layers may have different numbers of heads: what is missing stays NaN.
-    nats, share, favourite, force = (np.full((len(names), most_heads), np.nan) for _ in range(4))
+    measures = [_measure(run.call(name), modules[name].out_weight) for name in names]
     flags: dict[str, str] = {}
+    nats, share, favourite, force = map(by_attention, zip(*measures, strict=True))
     for i, name in enumerate(names):
-        call = run.call(name)
-        heads = call.q.shape[1]
-        measures = _measure(call, modules[name].out_weight)
-        for table, values in zip((nats, share, favourite, force), measures, strict=True):
-            table[i, :heads] = array(values)
+        _, heads, queries, _ = run.call(name).q.shape
         for head in range(heads):
-            flag = _flag(share[i, head], favourite[i, head], force[i, head], call.q.shape[2])
+            flag = _flag(share[i, head], favourite[i, head], force[i, head], queries)
             if flag:
                 flags[f"{name} head {head}"] = flag
     return Entropy(tuple(names), nats, share, favourite, force, flags)
@@ -90,7 +85,7 @@ def _flag(share: float, favourite: float, force: float, queries: int) -> str:
     return ""
 
 
-def _measure(call: AttentionCall, out_weight: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+def _measure(call: AttentionCall, out_weight: Tensor) -> list[Array]:
     """Entropy, its share of the highest, the favourite key's share, the force: [H] each."""
     _, heads, length, _ = call.q.shape
     nats = torch.zeros(heads, dtype=torch.float64, device=call.q.device)
@@ -114,7 +109,7 @@ def _measure(call: AttentionCall, out_weight: Tensor) -> tuple[Tensor, Tensor, T
         force += torch.linalg.vector_norm(projected, dim=-1).sum(dim=1, dtype=torch.float64)
     mean_force = force.mean().clamp_min(1e-30)
     favourite = received.amax(dim=-1) / length
-    return nats / length, share / length, favourite, force / mean_force
+    return [array(one) for one in (nats / length, share / length, favourite, force / mean_force)]
 
 
 @dataclass(frozen=True)

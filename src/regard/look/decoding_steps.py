@@ -236,30 +236,22 @@ class BeamTree(AnalysisResult):
         size = (8 + steps * column, 20 + (max(rows) + 1) * ROW)
         return drawing.titled(self.title, drawing.Scene(*size, tuple(marks)))
 
-    def _rows(self) -> list[float]:
+    def _rows(self) -> list[int]:
         """The row of each node: leaves one after the other, parents level with their first child.
 
         The way to the answer comes first: it is the first row, where a page opens.
         """
-        children: list[list[int]] = [[] for _ in self.nodes]
+        paths: list[tuple[tuple[bool, int], ...]] = [()]
         for i, node in enumerate(self.nodes[1:], start=1):
-            children[node.parent].append(i)
-        for siblings in children:
-            siblings.sort(key=lambda i: self.nodes[i].fate != "best")  # stable
-        rows = [0.0] * len(self.nodes)
-        leaves = 0
-        # Depth-first with a stack instead of recursion: a hypothesis may be long.
-        pending: list[tuple[int, bool]] = [(0, False)]
-        while pending:
-            i, children_done = pending.pop()
-            if children_done:
-                rows[i] = rows[children[i][0]]
-            elif children[i]:
-                pending.append((i, True))
-                pending += [(child, False) for child in reversed(children[i])]
-            else:
-                rows[i] = float(leaves)
-                leaves += 1
+            paths.append((*paths[node.parent], (node.fate != "best", i)))
+        inner = {node.parent for node in self.nodes}
+        leaves = sorted(set(range(len(paths))) - inner, key=paths.__getitem__)
+        rows = [0] * len(paths)
+        # Upwards from each leaf, the first one last: a parent keeps the row of its first child.
+        for row, i in reversed(list(enumerate(leaves))):
+            while i >= 0:
+                rows[i] = row
+                i = self.nodes[i].parent
         return rows
 
     # ------------------------------------------------------------------ terminal

@@ -12,7 +12,7 @@ from regard.decode.batch_decoding import DecodingSettings, decode
 from regard.decode.beam_memory import require_memory
 from regard.decode.events import StepCallback
 from regard.decode.strategy import BeamSearch, Hypothesis, Strategy, choose_strategy
-from regard.look.inspectable import Input, Inspectable, read_input
+from regard.look.inspectable import Input, Inspectable, decoder_start, read_input
 from regard.look.probe_names import Head, switched_off
 from regard.look.views import other_views
 from regard.system.errors import SettingError
@@ -41,7 +41,7 @@ def translate(
     source: Any = reading.inputs[0]
     if not source.is_floating_point():
         source = source.tolist()
-    used = reading.decoder_start if core.reads_target else source
+    used = decoder_start(reading.special_tokens) if core.reads_target else source
     left = positions_left(core, len(used))
     # A learned table has no vector beyond its end.
     if left is not None:

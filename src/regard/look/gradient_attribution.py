@@ -67,27 +67,6 @@ class Attribution(AnalysisResult):
         return terminal.heat(np.abs(self.values), self.predictions, self.tokens, width=width)
 
 
-@dataclass(frozen=True)
-class _Logits:
-    """Some logits of a model's output: `ids` at `positions`, or of a pooled output, labels."""
-
-    positions: list[int]
-    ids: list[int]
-    pooled: bool
-
-    def select(self, logits: Tensor) -> Tensor:
-        """[N]: of row i of the batch the i-th of these logits."""
-        rows = torch.arange(len(self.ids), device=logits.device)
-        if self.pooled:
-            return logits[rows, self.ids]
-        return logits[rows, self.positions, self.ids]
-
-    def chunk(self, first: int, count: int = ROWS) -> _Logits:
-        """The next `count` of them."""
-        rows = slice(first, first + count)
-        return _Logits(self.positions[rows], self.ids[rows], self.pooled)
-
-
 def attribution(
     model: Inspectable,
     text: Input,
@@ -114,20 +93,17 @@ def attribution(
         backdrop = model.with_answer(backdrop, output)
         if positions is None and isinstance(backdrop, GraphBackdrop) and output.ndim == 3:
             positions = None if backdrop.node is None else [backdrop.node]
-    logits = output[0]
-    pooled = logits.ndim == 1
-    if pooled:
-        logits = logits[None]  # [positions, V]
+    logits = output[0] if output.ndim > 2 else output  # [positions, V]
     if positions is None:
         positions = range(len(logits))
     distinct = list(dict.fromkeys(require_positions(positions, len(logits))))
     ids = [_predicted_id(inputs, logits, position) for position in distinct]
-    selected = _Logits(distinct, ids, pooled)
+    selected = torch.tensor([distinct, ids], device=logits.device)
     # The edges of a graph are those of one row.
     at_once = 1 if inputs.side_inputs else ROWS
     rows = [
-        _gradient_times_input(core, inputs, selected.chunk(first, at_once), edits)
-        for first in range(0, len(ids), at_once)
+        _gradient_times_input(core, inputs, chunk, edits)
+        for chunk in selected.split(at_once, dim=1)
     ]
     return Attribution(
         tuple(_names(model, backdrop, distinct, ids)),
@@ -168,9 +144,12 @@ def _names(
 
 
 def _gradient_times_input(
-    model: CoreModel, inputs: ModelInputs, selected: _Logits, edits: dict[str, Edit]
+    model: CoreModel, inputs: ModelInputs, selected: Tensor, edits: dict[str, Edit]
 ) -> Array:
-    """[N, tokens]: each logit has a row of the batch, so that one backward pass serves them all."""
+    """[N, tokens] of logits by position and id [2, N].
+
+    Each has a row of the batch, so that one backward pass serves them all.
+    """
     leaves: dict[str, Tensor] = {}  # the embeddings, in the order of the forward pass
 
     def record_leaf(name: str) -> Edit:
@@ -183,17 +162,21 @@ def _gradient_times_input(
 
     names = [f"{stack}.embedded" for stack in model.stacks()]
     probe = Probe(edits=edits | {name: record_leaf(name) for name in names})
-    count = len(selected.ids)
+    positions, ids = selected
+    count = len(ids)
     # Tensors made in inference mode cannot take part in autograd: hence the clones.
     with torch.inference_mode(False), evaluation_mode(model, gradients=True):
         named = {name: tensor.clone() for name, tensor in inputs.arguments.items()}
         for name in inputs.named:
             named[name] = named[name].expand(count, *named[name].shape[1:])
         logits = forward(model, named, probe)
+        if logits.ndim == 2:  # a pooled output is that of position 0
+            logits = logits[:, None]
+        chosen = logits[torch.arange(count, device=logits.device), positions.clone(), ids.clone()]
         # Of a dual encoder only one of the two stacks runs.
         embedded = [leaves[name] for name in names if name in leaves]
         # Rows do not interact: the gradient of the sum is each row's own.
-        gradients = torch.autograd.grad(selected.select(logits).sum(), embedded)
+        gradients = torch.autograd.grad(chosen.sum(), embedded)
     products = [
         # [N, T, D] → [N, T]
         _first_channel((leaf * gradient).sum(dim=-1), count)

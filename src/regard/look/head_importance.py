@@ -16,7 +16,7 @@ from regard.look.inspectable import Inspectable
 from regard.look.model_inputs import IGNORED, LabelledBatch, batch
 from regard.look.probe_names import Head, attentions, heads, require_texts, switched_off
 from regard.look.recording import array
-from regard.look.result import Array, HeadNumbers
+from regard.look.result import Array, HeadNumbers, by_attention
 from regard.look.views import require_view
 from regard.wirings.core_model import CoreModel
 
@@ -53,22 +53,15 @@ def ablation(
     model: Inspectable,
     texts: Sequence[str],
     targets: Sequence[str] | None = None,
-    *,
-    names: Callable[[str], bool] = lambda name: True,
 ) -> Ablation:
     """The effect of ablating each head on these texts.
 
-    An encoder–decoder's loss is that of the targets, a language model's that of the texts. `names`
-    filters the attentions by their name.
+    An encoder–decoder's loss is that of the targets, a language model's that of the texts.
     """
     require_view(model, "ablation")
     core = model.model
     data = batch(model, texts, targets)
-    ablated_heads = heads(core, names)
-    attention_names = list(dict.fromkeys(name for name, _ in ablated_heads))
-    head_count = max(head for _, head in ablated_heads) + 1
-    # Layers may have different numbers of heads: what is missing stays NaN.
-    effect = np.full((len(attention_names), head_count), np.nan)
+    effects: dict[str, list[float]] = {}
     baseline = None
     measure = "relative change of the output"
     if core.writes:
@@ -76,15 +69,16 @@ def ablation(
         measure = "increase of the loss (nats per token)"
     output = ablated_logits(model, data)
     norm = torch.linalg.vector_norm(output).clamp_min(1e-30)
-    for name, head in ablated_heads:
+    for name, head in heads(core):
         off = [(name, head)]
         if baseline is None:
             distance = torch.linalg.vector_norm(ablated_logits(model, data, off) - output)
             value = (distance / norm).item()
         else:
             value = loss(model, data, off) - baseline
-        effect[attention_names.index(name), head] = value
-    return Ablation(tuple(attention_names), effect, measure, baseline)
+        effects.setdefault(name, []).append(value)
+    effect = by_attention(list(map(np.array, effects.values())))
+    return Ablation(tuple(effects), effect, measure, baseline)
 
 
 def ablated_logits(model: Inspectable, data: LabelledBatch, off: Sequence[Head] = ()) -> Tensor:
@@ -186,11 +180,9 @@ def importance(
         first_name.setdefault(id(module), name)
         if first_name[id(module)] != name:
             totals[first_name[id(module)]] += totals.pop(name)
-    values = np.full((len(totals), max(len(total) for total in totals.values())), np.nan)
-    for row, total in zip(values, totals.values(), strict=True):
-        norm = torch.linalg.vector_norm(total).clamp_min(1e-30)
-        row[: len(total)] = array(total / norm)
-    return Importance(tuple(totals), values)
+    norms = [torch.linalg.vector_norm(total).clamp_min(1e-30) for total in totals.values()]
+    scaled = [array(total / norm) for total, norm in zip(totals.values(), norms, strict=True)]
+    return Importance(tuple(totals), by_attention(scaled))
 
 
 def _gate_gradients(model: CoreModel, data: LabelledBatch) -> dict[str, Tensor]:

@@ -122,11 +122,6 @@ class Reading:
     side_inputs: dict[str, Tensor] = field(default_factory=dict)
     backdrop: Backdrop | None = None
 
-    @property
-    def decoder_start(self) -> list[int]:
-        """The token ids that a decoder begins with."""
-        return decoder_start(self.special_tokens)
-
 
 def decoder_start(special_tokens: SpecialTokens | None) -> list[int]:
     """The token ids that a decoder begins with."""

@@ -14,7 +14,7 @@ from regard.look import drawing
 from regard.look.drawing import terminal
 from regard.look.forward import evaluation_mode
 from regard.look.generation import positions_left
-from regard.look.inspectable import Input, Inspectable, read_input
+from regard.look.inspectable import Input, Inspectable, decoder_start, read_input
 from regard.look.result import AnalysisResult
 from regard.look.views import require_view
 from regard.system.arguments import whole_number
@@ -71,7 +71,7 @@ def cache(model: Inspectable, text: Input, *, length: int = 16) -> KVCacheGrowth
     with evaluation_mode(core):
         if core.reads_target:
             prompt = 0
-            last = torch.tensor([reading.decoder_start], device=model.device)
+            last = torch.tensor([decoder_start(reading.special_tokens)], device=model.device)
             left = positions_left(core, last.shape[1])
         else:
             # All of the prompt but its last token is in the cache before the first step.

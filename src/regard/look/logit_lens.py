@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
+from torch import Tensor
 
 from regard.core.finite_outputs import require_finite
 from regard.core.stack import Stack
@@ -52,6 +53,18 @@ class Lens(AnalysisResult):
         return terminal.table(rows, width=width)
 
 
+def layer_outputs(run: Look) -> Iterator[Tensor]:
+    """What the head would read of the last stack before its first and after each layer."""
+    core = run.model.model
+    stack = core.stacks()[run.stack()]
+    assert isinstance(stack, Stack), "others were refused"
+    for name in residual_probes(core, run.stack()):
+        residual = run.tensor(name)  # [1, T, D]
+        if name.endswith(".embedded"):
+            residual = stack.residual_stream(residual)
+        yield stack.finish(residual)  # which has the final norm
+
+
 def lens(run: Look, *, top: int = 5, positions: Sequence[int] | None = None) -> Lens:
     """The `top` most probable tokens after each layer of the stack that the LM head stands on.
 
@@ -60,11 +73,8 @@ def lens(run: Look, *, top: int = 5, positions: Sequence[int] | None = None) -> 
     whole_number("top", top, least=1)
     core = run.model.model
     require_view(run.model, "lens")
-    stack = core.stacks()[run.stack()]  # which has the final norm
     head = core.lm_head
-    assert isinstance(stack, Stack), "others were refused"
     assert head is not None, "others were refused"
-    probes = residual_probes(core, run.stack())
     # A position is named by the token that is read there; what is predicted is the next one.
     position_tokens = run.model_inputs.tokens_of(run.stack())
     if positions is None:
@@ -73,17 +83,14 @@ def lens(run: Look, *, top: int = 5, positions: Sequence[int] | None = None) -> 
     tokens = []
     probabilities = []
     with evaluation_mode(core):
-        for name in probes:
-            residual = run.tensor(name)[:, positions]  # [1, positions, D]
-            if name.endswith(".embedded"):
-                residual = stack.residual_stream(residual)
-            logits = require_finite(head(stack.finish(residual)), core)  # [1, positions, V]
+        for hidden in layer_outputs(run):
+            logits = require_finite(head(hidden[:, positions]), core)  # [1, positions, V]
             # Half precision would make equal probabilities of different logits.
             best = logits[0].float().softmax(dim=-1).topk(min(top, logits.shape[-1]), dim=-1)
             rows = best.indices.tolist()
             tokens.append(tuple(tuple(run.model.output_tokenizer.tokens(row)) for row in rows))
             probabilities.append(array(best.values))
-    layers = ("embedded", *(f"layer {i}" for i in range(len(probes) - 1)))
+    layers = ("embedded", *(f"layer {i}" for i in range(len(tokens) - 1)))
     return Lens(
         layers,
         tuple(position_tokens[i] for i in positions),

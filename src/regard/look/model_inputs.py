@@ -95,7 +95,7 @@ def prepare_inputs(
             best = translate(model, text, off=off)[0]
             assert reading.special_tokens is not None  # or `translate` would have refused
             target_ids = [*best.tokens, reading.special_tokens.end]
-        decoder_ids = [*reading.decoder_start, *target_ids]
+        decoder_ids = [*decoder_start(reading.special_tokens), *target_ids]
         decoder_inputs = torch.tensor([decoder_ids[:-1]], device=model.device)
         return ModelInputs(
             named_inputs(core, inputs, decoder_inputs),

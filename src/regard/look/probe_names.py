@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import operator
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 
 import torch
 from torch import Tensor
@@ -73,12 +73,11 @@ def attentions(model: CoreModel) -> dict[str, HasHeads]:
     }
 
 
-def heads(model: CoreModel, names: Callable[[str], bool] = lambda name: True) -> list[Head]:
-    """Every head of the attentions whose name passes the filter."""
+def heads(model: CoreModel) -> list[Head]:
+    """Every head of every attention."""
     return [
         (name, head)
         for name, attention in attentions(model).items()
-        if names(name)
         for head in range(attention.heads)
     ]
 

@@ -7,6 +7,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from fnmatch import fnmatchcase
 from html import escape
+from typing import Any
 
 import numpy as np
 import torch
@@ -27,7 +28,7 @@ from regard.look.probe_names import (
     stack_name,
     switched_off,
 )
-from regard.look.result import PICTURE_ONLY, Array, TokenAttention
+from regard.look.result import PICTURE_ONLY, Array, TokenAttention, to_json
 from regard.look.views import other_views, require_view
 from regard.system.errors import SettingError, did_you_mean
 
@@ -328,6 +329,13 @@ def array(values: Tensor) -> Array:
     if values.dtype in (torch.bfloat16, torch.float16):
         values = values.float()
     return values.cpu().numpy()
+
+
+def rounded(values: Tensor | Array, digits: int) -> Any:
+    """JSON values with so many decimals."""
+    if isinstance(values, Tensor):
+        values = array(values)
+    return to_json(np.round(values.astype(np.float64), digits))
 
 
 def weights_in_chunks(call: AttentionCall) -> Iterator[tuple[Tensor, Tensor]]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from abc import ABC, abstractmethod
+from collections.abc import Sequence
 from html import escape
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
@@ -98,6 +99,14 @@ class HeadNumbers(AnalysisResult):
 
     def lines(self, width: int = 100) -> list[str]:
         return terminal.by_head(self.names, self.numpy(), self.form, width=width)
+
+
+def by_attention(rows: Sequence[Array]) -> Array:
+    """A row for each attention: what is missing where one has fewer heads is NaN."""
+    table = np.full((len(rows), max(map(len, rows))), np.nan)
+    for row, values in zip(table, rows, strict=True):
+        row[: len(values)] = values
+    return table
 
 
 class TokenAttention(AnalysisResult):

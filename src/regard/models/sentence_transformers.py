@@ -52,30 +52,22 @@ def _last_token(x: Tensor, w: Tensor) -> Tensor:
     return x[rows, last]
 
 
-# The flag of each mode in a Pooling module's config.json. Newer files have one key, `pooling_mode`,
-# with the name of the mode, instead of a flag for each.
-_FLAGS = {
-    "cls": "pooling_mode_cls_token",
-    "max": "pooling_mode_max_tokens",
-    "mean": "pooling_mode_mean_tokens",
-    "mean_sqrt_len_tokens": "pooling_mode_mean_sqrt_len_tokens",
-    "weightedmean": "pooling_mode_weightedmean_tokens",
-    "lasttoken": "pooling_mode_lasttoken",
-}
-_POOLING: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
-    "cls": _cls_token,
-    "max": _max_tokens,
-    "mean": _mean_tokens,
-    "mean_sqrt_len_tokens": _mean_sqrt_len_tokens,
-    "weightedmean": _weighted_mean_tokens,
-    "lasttoken": _last_token,
+# Each mode with its flag in a Pooling module's config.json. Newer files have one key,
+# `pooling_mode`, with the name of the mode, instead of a flag for each.
+_POOLING: dict[str, tuple[str, Callable[[Tensor, Tensor], Tensor]]] = {
+    "cls": ("pooling_mode_cls_token", _cls_token),
+    "max": ("pooling_mode_max_tokens", _max_tokens),
+    "mean": ("pooling_mode_mean_tokens", _mean_tokens),
+    "mean_sqrt_len_tokens": ("pooling_mode_mean_sqrt_len_tokens", _mean_sqrt_len_tokens),
+    "weightedmean": ("pooling_mode_weightedmean_tokens", _weighted_mean_tokens),
+    "lasttoken": ("pooling_mode_lasttoken", _last_token),
 }
 _KEYS = {
     "word_embedding_dimension",
     "embedding_dimension",
     "include_prompt",
     "pooling_mode",
-    *_FLAGS.values(),
+    *(flag for flag, _ in _POOLING.values()),
 }
 _MODULES = ["Transformer", "Pooling", "Normalize"]  # the last one may be missing
 
@@ -145,7 +137,7 @@ class SentencePooling:
         else:
             weights = padding_mask[..., None].to(hidden.dtype)
         # In the order of sentence-transformers: the dimensions of stored vectors depend on it.
-        vectors = torch.cat([_POOLING[mode](hidden, weights) for mode in self.modes], dim=-1)
+        vectors = torch.cat([_POOLING[mode][1](hidden, weights) for mode in self.modes], dim=-1)
         if self.normalize:
             return functional.normalize(vectors, dim=-1)
         return vectors
@@ -156,7 +148,7 @@ def _pooling_modes(config: Mapping[str, Any]) -> tuple[str, ...]:
     modes = config.get("pooling_mode") or []
     if isinstance(modes, str):
         modes = [modes]
-    modes = [*modes, *(mode for mode, flag in _FLAGS.items() if config.get(flag) is True)]
+    modes = [*modes, *(mode for mode, (flag, _) in _POOLING.items() if config.get(flag) is True)]
     is_known = set(config) <= _KEYS and set(modes) <= set(_POOLING)
     # include_prompt=false would leave the prompt's tokens out of the mean.
     if not is_known or not modes or config.get("include_prompt") is False:

@@ -28,7 +28,6 @@ from regard.models.inputs.sound import (
     check_spectrogram,
     read_folder_json,
     read_recordings,
-    read_samples,
     spectrogram_image,
     window_seconds,
 )
@@ -111,9 +110,9 @@ class WaveformModel(SoundModel):
         assert isinstance(front_end, Waveform), "such models read waveforms"
         return front_end.output_lengths(torch.from_numpy(lengths)).numpy()
 
-    def waveform(self, sound: Sound) -> Tensor:
+    def waveform(self, samples: Samples) -> Tensor:
         """The samples of a recording as the model expects them: [samples]."""
-        waveform = torch.from_numpy(read_samples(sound))
+        waveform = torch.from_numpy(samples)
         if not self.do_normalize:
             return waveform
         # The constant and the biased variance of Hugging Face's feature extractor.
@@ -136,9 +135,9 @@ class SpectrogramModel(SoundModel):
         """The length of a window."""
         return window_seconds(self.spec.spectrogram)
 
-    def features(self, sound: Sound) -> Tensor:
+    def features(self, samples: Samples) -> Tensor:
         """The log-mel spectrogram of a recording: [windows, mels, frames]."""
-        return log_mel(read_samples(sound), self.front_end.mels, self.seconds)
+        return log_mel(samples, self.front_end.mels, self.seconds)
 
     def prompt(self, features: Tensor) -> SpecialTokens | None:
         """What the decoder is told of a recording, if there is one."""
@@ -196,9 +195,9 @@ class SpectrogramClassifier(SpectrogramModel, _Classifier):
 
     spec: kinds.Encoder
 
-    def features(self, sound: Sound) -> Tensor:
+    def features(self, samples: Samples) -> Tensor:
         """The log-mel spectrogram of a recording: [1, mels, frames]."""
-        windows = super().features(sound)
+        windows = super().features(samples)
         if len(windows) > 1:
             raise DataError(
                 f"a recording is longer than the {self.seconds:g} seconds that this model reads",
@@ -210,7 +209,7 @@ class SpectrogramClassifier(SpectrogramModel, _Classifier):
         self, sounds: Sequence[Sound], sampling_rate: int | None = None
     ) -> Iterator[tuple[list[int], Tensor, None]]:
         """Recordings by eight: their numbers and spectrograms [B, mels, frames]."""
-        samples: list[Samples] = read_recordings(sounds, self.say, sampling_rate)
+        samples = read_recordings(sounds, self.say, sampling_rate)
         for begin in range(0, len(samples), _WINDOWS_AT_ONCE):
             rows = list(range(begin, min(begin + _WINDOWS_AT_ONCE, len(samples))))
             features = torch.cat([self.features(samples[row]) for row in rows])

@@ -31,7 +31,7 @@ from regard.core.stack import Stack
 from regard.look import Look, fitting_views, lens
 from regard.look.forward import evaluation_mode
 from regard.look.inspectable import Inspectable
-from regard.look.probe_names import residual_probes
+from regard.look.logit_lens import layer_outputs
 from regard.models import Model
 from regard.studio.answers import task_of
 from regard.wirings.core_model import CoreModel
@@ -219,23 +219,18 @@ def _words(run: Look, rows: Sequence[int]) -> list[list[Guess]]:
 def _classes(run: Look, stack: str, rows: Sequence[int]) -> list[list[Guess]] | None:
     """Of classes of each position, or of the first one, which is read for the whole input."""
     core: Any = run.model.model
-    side = core.stacks()[stack]
     labels = core.heads().get("labels")
     pool = core.heads().get("pool")
     # Scores of other tasks, and of several labels at once, are not shares of one answer.
     is_choice = isinstance(labels, ClassifierHead) and _chooses_one(run.model)
-    if not isinstance(side, Stack) or not is_choice:
+    if not isinstance(core.stacks()[stack], Stack) or not is_choice:
         return None
     of_first = pool is not None and pool.which == "first" and labels.pool is None
     if not labels.per_token and not of_first:
         return None
     guesses = []
     with evaluation_mode(core):
-        for name in residual_probes(core, stack):
-            residual = run.tensor(name)
-            if name.endswith(".embedded"):
-                residual = side.residual_stream(residual)
-            hidden = side.finish(residual)
+        for hidden in layer_outputs(run):
             logits = require_finite(core.classes(hidden, inputs=run.model_inputs.inputs), core)
             guesses.append(_likeliest(run, logits[0].float(), rows))
     return guesses

@@ -10,7 +10,6 @@ import math
 from collections.abc import Sequence
 from typing import Any, Literal
 
-import numpy as np
 import torch
 from torch import Tensor, nn
 
@@ -22,7 +21,7 @@ from regard.core.probe import AttentionCall
 from regard.core.residual import PostNorm, PreNorm, SandwichNorm
 from regard.core.stack import Stack
 from regard.look import Look
-from regard.look.recording import array
+from regard.look.recording import array, rounded
 from regard.look.result import to_json
 from regard.studio.layers import layer_guesses
 from regard.wirings.baselines import additive_attention as baseline_attention
@@ -166,8 +165,8 @@ def _strip(values: Tensor) -> dict[str, Any]:
     index = torch.linspace(0, width - 1, min(NUMBERS, width)).round().long()
     return {
         "width": width,
-        "values": to_json(np.round(array(values[:, index]).astype(np.float64), 3).tolist()),
-        "norms": to_json(np.round(array(values.norm(dim=-1)).astype(np.float64), 3).tolist()),
+        "values": rounded(values[:, index], 3),
+        "norms": rounded(values.norm(dim=-1), 3),
         "largest": float(values.abs().max()),
     }
 
@@ -185,8 +184,8 @@ def _weights(
     return {
         "heads": call.q.shape[1],
         "head": number,
-        "values": to_json(np.round(weights.astype(np.float64), 4)),
-        "shades": to_json(np.round(shades.astype(np.float64), 4)),
+        "values": rounded(weights, 4),
+        "shades": rounded(shades, 4),
         "formula": weights_formula(call),
     }
 
@@ -234,14 +233,14 @@ def attention_scores(run: Look, name: str, head: int, row: int) -> dict[str, Any
     bias = None
     if call.bias is not None:
         every_head = call.bias.tensor(call.mask)[0]  # [H, T, S]
-        bias = to_json(array(every_head[head, row].float()).astype(np.float64).tolist())
+        bias = to_json(array(every_head[head, row].float()))
     return {
         "width": width,
         "scale": mixer.scale,
-        "dots": to_json(array(dots).astype(np.float64).tolist()),
+        "dots": to_json(array(dots)),
         "bias": bias,
-        "visible": [bool(is_visible) for is_visible in visible],
-        "weights": to_json(run.weights(name, [row], [head])[0, 0].astype(np.float64).tolist()),
+        "visible": visible.tolist(),
+        "weights": to_json(run.weights(name, [row], [head])[0, 0]),
     }
 
 

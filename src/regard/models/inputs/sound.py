@@ -28,27 +28,19 @@ _SOUND_FORMS = "pass a WAV file, or an array at 16,000 samples per second, from 
 _FEATURES = {"sampling_rate": RATE, "n_fft": 400, "hop_length": 160}
 
 
-def read_samples(sound: Sound) -> Samples:
-    """The samples of a recording at 16 kHz: [samples], float32."""
-    if isinstance(sound, str | Path | bytes):
-        samples = resample(*read_wav_and_rate(sound))
-    else:
-        # An array has no header that tells its rate: it is taken as 16 kHz.
-        samples = as_array(sound, "recording", _SOUND_FORMS)
-        if not np.issubdtype(samples.dtype, np.floating):
-            raise DataError(
-                f"samples of dtype {samples.dtype} are not floating-point audio",
-                "pass values from -1 to 1: divide 16-bit integers by 32768",
-            )
-        samples = samples.astype(np.float32, copy=False)
-    name = str(sound) if isinstance(sound, str | Path) else "the recording"
-    if samples.ndim != 1:
-        raise DataError(f"{name} has shape {samples.shape}, not [samples]", "pass a mono recording")
-    if not len(samples):
-        raise DataError(f"{name} is empty", "pass a recording that is not empty")
+def read_samples(sound: Any) -> Samples:
+    """The samples of an array, a tensor or a list at 16 kHz: [samples], float32."""
+    samples = as_array(sound, "recording", _SOUND_FORMS)
+    if not np.issubdtype(samples.dtype, np.floating):
+        raise DataError(
+            f"samples of dtype {samples.dtype} are not floating-point audio",
+            "pass values from -1 to 1: divide 16-bit integers by 32768",
+        )
+    if samples.ndim != 1 or not len(samples):
+        raise DataError(f"a recording has shape {samples.shape}", "pass [samples], one or more")
     if not np.isfinite(samples).all():
-        raise DataError(f"{name} has NaN or infinite samples", "record or convert it again")
-    return samples
+        raise DataError("a recording has NaN or infinite samples", "record or convert it again")
+    return samples.astype(np.float32, copy=False)
 
 
 def read_recordings(

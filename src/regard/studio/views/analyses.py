@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import math
 from dataclasses import asdict
 from typing import Any
 
@@ -21,7 +22,7 @@ from regard.decode.strategy import (
     Strategy,
 )
 from regard.look import drawing
-from regard.look.recording import array, even_weights, weights_in_chunks
+from regard.look.recording import array, even_weights, rounded, weights_in_chunks
 from regard.look.result import to_json
 from regard.studio import answers
 from regard.studio.model_store import ModelStore
@@ -58,12 +59,7 @@ def attention(store: ModelStore, request: AttentionRequest) -> Answer:
     call = run.call(request.name)
     heads = call.q.shape[1] if request.heads is None else len(request.heads)
     rows = call.q.shape[2] if request.rows is None else len(request.rows)
-    columns = call.k.shape[2]
-    if heads * rows * columns > MAX_WEIGHTS:
-        raise SettingError(
-            f"{heads} heads × {rows} rows × {columns} columns are too many for one request",
-            "request fewer rows",
-        )
+    _check_size(heads, rows, call.k.shape[2])
     result = run.attention(request.name, rows=request.rows, heads=request.heads)
     header = {
         "version": opened.version,
@@ -76,6 +72,12 @@ def attention(store: ModelStore, request: AttentionRequest) -> Answer:
         "clear": bool(drawing.is_clear(result.weights, result.even).any()),
     }
     return Packed(header, result.weights, result.shades())
+
+
+def _check_size(*shape: int) -> None:
+    if math.prod(shape) > MAX_WEIGHTS:
+        size = " × ".join(map(str, shape))
+        raise SettingError(f"{size} weights are too many to show", "use a shorter text")
 
 
 def overlay(store: ModelStore, request: AttentionRequest) -> Answer:
@@ -154,15 +156,12 @@ def alignment(store: ModelStore, request: AlignmentRequest) -> Answer:
     _, run = record(store, request)
     layers = sum(name.endswith(".cross") for name in run.probe.attentions)
     result = analyses.alignment(run, request.layer)
-    if result.weights.size > MAX_WEIGHTS:
-        raise SettingError("this translation is too long to show", "use a shorter text")
-    shades = np.round(result.shades().astype(np.float64), 4)
-    clear = drawing.is_clear(result.weights, result.even)
+    _check_size(*result.weights.shape)
     return {
         **result.to_dict(),
         "layers": layers,
-        "shades": to_json(shades),
-        "clear": to_json(clear),
+        "shades": rounded(result.shades(), 4),
+        "clear": to_json(drawing.is_clear(result.weights, result.even)),
     }
 
 
@@ -173,10 +172,7 @@ def entropy(store: ModelStore, request: InputRequest) -> Answer:
 def rollout(store: ModelStore, request: StackRequest) -> Answer:
     _, run = record(store, request)
     positions = max(call.q.shape[2] for call in run.probe.attentions.values())
-    if positions**2 > MAX_WEIGHTS:
-        raise SettingError(
-            f"{positions} × {positions} positions are too many to show", "use a shorter text"
-        )
+    _check_size(positions, positions)
     result = analyses.rollout(run, request.stack)
     header = {
         "title": result.title,

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import numpy as np
 from torch import Tensor
 
 from regard import look as analyses
-from regard.look.result import Array, to_json
+from regard.look.recording import rounded
 from regard.studio.model_store import ModelStore
 from regard.studio.requests import (
     InputRequest,
@@ -58,28 +57,27 @@ def tensor(store: ModelStore, request: TensorRequest) -> Answer:
     """The first rows and columns of a probe's tensor, of one head where it has heads."""
     _, run = record(store, request, EVERYTHING)
     attention_name, _, part = request.name.rpartition(".")
-    shades: Array | None = None
+    shades = None
     if part == "weights" and attention_name in run.probe.attentions:
         shape = _weights_shape(run, attention_name)
         rows_shown = range(min(CORNER, shape[1]))
         head = min(request.head, shape[0] - 1)
         shown = run.attention(attention_name, rows=rows_shown, heads=[head])
         values = shown.weights[0]
-        shades = np.round(shown.shades()[0, :, :CORNER].astype(np.float64), 4)
+        shades = rounded(shown.shades()[0, :, :CORNER], 4)
     else:
         recorded = run.tensor(request.name)[0].float()
         shape = list(recorded.shape)
         values = _matrix(recorded, request.head)[:CORNER, :CORNER].cpu().numpy()
     rows, columns = _axis_tokens(run, request.name)
-    # Seven digits are what float32 has.
-    corner = np.round(values[:, :CORNER].astype(np.float64), 7)
+    corner = values[:, :CORNER]
     return {
         "name": request.name,
         "shape": shape,
         "rows": rows[: len(corner)],
         "columns": columns[:CORNER],
-        "values": to_json(corner.tolist()),
-        "shades": None if shades is None else to_json(shades),
+        "values": rounded(corner, 7),  # seven digits are what float32 has
+        "shades": shades,
     }
 
 
