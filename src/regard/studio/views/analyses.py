@@ -77,7 +77,7 @@ def attention(store: ModelStore, request: AttentionRequest) -> Answer:
 def _check_size(*shape: int) -> None:
     if math.prod(shape) > MAX_WEIGHTS:
         size = " × ".join(map(str, shape))
-        raise SettingError(f"{size} weights are too many to show", "use a shorter text")
+        raise SettingError(f"{size} weights are too many to show", "request fewer rows")
 
 
 def overlay(store: ModelStore, request: AttentionRequest) -> Answer:
