@@ -96,13 +96,11 @@ def heat(
     most: float | None = None,
     inside: Sequence[Sequence[str]] | None = None,
     cell: tuple[float, float] | None = None,
-    labels: tuple[str, str] = ("", ""),
 ) -> Scene:
     """A heat map: a coloured cell for each value; `inside` is written into the cells.
 
     Amounts go from 0 to `most`, signed values from −most. A value that is NaN has no cell: layers
-    may have different numbers of heads. `cell` is the width and height of a cell, `labels` are
-    those of the axes.
+    may have different numbers of heads. `cell` is the width and height of a cell.
     """
     if cell is None:
         width = CELL
@@ -121,7 +119,7 @@ def heat(
             middle = ((j + 0.5) * width, (i + 0.7) * height)
             marks.append(Text(*middle, inside[i][j], "middle", over(paint[i, j])))
     key = colour_scale(scale_end(values, most), signed)
-    return titled(title, _labelled(marks, cell, rows, columns, key, labels))
+    return titled(title, _labelled(marks, cell, rows, columns, key))
 
 
 def attention_heat(panel: Panel, rows: Sequence[str], columns: Sequence[str]) -> Scene:
@@ -156,19 +154,17 @@ def _labelled(
     rows: Sequence[str],
     columns: Sequence[str],
     key: Sequence[Mark],
-    labels: tuple[str, str] = ("", ""),
 ) -> Scene:
     """Cells with the names of their rows and columns above the key to their colours.
 
     Where cells are smaller than letters, every second, third … row or column has its name.
     """
     width, height = size
-    x_label, y_label = labels
     down = math.ceil(LETTERS / height)
     across = math.ceil(LETTERS / width)
     row_names = [shown(row) for row in rows[::down]]
     column_names = [shown(column) for column in columns[::across]]
-    left = text_width(row_names) + 10 + (24 if y_label else 0)
+    left = text_width(row_names) + 10
     # Column names are upright, unless they fit above their cells, as numbers do.
     is_upright = text_width(column_names) > width * across - 2
     top = (text_width(column_names) if is_upright else FONT) + 12
@@ -183,11 +179,7 @@ def _labelled(
             marks.append(Text(middle + 4, top - 6, column, turn=90))
         else:
             marks.append(Text(middle, top - 6, column, "middle"))
-    marks.append(Text(14, (top + bottom) / 2, y_label, "middle", turn=90))
-    marks.append(Text((left + right) / 2, bottom + 18, x_label, "middle"))
     marks += moved(cells, left, top)
-    if x_label:
-        bottom += 24
     if not key:
         return Scene(right + 4, bottom + 4, tuple(marks))
     marks += moved(key, left, bottom + 8)

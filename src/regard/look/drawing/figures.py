@@ -20,6 +20,7 @@ from regard.look.drawing.marks import (
     Rect,
     Scene,
     Text,
+    moved,
     text_width,
     titled,
 )
@@ -184,14 +185,18 @@ class HeatMap:
         tall = HEIGHT / rows
         if values.size <= MOST_CELLS:
             tall = min(cell, tall)
-        return heat(
+        scene = heat(
             values,
             self.rows or [""] * rows,
             self.columns or [""] * columns,
             signed=self.signed,
             cell=(cell, tall),
-            labels=(self.x_label, self.y_label),
         )
+        left = 24.0 if self.y_label else 0.0
+        marks = moved(scene.marks, left, 0.0)
+        marks.append(Text(14, scene.height / 2, self.y_label, "middle", turn=90))
+        marks.append(Text(left + scene.width / 2, scene.height + 14, self.x_label, "middle"))
+        return Scene(left + scene.width, scene.height + 24, tuple(marks))
 
 
 Figure = Chart | BarChart | HeatMap
