@@ -23,6 +23,7 @@ from regard.families.decoders import gpt2
 from regard.families.encoder_decoders import recurrent
 from regard.families.encoder_decoders.transformer import transformer
 from regard.families.folder import write_model
+from regard.families.presets import preset
 from regard.lab.convert import convert as converting
 from regard.lab.convert import ctranslate2, ctranslate2_check, onnx
 from regard.lab.convert.convert import convert
@@ -349,7 +350,7 @@ def test_onnxruntime_computes_what_no_family_has(name: str, tmp_path: Path) -> N
 @pytest.mark.parametrize("kind", ["gru", "bahdanau"])
 def test_recurrent_models_are_no_graph(kind: str, tmp_path: Path) -> None:
     models = [recurrent.preset(kind, "tiny", 30, 30, d_model=8)]
-    models += [recurrent.language_model("gru", "tiny", 30, d_model=8)] if kind == "gru" else []  # type: ignore[list-item]
+    models += [preset("gru-lm:tiny", 30, d_model=8)] if kind == "gru" else []  # type: ignore[list-item]
     for i, model_spec in enumerate(models):
         with pytest.raises(ModelError, match="fixed length only"):
             convert(written(tmp_path / f"in{i}", model_spec), tmp_path / "out", "onnx")

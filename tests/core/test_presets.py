@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import pytest
 
 from regard import spec
 from regard.builder import build, trainable
 from regard.builder.parameter_count import parameter_count
 from regard.families import folder as folders
-from regard.families.decoders import gpt2, palm
-from regard.families.encoder_decoders import bart, t5
+from regard.families.decoders import gpt2
 from regard.families.encoders import bert, electra
 from regard.families.preset_list import PRESET_FAMILIES
 from regard.families.presets import preset
@@ -41,10 +38,9 @@ def test_sizes_are_the_published_ones(
     )
 
 
-@pytest.mark.parametrize("family", [gpt2, palm, t5, bart, bert, electra])
-def test_formula_equals_model(family: Any) -> None:
-    preset_specs = family.preset("tiny", 97, 40)
-    for part in preset_specs if isinstance(preset_specs, tuple) else (preset_specs,):
+@pytest.mark.parametrize("family", ["gpt2", "palm", "t5", "bart", "bert"])
+def test_formula_equals_model(family: str) -> None:
+    for part in (preset(f"{family}:tiny", 97, 40), *electra.preset("tiny", 97, 40)):
         assert parameter_count(part) == trainable(build(part))
         assert spec.from_dict(spec.to_dict(part)) == part
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any
 
 from regard import spec
@@ -56,59 +55,66 @@ def attention_spec(d_model: int, heads: int, dropout: float, bias: str = "qkvo")
     return spec.Attention(heads, d_head, d_head, bias=bias, mixer=spec.SoftmaxAttention(dropout))
 
 
-@dataclass(frozen=True)
-class DropoutKeys:
-    """A family's config keys of dropout; None where it has no such dropout."""
+# The config keys of a stack, and what each of them is; presets call it the same.
+BERT_KEYS = {
+    "hidden_size": "d_model",
+    "num_hidden_layers": "layers",
+    "num_attention_heads": "heads",
+    "intermediate_size": "d_ff",
+    "hidden_act": "activation",
+    "hidden_dropout_prob": "dropout",  # on a sublayer's output
+    "attention_probs_dropout_prob": "attention_dropout",  # on the attention weights
+    "layer_norm_eps": "eps",
+}
 
-    residual: str | None = "hidden_dropout_prob"  # on a sublayer's output
-    attention: str = "attention_probs_dropout_prob"  # on the attention weights
-    feedforward: str | None = None  # between the two layers of the feed-forward
 
-
-BERT_DROPOUT = DropoutKeys()
+def keys_with(**names: str) -> dict[str, str]:
+    """BERT's keys with other names for these, and `feedforward_dropout` if it has one."""
+    others = {key: name for key, name in BERT_KEYS.items() if name not in names}
+    return others | {key: name for name, key in names.items()}
 
 
 def block_from_config(
     values: Mapping[str, Any],
     residual: spec.Residual,
-    dropout: DropoutKeys = BERT_DROPOUT,
+    keys: Mapping[str, str] = BERT_KEYS,
     bias: str = "qkvo",
+    activations: Mapping[str, spec.Activation] = ACTIVATIONS,
 ) -> spec.Block:
-    """The block that the keys of `stack_config` describe."""
-    feedforward_dropout = values[dropout.feedforward] if dropout.feedforward else 0.0
-    residual_dropout = values[dropout.residual] if dropout.residual else 0.0
-    attention = attention_spec(
-        values["hidden_size"], values["num_attention_heads"], values[dropout.attention], bias
-    )
-    feedforward = spec.FeedForward(
-        values["intermediate_size"], parse_activation(values["hidden_act"]), feedforward_dropout
-    )
+    """The block that the keys of a stack describe."""
+    usual = {"dropout": 0.0, "feedforward_dropout": 0.0, "eps": 1e-5, "d_ff": None}
+    sizes = usual | {name: values[key] for key, name in keys.items() if key in values}
+    d_model = sizes["d_model"]
     return spec.Block(
-        attention,
-        feedforward,
+        attention_spec(d_model, sizes["heads"], sizes["attention_dropout"], bias),
+        spec.FeedForward(
+            sizes["d_ff"] or 4 * d_model,
+            parse_activation(sizes["activation"], activations),
+            sizes["feedforward_dropout"],
+        ),
         residual=residual,
-        norm=spec.LayerNorm(values["layer_norm_eps"]),
-        dropout=residual_dropout,
+        norm=spec.LayerNorm(sizes["eps"]),
+        dropout=sizes["dropout"],
     )
 
 
 def stack_config(
-    d_model: int, stack: spec.Stack, dropout: DropoutKeys = BERT_DROPOUT
+    d_model: int,
+    stack: spec.Stack,
+    keys: Mapping[str, str] = BERT_KEYS,
+    activations: Mapping[str, spec.Activation] = ACTIVATIONS,
 ) -> dict[str, Any]:
-    """The config keys of a stack that most families have in common."""
+    """The config keys of a stack."""
     block = stack.block
-    config: dict[str, Any] = {}
-    if dropout.residual:
-        config[dropout.residual] = block.dropout
-    if dropout.feedforward:
-        config[dropout.feedforward] = block.feedforward.dropout
-    return {
-        **config,
-        dropout.attention: block.attention.mixer.dropout,
-        "hidden_size": d_model,
-        "num_hidden_layers": stack.layers,
-        "num_attention_heads": block.attention.heads,
-        "intermediate_size": block.feedforward.d_ff,
-        "hidden_act": activation_name(block.feedforward.activation),
-        "layer_norm_eps": block.norm.eps,
+    sizes = {
+        "d_model": d_model,
+        "layers": stack.layers,
+        "heads": block.attention.heads,
+        "d_ff": block.feedforward.d_ff,
+        "activation": activation_name(block.feedforward.activation, activations),
+        "dropout": block.dropout,
+        "attention_dropout": block.attention.mixer.dropout,
+        "feedforward_dropout": block.feedforward.dropout,
+        "eps": block.norm.eps,
     }
+    return {key: sizes[name] for key, name in keys.items()}

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 from regard import spec
-from regard.families.preset_settings import PresetFamily, Size, transformer_settings
+from regard.families.preset_settings import PresetFamily, Size
 
 # Of our own: small enough for graphs with few labels. Attention along edges, as GAT's.
 SIZES = {
@@ -28,12 +29,8 @@ DEFAULTS: dict[str, Any] = {
 GRAPHORMER: dict[str, Any] = {"degrees": 64, "distances": 8, "input_dropout": 0.0, "dropout": 0.1}
 
 
-def preset(
-    name: str, vocabulary: int, context: int, *, neighbours: bool = True, **changes: Any
-) -> spec.Encoder:
-    """A graph Transformer; the vocabulary are classes, and there is no context."""
-    defaults = DEFAULTS if neighbours else DEFAULTS | GRAPHORMER
-    settings = transformer_settings("graph", SIZES, name, defaults, changes)
+def _make(settings: Any, *, neighbours: bool = True) -> spec.Encoder:
+    """The vocabulary are classes, and there is no context."""
     nodes = spec.NodeFeatures(
         settings["features"],
         input_dropout=settings["input_dropout"],
@@ -61,15 +58,13 @@ def preset(
     )
     # A node is classified by its own hidden state, a graph by the mean of its nodes.
     pool = None if settings["task"] == "tag" else spec.Pool("mean", None)
-    head = spec.ClassifierHead(vocabulary, settings["task"])
+    head = spec.ClassifierHead(settings["vocabulary"], settings["task"])
     return spec.Encoder(settings["d_model"], nodes, stack, spec.heads(pool, head))
 
 
-def _graphormer(size: str, vocabulary: int, context: int, **changes: Any) -> spec.Encoder:
-    return preset(size, vocabulary, context, neighbours=False, **changes)
-
-
 PRESETS = {
-    "graph": PresetFamily("graph", preset, SIZES, DEFAULTS, 7, 1, "tiny"),
-    "graphormer": PresetFamily("graph", _graphormer, SIZES, DEFAULTS, 7, 1, "tiny"),
+    "graph": PresetFamily("graph", _make, SIZES, DEFAULTS, 7, 1, "tiny"),
+    "graphormer": PresetFamily(
+        "graph", partial(_make, neighbours=False), SIZES, DEFAULTS | GRAPHORMER, 7, 1, "tiny"
+    ),
 }

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from regard import spec
-from regard.families.preset_settings import PresetFamily, Size, preset_settings
+from regard.families.preset_settings import PresetFamily, Size
 
 # `tiny` is a little wider than the 20 of the paper.
 SIZES = {
@@ -14,10 +14,10 @@ SIZES = {
 }
 
 
-def preset(name: str, vocabulary: int, context: int, **changes: Any) -> spec.MemoryNetwork:
-    """A named size; `changes`: d_model, layers (the paper's hops), sentences; no context."""
-    s = preset_settings("memory", SIZES, name, {}, changes)
-    return spec.MemoryNetwork(s["d_model"], vocabulary, s["layers"], s["sentences"])
+def _make(settings: Any) -> spec.MemoryNetwork:
+    """The layers are the paper's hops; there is no context."""
+    s = settings
+    return spec.MemoryNetwork(s["d_model"], s["vocabulary"], s["layers"], s["sentences"])
 
 
-PRESETS = {"memory": PresetFamily("memory network", preset, SIZES, (), 200, 50, "tiny")}
+PRESETS = {"memory": PresetFamily("memory network", _make, SIZES, {}, 200, 50, "tiny")}

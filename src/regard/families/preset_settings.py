@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from regard import spec
@@ -50,125 +50,123 @@ NO_POOLER = "without the pooler, which the published number counts"
 
 @dataclass(frozen=True)
 class PresetFamily:
-    """The presets of a family: how a size becomes a spec, with the usual vocabulary and context."""
+    """The presets of a family: named sizes, any of whose settings can be changed."""
 
     kind: Kind
-    make: Callable[..., spec.Model]  # of (size, vocabulary, context, **changes)
+    make: Callable[[Any], Any]  # the spec of settings, with `vocabulary` and `context` among them
     sizes: Mapping[str, Size]
-    defaults: Collection[str]  # what `make` can change beside the settings of the sizes
+    defaults: Mapping[str, Any]  # of the settings; those of a size stand over them
+    # The usual ones, and the size of the bare name.
     vocabulary: int
     context: int
-    default: str  # the size of the bare name
+    default: str
 
     @property
     def options(self) -> set[str]:
-        """The changes that `make` knows; the others are made to the spec."""
+        """The changes that are settings; the others are made to the spec."""
         return {*self.defaults, *(key for size in self.sizes.values() for key in size.settings)}
+
+    def __call__(self, size: str, vocabulary: int, context: int, **changes: Any) -> Any:
+        """The spec of a named size."""
+        settings = preset_settings(self.sizes, size, self.defaults, changes)
+        settings |= {"vocabulary": vocabulary, "context": context}
+        return self.make(with_usual_sizes(settings))
+
+
+def preset_settings(
+    sizes: Mapping[str, Size], size: str, defaults: Mapping[str, Any], changes: Mapping[str, Any]
+) -> dict[str, Any]:
+    """The settings of a preset: defaults, the size's values over them, `changes` over both."""
+    if size not in sizes:
+        raise SettingError(f"there is no size {size!r}", did_you_mean(size, sizes))
+    options = {**defaults, **sizes[size].settings}
+    for key in changes:
+        if key not in options:
+            raise SettingError(f"there is no option {key!r}", did_you_mean(key, options))
+    return {**options, **changes}
+
+
+# What a setting is that is not given.
+_USUAL: dict[str, Callable[[Any], int]] = {
+    "d_k": lambda settings: settings["d_model"] // settings["heads"],
+    "d_ff": lambda settings: 4 * settings["d_model"],
+    "decoder_layers": lambda settings: settings["layers"],
+    "groups": lambda settings: settings["heads"],
+    "query_width": lambda settings: settings["d_k"],
+    "image_size": lambda settings: settings["context"],
+    "channels": lambda settings: settings["vocabulary"],
+}
+
+
+def with_usual_sizes(settings: dict[str, Any]) -> dict[str, Any]:
+    """The settings with the usual proportions where a size is None."""
+    if "heads" in settings:
+        settings = {"d_k": None, "d_ff": None, **settings}
+        if not settings["d_k"] and settings["d_model"] % settings["heads"]:
+            raise SettingError(
+                f"d_model {settings['d_model']} is not divisible by {settings['heads']} heads",
+                "change one of them",
+            )
+    settings = dict(settings)
+    for key, usual in _USUAL.items():
+        if key in settings and not settings[key]:
+            settings[key] = usual(settings)
+    return settings
 
 
 def translation_family(
-    preset: Callable[..., spec.Model], sizes: Mapping[str, Size], options: Collection[str]
+    make: Callable[..., spec.Model], sizes: Mapping[str, Size], defaults: Mapping[str, Any]
 ) -> PresetFamily:
     """The presets of an encoder–decoder whose languages have one vocabulary.
 
     37,000 tokens are the joint vocabulary of English and German in 2017.
     """
 
-    def make(size: str, vocabulary: int, context: int, **changes: Any) -> spec.Model:
-        return preset(size, vocabulary, vocabulary, max_length=context, **changes)
+    def of_settings(settings: Mapping[str, Any]) -> spec.Model:
+        others = {key: settings[key] for key in settings.keys() - {"vocabulary", "context"}}
+        vocabulary = settings["vocabulary"]
+        return make(vocabulary, vocabulary, max_length=settings["context"], **others)
 
-    return PresetFamily("encoder-decoder", make, sizes, options, 37_000, 512, "base")
-
-
-def preset_settings(
-    family: str,
-    sizes: Mapping[str, Size],
-    name: str,
-    defaults: Mapping[str, Any],
-    changes: Mapping[str, Any],
-) -> dict[str, Any]:
-    """The settings of a preset: defaults, the size's values over them, `changes` over both."""
-    if name not in sizes:
-        raise SettingError(f"{family} has no preset {name!r}", did_you_mean(name, sizes))
-    options = {**defaults, **sizes[name].settings}
-    for key in changes:
-        if key not in options:
-            raise SettingError(f"{family} has no option {key!r}", did_you_mean(key, options))
-    return {**options, **changes}
-
-
-def transformer_settings(
-    family: str,
-    sizes: Mapping[str, Size],
-    name: str,
-    defaults: Mapping[str, Any],
-    changes: Mapping[str, Any],
-) -> Any:
-    """`preset_settings` of a Transformer, where d_k and d_ff follow from d_model unless set."""
-    settings = preset_settings(family, sizes, name, defaults, changes)
-    d_model = settings["d_model"]
-    heads = settings["heads"]
-    if settings.get("d_k") is None and d_model % heads:
-        raise SettingError(
-            f"d_model {d_model} is not divisible by {heads} heads", "change one of them"
-        )
-    # The usual proportions: d_k = d_model / heads, d_ff = 4 d_model.
-    settings["d_k"] = settings.get("d_k") or d_model // heads
-    settings["d_ff"] = settings.get("d_ff") or 4 * d_model
-    return settings
+    return PresetFamily("encoder-decoder", of_settings, sizes, defaults, 37_000, 512, "base")
 
 
 # ------------------------------------------------------------------ presets as configs
 
-# What the configs of most encoders can say; d_ff is 4 d_model where it is None.
+# What the configs of most encoders can say.
 ENCODER_DEFAULTS: dict[str, Any] = {
-    "d_ff": None,
+    "d_ff": None,  # 4 d_model
     "dropout": 0.1,
     "attention_dropout": 0.1,
     "activation": "gelu",
 }
-# The names of transformers for activations of ours.
-_ACTIVATION_NAMES = {"gelu_tanh": "gelu_new"}
-
-
-def config_activation(activation: str) -> str:
-    """The name of an activation in a config."""
-    return _ACTIVATION_NAMES.get(activation, activation)
-
-
-def encoder_config(settings: Mapping[str, Any]) -> dict[str, Any]:
-    """The settings under the config keys that BERT and most encoders have."""
-    return {
-        "hidden_size": settings["d_model"],
-        "num_hidden_layers": settings["layers"],
-        "num_attention_heads": settings["heads"],
-        "intermediate_size": settings["d_ff"],
-        "hidden_act": config_activation(settings["activation"]),
-        "hidden_dropout_prob": settings["dropout"],
-        "attention_probs_dropout_prob": settings["attention_dropout"],
-    }
+NO_DROPOUT = {**ENCODER_DEFAULTS, "dropout": 0.0, "attention_dropout": 0.0}
+IMAGE_DEFAULTS: dict[str, Any] = {
+    **NO_DROPOUT,
+    "patch": 16,  # side, in pixels
+    "image_size": None,  # side, in pixels; None: the context
+    "channels": 3,
+}
+TEXT_KEYS = {"vocab_size": "vocabulary", "max_position_embeddings": "context"}
+IMAGE_KEYS = {"image_size": "image_size", "patch_size": "patch", "num_channels": "channels"}
 
 
 @dataclass(frozen=True)
-class ConfigPresets:
-    """The presets of a family whose specs are made from its Hugging Face config.
+class FromConfig:
+    """The spec of settings by way of the family's config.json.
 
     So a preset is what `regard.load` would open, and is saved as a folder of that family.
     """
 
-    name: str
-    sizes: Mapping[str, Size]
-    defaults: Mapping[str, Any]
-    # From settings, with `vocabulary` and `context` among them, to a config, and on to a spec.
-    config: Callable[[Mapping[str, Any]], Mapping[str, Any]]
     to_spec: Callable[[Mapping[str, Any]], Any]
+    keys: Mapping[str, str]  # of the config, and which setting each of them is
+    constants: Mapping[str, Any] = field(default_factory=dict)
+    computed: Callable[[Any], Mapping[str, Any]] = lambda settings: {}
+    # The names of transformers for activations of ours.
+    activations: Mapping[str, str] = field(default_factory=lambda: {"gelu_tanh": "gelu_new"})
 
-    def family(self, kind: Kind, vocabulary: int, context: int, default: str) -> PresetFamily:
-        """These presets in the list, with the usual vocabulary, context and size."""
-        return PresetFamily(kind, self, self.sizes, self.defaults, vocabulary, context, default)
-
-    def __call__(self, name: str, vocabulary: int, context: int, **changes: Any) -> Any:
-        """A named size, any of whose settings can be changed."""
-        settings = transformer_settings(self.name, self.sizes, name, self.defaults, changes)
-        settings |= {"vocabulary": vocabulary, "context": context}
-        return self.to_spec(self.config(settings))
+    def __call__(self, settings: Mapping[str, Any]) -> Any:
+        values = dict(settings)
+        if "activation" in values:
+            values["activation"] = self.activations.get(values["activation"], values["activation"])
+        config = {key: values[name] for key, name in self.keys.items() if name in values}
+        return self.to_spec({**config, **self.constants, **self.computed(values)})

@@ -50,7 +50,7 @@ def preset(
     vocabulary = vocabulary or row.vocabulary or family.vocabulary
     context = context or row.context or family.context
     try:
-        model = family.make(size, vocabulary, context, **family_changes)
+        model = family(size, vocabulary, context, **family_changes)
     except ModelError as error:
         # What is wrong with the spec comes from a setting of the user.
         raise SettingError(error.problem, error.repair) from None

@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any
-
 from regard.families.block_config import ACTIVATIONS
 from regard.families.decoders import llama
 from regard.families.decoders.llama import LlamaFamily
 from regard.families.heads import DECODER_HEADS, HeadTable
-from regard.families.preset_settings import ConfigPresets, Size
+from regard.families.preset_settings import Size
 
 GEMMA = LlamaFamily(
     model_type="gemma",
@@ -49,18 +46,5 @@ SIZES = {
 }
 
 
-def config(settings: Mapping[str, Any]) -> dict[str, Any]:
-    # What Gemma calls gelu is the approximation by tanh, under the name that it writes itself.
-    names = {"gelu_tanh": "gelu_pytorch_tanh"}
-    activation = names.get(settings["activation"], settings["activation"])
-    return {**llama.preset_config(settings), "hidden_act": activation}
-
-
-preset = ConfigPresets(
-    "gemma",
-    SIZES,
-    {**llama.PRESET_DEFAULTS, "activation": "gelu_tanh", "tied": True},
-    config,
-    GEMMA.to_spec,
-)
-PRESETS = {"gemma": preset.family("decoder", 256_000, 8192, "2b")}
+DEFAULTS = {**llama.PRESET_DEFAULTS, "activation": "gelu_tanh", "tied": True}
+PRESETS = {"gemma": GEMMA.presets(SIZES, DEFAULTS, 256_000, 8192, "2b")}

@@ -3,15 +3,14 @@ logits, and a sliding window in every other layer."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Any
 
 from regard import spec
 from regard.families.config_schema import NumberOrNull, SizeOrNull
-from regard.families.decoders import gemma, llama
+from regard.families.decoders import gemma
 from regard.families.decoders.llama import LlamaFamily
 from regard.families.heads import DECODER_HEADS, HeadTable
-from regard.families.preset_settings import ConfigPresets, Size
+from regard.families.preset_settings import Size
 
 # Of Gemma 2 and Gemma 3.
 DEFAULTS: dict[str, Any] = {
@@ -69,25 +68,9 @@ SIZES = {
         27_227.7,
     ),
 }
-PRESET_DEFAULTS: dict[str, Any] = {
-    **llama.PRESET_DEFAULTS,
-    "activation": "gelu_tanh",
-    "tied": True,
+PRESET_DEFAULTS = {
+    **gemma.DEFAULTS,
     "window": 4096,
     "query_width": None,  # scores are divided by its root; None: that of a head
 }
-
-
-def config(settings: Mapping[str, Any]) -> dict[str, Any]:
-    """The config of a preset, for Gemma 3 too."""
-    values = gemma.config(settings)
-    return {
-        **values,
-        "hidden_activation": values.pop("hidden_act"),
-        "sliding_window": settings["window"],
-        "query_pre_attn_scalar": settings["query_width"] or settings["d_k"],
-    }
-
-
-preset = ConfigPresets("gemma2", SIZES, PRESET_DEFAULTS, config, GEMMA2.to_spec)
-PRESETS = {"gemma2": preset.family("decoder", 256_000, 8192, "2b")}
+PRESETS = {"gemma2": GEMMA2.presets(SIZES, PRESET_DEFAULTS, 256_000, 8192, "2b")}

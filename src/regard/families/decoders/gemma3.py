@@ -12,7 +12,7 @@ from regard.families.decoders import gemma2
 from regard.families.decoders.llama import LlamaFamily
 from regard.families.decoders.rope_config import parse_rope, rope_of, rope_parameters
 from regard.families.heads import DECODER_HEADS, HeadTable
-from regard.families.preset_settings import ConfigPresets, Size
+from regard.families.preset_settings import Size
 
 
 class Gemma3Family(LlamaFamily):
@@ -105,12 +105,10 @@ SIZES = {
 DEFAULTS = {**gemma2.PRESET_DEFAULTS, "base": 1e6, "window": 512, "stretch": None}
 
 
-def _config(settings: Mapping[str, Any]) -> dict[str, Any]:
-    config = gemma2.config(settings)
-    if settings["stretch"]:  # of the rotations in layers without a window
-        config["rope_scaling"] = {"rope_type": "linear", "factor": settings["stretch"]}
-    return config
+def _rope_scaling(settings: Mapping[str, Any]) -> dict[str, Any]:
+    if not settings["stretch"]:  # of the rotations in layers without a window
+        return {}
+    return {"rope_scaling": {"rope_type": "linear", "factor": settings["stretch"]}}
 
 
-preset = ConfigPresets("gemma3", SIZES, DEFAULTS, _config, GEMMA3.to_spec)
-PRESETS = {"gemma3": preset.family("decoder", 262_144, 32_768, "1b")}
+PRESETS = {"gemma3": GEMMA3.presets(SIZES, DEFAULTS, 262_144, 32_768, "1b", computed=_rope_scaling)}

@@ -15,9 +15,8 @@ import torch
 from regard import spec
 from regard.families.block_config import (
     ACTIVATIONS,
-    activation_name,
-    attention_spec,
-    parse_activation,
+    block_from_config,
+    stack_config,
 )
 from regard.families.config_schema import IGNORED_KEYS, NOT_ENCODER_DECODER, ConfigSchema
 from regard.families.decoders.gpt_decoder import PRESET_DEFAULTS, decoder
@@ -27,7 +26,6 @@ from regard.families.preset_settings import (
     LARGE_LAYERS,
     PresetFamily,
     Size,
-    transformer_settings,
 )
 from regard.families.tensor_table import (
     Constant,
@@ -56,17 +54,8 @@ SIZES = {
 }
 
 
-def preset(name: str, vocabulary: int, context: int, **changes: Any) -> spec.Decoder:
-    """A named size. `attention` is an attention option.
-
-    With a `memory`, the model reads segments of `context` tokens and has relative positions
-    (Transformer-XL); `compressed` is an option for what leaves the memory (Rae et al. 2020).
-    """
-    settings = transformer_settings("gpt2", SIZES, name, PRESET_DEFAULTS, changes)
-    return decoder(settings, vocabulary, context)
-
-
-PRESETS = {"gpt2": PresetFamily("decoder", preset, SIZES, PRESET_DEFAULTS, 50_257, 1024, "small")}
+preset = PresetFamily("decoder", decoder, SIZES, PRESET_DEFAULTS, 50_257, 1024, "small")
+PRESETS = {"gpt2": preset}
 
 
 # ------------------------------------------------------------------ files
@@ -81,6 +70,14 @@ DEFAULTS: dict[str, Any] = {
     "attn_pdrop": 0.1,  # dropout on the attention weights
     "layer_norm_epsilon": 1e-5,
     "tie_word_embeddings": True,
+}
+KEYS = {
+    "n_embd": "d_model",
+    "n_layer": "layers",
+    "n_head": "heads",
+    "resid_pdrop": "dropout",
+    "attn_pdrop": "attention_dropout",
+    "layer_norm_epsilon": "eps",
 }
 SYNONYMS = {
     "n_ctx": "n_positions",  # of old files
@@ -106,7 +103,7 @@ class GptFamily:
     model_type: str
     HEAD_TABLE: HeadTable
     schema: ConfigSchema
-    activation_key: str
+    keys: Mapping[str, str]  # of its stack
     embeddings: tuple[str, str]  # the modules of tokens and positions
     residual: spec.PreNorm | spec.PostNorm
     activations: Mapping[str, spec.Activation] = field(default_factory=lambda: ACTIVATIONS)
@@ -114,40 +111,19 @@ class GptFamily:
     SPEC_TYPES: ClassVar = (spec.Decoder, spec.Tokens)
 
     def to_config(self, model: spec.Decoder, positions: int) -> dict[str, Any]:
-        block = model.stack.block
-        activation = activation_name(block.feedforward.activation, self.activations)
-        config = {
+        return {
             "model_type": self.model_type,
             "architectures": [f"{self.HEAD_TABLE.class_prefix}LMHeadModel"],
             "vocab_size": model.tokens.vocabulary,
             "n_positions": _position_count(model),
-            "n_embd": model.d_model,
-            "n_layer": model.stack.layers,
-            "n_head": block.attention.heads,
-            self.activation_key: activation,
-            "resid_pdrop": block.dropout,
+            **stack_config(model.d_model, model.stack, self.keys, self.activations),
             "embd_pdrop": model.tokens.dropout,
-            "attn_pdrop": block.attention.mixer.dropout,
-            "layer_norm_epsilon": block.norm.eps,
             "tie_word_embeddings": model.tied,
         }
-        if "n_inner" in self.schema.defaults:
-            config["n_inner"] = block.feedforward.d_ff
-        return config
 
     def to_spec(self, config: Mapping[str, Any], stored: Collection[str] = ()) -> spec.Decoder:
         values = self.schema.parse(config)
-        d_model = values["n_embd"]
-        d_ff = values.get("n_inner") or 4 * d_model
-        activation = parse_activation(values[self.activation_key], self.activations)
-        norm = spec.LayerNorm(values["layer_norm_epsilon"])
-        block = spec.Block(
-            attention_spec(d_model, values["n_head"], values["attn_pdrop"]),
-            spec.FeedForward(d_ff, activation),
-            residual=self.residual,
-            norm=norm,
-            dropout=values["resid_pdrop"],
-        )
+        block = block_from_config(values, self.residual, self.keys, activations=self.activations)
         tokens = spec.Tokens(
             values["vocab_size"],
             spec.LearnedPosition(values["n_positions"]),
@@ -155,9 +131,9 @@ class GptFamily:
             dropout=values["embd_pdrop"],
             segment_tokens=True,
         )
-        final = norm if isinstance(self.residual, spec.PreNorm) else None
+        final = block.norm if isinstance(self.residual, spec.PreNorm) else None
         stack = spec.Stack.of(values["n_layer"], block, spec.CausalMask(), final=final)
-        return spec.Decoder(d_model, tokens, stack, tied=values["tie_word_embeddings"])
+        return spec.Decoder(values["n_embd"], tokens, stack, tied=values["tie_word_embeddings"])
 
     def tensor_table(self, model: spec.Decoder, positions: int) -> list[Rule]:
         length = _position_count(model)
@@ -219,7 +195,7 @@ GPT2 = GptFamily(
         SYNONYMS,
         IGNORED,
     ),
-    activation_key="activation_function",
+    keys={**KEYS, "n_inner": "d_ff", "activation_function": "activation"},
     embeddings=("wte", "wpe"),
     residual=spec.PreNorm(),
 )

@@ -6,16 +6,12 @@ does not print; here all layers attend to everything, which changes no parameter
 
 from __future__ import annotations
 
-from typing import Any
-
-from regard import spec
 from regard.families.decoders.gpt_decoder import PRESET_DEFAULTS, decoder
 from regard.families.preset_settings import (
     BASE_LAYERS,
     LARGE_LAYERS,
     PresetFamily,
     Size,
-    transformer_settings,
 )
 
 
@@ -38,10 +34,4 @@ SIZES = {
 }
 
 
-def preset(name: str, vocabulary: int, context: int, **changes: Any) -> spec.Decoder:
-    """A named size, whose settings are those of GPT-2."""
-    s = transformer_settings("gpt3", SIZES, name, PRESET_DEFAULTS, changes)
-    return decoder(s, vocabulary, context)
-
-
-PRESETS = {"gpt3": PresetFamily("decoder", preset, SIZES, PRESET_DEFAULTS, 50_257, 2048, "small")}
+PRESETS = {"gpt3": PresetFamily("decoder", decoder, SIZES, PRESET_DEFAULTS, 50_257, 2048, "small")}

@@ -24,9 +24,14 @@ PRESET_DEFAULTS: dict[str, Any] = {
 }
 
 
-def decoder(settings: Mapping[str, Any], vocabulary: int, context: int) -> spec.Decoder:
-    """The decoder of these settings. With a `memory`, its positions are relative."""
+def decoder(settings: Mapping[str, Any]) -> spec.Decoder:
+    """The decoder of these settings. `attention` is an attention option.
+
+    With a `memory`, the model reads segments of `context` tokens and has relative positions
+    (Transformer-XL); `compressed` is an option for what leaves the memory (Rae et al. 2020).
+    """
     s = settings
+    context = s["context"]
     dropout = s["dropout"]
     softmax = spec.Attention(
         s["heads"], s["d_k"], s["d_k"], mixer=spec.SoftmaxAttention(_attention_dropout(s))
@@ -49,7 +54,11 @@ def decoder(settings: Mapping[str, Any], vocabulary: int, context: int) -> spec.
         scheme=scheme,
     )
     tokens = spec.Tokens(
-        vocabulary, input_position, scale=False, dropout=dropout, segment_tokens=not s["memory"]
+        s["vocabulary"],
+        input_position,
+        scale=False,
+        dropout=dropout,
+        segment_tokens=not s["memory"],
     )
     return spec.Decoder(s["d_model"], tokens, stack)
 

@@ -12,17 +12,18 @@ from typing import Any
 import torch
 
 from regard import spec
-from regard.families.block_config import DropoutKeys, block_from_config, stack_config
+from regard.families.block_config import block_from_config, keys_with, stack_config
 from regard.families.config_schema import IGNORED_KEYS, NOT_ENCODER_DECODER, ConfigSchema
 from regard.families.decoders.rope_config import inv_freq_rule, parse_rope, rope_config
 from regard.families.heads import DECODER_HEADS, HeadLayout, HeadTable, token_labels
 from regard.families.preset_settings import (
     BASE_LAYERS,
-    ENCODER_DEFAULTS,
     LARGE_LAYERS,
-    ConfigPresets,
+    NO_DROPOUT,
+    TEXT_KEYS,
+    FromConfig,
+    PresetFamily,
     Size,
-    encoder_config,
 )
 from regard.families.tensor_table import (
     Constant,
@@ -43,7 +44,7 @@ HEAD_TABLE = HeadTable(
         "ForTokenClassification": HeadLayout(token_labels, {"labels.output": "classifier"}),
     },
 )
-_DROPOUT = DropoutKeys("hidden_dropout", "attention_dropout")
+_KEYS = keys_with(dropout="hidden_dropout", attention_dropout="attention_dropout")
 _SCHEMA = ConfigSchema(
     defaults={
         "vocab_size": 50432,
@@ -82,7 +83,7 @@ def to_config(model: spec.Decoder, positions: int) -> dict[str, Any]:
         "model_type": "gpt_neox",
         "architectures": ["GPTNeoXForCausalLM"],
         "vocab_size": model.tokens.vocabulary,
-        **stack_config(model.d_model, model.stack, _DROPOUT),
+        **stack_config(model.d_model, model.stack, _KEYS),
         "use_parallel_residual": isinstance(model.stack.block.residual, spec.Parallel),
         "attention_bias": model.stack.block.attention.bias == "qkvo",
         "tie_word_embeddings": model.tied,
@@ -101,7 +102,7 @@ def to_spec(config: Mapping[str, Any], stored: Collection[str] = ()) -> spec.Dec
     values = _SCHEMA.parse(config)
     residual = spec.Parallel(2) if values["use_parallel_residual"] else spec.PreNorm()
     bias = "qkvo" if values["attention_bias"] else ""
-    block = block_from_config(values, residual, _DROPOUT, bias)
+    block = block_from_config(values, residual, _KEYS, bias)
     rope_values = {**values, "rope_theta": values["rotary_emb_base"]}
     rope = parse_rope(rope_values, partial_factor=values["rotary_pct"])
     tokens = spec.Tokens(values["vocab_size"], None, scale=False, dropout=block.dropout)
@@ -175,24 +176,8 @@ PYTHIA = {
     "6.9b": Size({"layers": 32, "d_model": 4096, "heads": 32}, 6857.3, vocabulary=50_432),
     "12b": Size({"layers": 36, "d_model": 5120, "heads": 40}, 11_846.1, vocabulary=50_688),
 }
-PRESET_DEFAULTS = {**ENCODER_DEFAULTS, "dropout": 0.0, "attention_dropout": 0.0}
-
-
-def _preset_config(settings: Mapping[str, Any]) -> dict[str, Any]:
-    config = encoder_config(settings)
-    # GPT-NeoX's names of BERT's keys.
-    config["hidden_dropout"] = config.pop("hidden_dropout_prob")
-    config["attention_dropout"] = config.pop("attention_probs_dropout_prob")
-    return {
-        **config,
-        "vocab_size": settings["vocabulary"],
-        "max_position_embeddings": settings["context"],
-    }
-
-
-preset = ConfigPresets("gpt-neox", SIZES, PRESET_DEFAULTS, _preset_config, to_spec)
-pythia = ConfigPresets("pythia", PYTHIA, PRESET_DEFAULTS, _preset_config, to_spec)
+_make = FromConfig(to_spec, {**_KEYS, **TEXT_KEYS})
 PRESETS = {
-    "gpt-neox": preset.family("decoder", 50_432, 2048, "20b"),
-    "pythia": pythia.family("decoder", 50_304, 2048, "160m"),
+    "gpt-neox": PresetFamily("decoder", _make, SIZES, NO_DROPOUT, 50_432, 2048, "20b"),
+    "pythia": PresetFamily("decoder", _make, PYTHIA, NO_DROPOUT, 50_304, 2048, "160m"),
 }

@@ -12,7 +12,7 @@ from regard.families.config_schema import SizeOrNull
 from regard.families.decoders import llama
 from regard.families.decoders.llama import LlamaFamily
 from regard.families.heads import DECODER_HEADS, HeadTable
-from regard.families.preset_settings import ConfigPresets, Size
+from regard.families.preset_settings import Size
 from regard.families.tensor_table import InterleavedGates, Rename, Rule, Transpose, module_rules
 
 ACTIVATION: spec.Activation = "quick_gelu"  # x · sigmoid(1.702 x)
@@ -104,14 +104,4 @@ DEFAULTS = {**llama.PRESET_DEFAULTS, "eps": 1e-5, "base": 150_000.0}
 DEFAULTS |= {"experts": 32, "top": 4, "window": 128}
 
 
-def _config(settings: Mapping[str, Any]) -> dict[str, Any]:
-    return {
-        **llama.preset_config(settings),
-        "num_local_experts": settings["experts"],
-        "num_experts_per_tok": settings["top"],
-        "sliding_window": settings["window"],
-    }
-
-
-preset = ConfigPresets("gpt-oss", SIZES, DEFAULTS, _config, GPT_OSS.to_spec)
-PRESETS = {"gpt-oss": preset.family("decoder", 201_088, 131_072, "20b")}
+PRESETS = {"gpt-oss": GPT_OSS.presets(SIZES, DEFAULTS, 201_088, 131_072, "20b")}

@@ -6,16 +6,22 @@ Mistral, Mixtral, Qwen2, Gemma and gpt-oss are the same model with other constan
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from types import MappingProxyType
 from typing import Any, ClassVar
 
 from regard import spec
-from regard.families.block_config import ACTIVATIONS, activation_name, parse_activation
+from regard.families.block_config import (
+    ACTIVATIONS,
+    activation_name,
+    parse_activation,
+    stack_config,
+)
 from regard.families.config_schema import IGNORED_KEYS, NOT_ENCODER_DECODER, ConfigSchema
 from regard.families.decoders.rope_config import inv_freq_rule, parse_rope, rope_config
 from regard.families.heads import DECODER_HEADS, HeadLayout, HeadTable, spans
-from regard.families.preset_settings import ROUNDED, ConfigPresets, Size, config_activation
+from regard.families.preset_settings import ROUNDED, TEXT_KEYS, FromConfig, PresetFamily, Size
 from regard.families.tensor_table import (
     Rule,
     embedding_rules,
@@ -41,6 +47,26 @@ _DEFAULTS: dict[str, Any] = {
     "rope_scaling": {},  # transformers 4
     "rope_parameters": {},  # transformers 5
     "layer_types": [],
+}
+_KEYS = {
+    "hidden_size": "d_model",
+    "num_hidden_layers": "layers",
+    "num_attention_heads": "heads",
+    "intermediate_size": "d_ff",
+    "rms_norm_eps": "eps",
+    "attention_dropout": "attention_dropout",
+}
+# Those that presets have besides, of one relative or another.
+_PRESET_KEYS = {
+    **TEXT_KEYS,
+    "num_key_value_heads": "groups",
+    "head_dim": "d_k",
+    "tie_word_embeddings": "tied",
+    "rope_theta": "base",
+    "sliding_window": "window",
+    "query_pre_attn_scalar": "query_width",
+    "num_local_experts": "experts",
+    "num_experts_per_tok": "top",
 }
 _LAYER_TYPES = ("full_attention", "sliding_attention")
 
@@ -74,6 +100,26 @@ class LlamaFamily:
         defaults = {self.activation_key: "silu", **_DEFAULTS, **self.defaults}
         return ConfigSchema(defaults, {**NOT_ENCODER_DECODER, **self.fixed}, self.synonyms, ignored)
 
+    @property
+    def keys(self) -> dict[str, str]:
+        return {**_KEYS, self.activation_key: "activation"}
+
+    def presets(
+        self,
+        sizes: Mapping[str, Size],
+        defaults: Mapping[str, Any],
+        vocabulary: int,
+        context: int,
+        default: str,
+        constants: Mapping[str, Any] = MappingProxyType({}),
+        computed: Callable[[Any], Mapping[str, Any]] = lambda settings: {},
+    ) -> PresetFamily:
+        """The presets of these sizes."""
+        names = {"gelu_tanh": activation_name("gelu_tanh", self.activations)}
+        keys = {**self.keys, **_PRESET_KEYS}
+        make = FromConfig(self.to_spec, keys, constants, computed, names)
+        return PresetFamily("decoder", make, sizes, defaults, vocabulary, context, default)
+
     # -------------------------------------------------------------- spec → config.json
 
     def to_config(self, model: spec.Decoder, positions: int) -> dict[str, Any]:
@@ -84,15 +130,9 @@ class LlamaFamily:
             "model_type": self.model_type,
             "architectures": [f"{self.HEAD_TABLE.class_prefix}ForCausalLM"],
             "vocab_size": model.tokens.vocabulary,
-            "hidden_size": model.d_model,
-            "intermediate_size": block.feedforward.d_ff,
-            "num_hidden_layers": model.stack.layers,
-            "num_attention_heads": attention.heads,
+            **stack_config(model.d_model, model.stack, self.keys, self.activations),
             "num_key_value_heads": attention.key_heads,
             "head_dim": attention.d_k,
-            self.activation_key: activation_name(block.feedforward.activation, self.activations),
-            "rms_norm_eps": block.norm.eps,
-            "attention_dropout": attention.mixer.dropout,
             "tie_word_embeddings": model.tied,
             "max_position_embeddings": positions,
             **self._rope_config(model),
@@ -317,32 +357,8 @@ PRESET_DEFAULTS: dict[str, Any] = {
 _DEFAULTS_2: dict[str, Any] = {**PRESET_DEFAULTS, "eps": 1e-5}
 
 
-def preset_config(settings: Mapping[str, Any]) -> dict[str, Any]:
-    """The config of a preset, for the relatives of LLaMA too."""
-    return {
-        "vocab_size": settings["vocabulary"],
-        "hidden_size": settings["d_model"],
-        "intermediate_size": settings["d_ff"],
-        "num_hidden_layers": settings["layers"],
-        "num_attention_heads": settings["heads"],
-        "num_key_value_heads": settings["groups"] or settings["heads"],
-        "head_dim": settings["d_k"],
-        "hidden_act": config_activation(settings["activation"]),
-        "rms_norm_eps": settings["eps"],
-        "attention_dropout": settings["attention_dropout"],
-        "tie_word_embeddings": settings["tied"],
-        "max_position_embeddings": settings["context"],
-        "rope_theta": settings["base"],
-    }
-
-
-preset = ConfigPresets("llama", SIZES, PRESET_DEFAULTS, preset_config, LLAMA.to_spec)
-preset_2 = ConfigPresets("llama2", SIZES_2, _DEFAULTS_2, preset_config, LLAMA.to_spec)
-preset_3 = ConfigPresets(
-    "llama3", SIZES_3, {**_DEFAULTS_2, "base": 5e5}, preset_config, LLAMA.to_spec
-)
 PRESETS = {
-    "llama": preset.family("decoder", 32_000, 2048, "7b"),
-    "llama2": preset_2.family("decoder", 32_000, 4096, "7b"),
-    "llama3": preset_3.family("decoder", 128_256, 8192, "8b"),
+    "llama": LLAMA.presets(SIZES, PRESET_DEFAULTS, 32_000, 2048, "7b"),
+    "llama2": LLAMA.presets(SIZES_2, _DEFAULTS_2, 32_000, 4096, "7b"),
+    "llama3": LLAMA.presets(SIZES_3, {**_DEFAULTS_2, "base": 5e5}, 128_256, 8192, "8b"),
 }

@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any
-
 from regard.families.config_schema import SizeOrNull
 from regard.families.decoders import llama
 from regard.families.decoders.llama import LlamaFamily
 from regard.families.heads import DECODER_HEADS, HeadTable
-from regard.families.preset_settings import ConfigPresets, Size
+from regard.families.preset_settings import Size
 
 MISTRAL = LlamaFamily(
     model_type="mistral",
@@ -31,15 +28,5 @@ SIZES = {
 }
 
 
-def _config(settings: Mapping[str, Any]) -> dict[str, Any]:
-    return {**llama.preset_config(settings), "sliding_window": settings["window"]}
-
-
-preset = ConfigPresets(
-    "mistral",
-    SIZES,
-    {**llama.PRESET_DEFAULTS, "eps": 1e-5, "window": 4096},
-    _config,
-    MISTRAL.to_spec,
-)
-PRESETS = {"mistral": preset.family("decoder", 32_000, 8192, "7b")}
+DEFAULTS = {**llama.PRESET_DEFAULTS, "eps": 1e-5, "window": 4096}
+PRESETS = {"mistral": MISTRAL.presets(SIZES, DEFAULTS, 32_000, 8192, "7b")}

@@ -3,14 +3,13 @@ layer, of which a token asks two."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Any
 
 from regard.families.config_schema import SizeOrNull
 from regard.families.decoders import llama
 from regard.families.decoders.llama import LlamaFamily
 from regard.families.heads import DECODER_HEADS, HeadTable
-from regard.families.preset_settings import ConfigPresets, Size
+from regard.families.preset_settings import Size
 
 MIXTRAL = LlamaFamily(
     model_type="mixtral",
@@ -46,14 +45,5 @@ SIZES = {
 DEFAULTS: dict[str, Any] = {**llama.PRESET_DEFAULTS, "experts": 8, "top": 2, "base": 1e6}
 
 
-def _config(settings: Mapping[str, Any]) -> dict[str, Any]:
-    return {
-        **llama.preset_config(settings),
-        "num_local_experts": settings["experts"],
-        "num_experts_per_tok": settings["top"],
-        "router_aux_loss_coef": 0.01,  # of Switch Transformer (Fedus et al. 2022)
-    }
-
-
-preset = ConfigPresets("mixtral", SIZES, DEFAULTS, _config, MIXTRAL.to_spec)
-PRESETS = {"mixtral": preset.family("decoder", 32_000, 32_768, "8x7b")}
+_BALANCE = {"router_aux_loss_coef": 0.01}  # of Switch Transformer (Fedus et al. 2022)
+PRESETS = {"mixtral": MIXTRAL.presets(SIZES, DEFAULTS, 32_000, 32_768, "8x7b", _BALANCE)}

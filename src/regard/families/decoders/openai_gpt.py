@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import replace
-from typing import Any
 
 from regard import spec
 from regard.families.config_schema import NOT_ENCODER_DECODER, ConfigSchema
-from regard.families.decoders.gpt2 import DEFAULTS, IGNORED, SYNONYMS, GptFamily
+from regard.families.decoders.gpt2 import DEFAULTS, IGNORED, KEYS, SYNONYMS, GptFamily
 from regard.families.heads import DECODER_HEADS, DOUBLE_HEADS, HeadTable
-from regard.families.preset_settings import BASE_LAYERS, ConfigPresets, Size
+from regard.families.preset_settings import BASE_LAYERS, FromConfig, PresetFamily, Size
 
 # The tied matrix is stored under its other name.
 _DOUBLE_HEADS = replace(DOUBLE_HEADS, prefix="lm_head.", strips="tokens_embed.")
@@ -23,7 +21,7 @@ GPT = GptFamily(
         SYNONYMS,
         IGNORED | {"n_special", "predict_special_tokens"},  # of its tokenizer
     ),
-    activation_key="afn",
+    keys={**KEYS, "afn": "activation"},
     embeddings=("tokens_embed", "positions_embed"),
     residual=spec.PostNorm(),
     # What GPT calls gelu is the approximation by tanh.
@@ -38,20 +36,10 @@ SIZES = {
 }
 
 
-def _config(settings: Mapping[str, Any]) -> dict[str, Any]:
-    return {
-        "vocab_size": settings["vocabulary"],
-        "n_positions": settings["context"],
-        "n_embd": settings["d_model"],
-        "n_layer": settings["layers"],
-        "n_head": settings["heads"],
-        "afn": {"gelu_tanh": "gelu"}.get(settings["activation"], settings["activation"]),
-        "resid_pdrop": settings["dropout"],
-        "embd_pdrop": settings["dropout"],
-        "attn_pdrop": settings["attention_dropout"],
-    }
-
-
-_PRESET_DEFAULTS = {"dropout": 0.1, "attention_dropout": 0.1, "activation": "gelu_tanh"}
-preset = ConfigPresets("gpt1", SIZES, _PRESET_DEFAULTS, _config, GPT.to_spec)
-PRESETS = {"gpt1": preset.family("decoder", 40_478, 512, "base")}
+_DEFAULTS = {"dropout": 0.1, "attention_dropout": 0.1, "activation": "gelu_tanh"}
+_make = FromConfig(
+    GPT.to_spec,
+    {**GPT.keys, "vocab_size": "vocabulary", "n_positions": "context", "embd_pdrop": "dropout"},
+    activations={"gelu_tanh": "gelu"},
+)
+PRESETS = {"gpt1": PresetFamily("decoder", _make, SIZES, _DEFAULTS, 40_478, 512, "base")}

@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import Any
 
 from regard import spec
-from regard.families.preset_settings import PresetFamily, Size, transformer_settings
+from regard.families.preset_settings import PresetFamily, Size
 
 SIZES = {
     "tiny": Size({"layers": 4, "d_model": 128, "heads": 4, "d_k": 32}),
@@ -20,12 +20,12 @@ SIZES = {
 DEFAULTS = {"d_ff": None, "d_k": 256, "dropout": 0.0, "attention_dropout": 0.0}
 
 
-def preset(name: str, vocabulary: int, context: int, **changes: Any) -> spec.Decoder:
-    """A named size. Positions are rotations, so `context` is no part of the model.
+def _make(settings: Any) -> spec.Decoder:
+    """Positions are rotations, so the context is no part of the model.
 
     The embeddings are shared with the output, whose logits are scaled by d_model^-½ (Section 2).
     """
-    s = transformer_settings("palm", SIZES, name, DEFAULTS, changes)
+    s = settings
     norm = spec.LayerNorm(bias=False)
     attention = spec.Attention(
         s["heads"],
@@ -44,10 +44,10 @@ def preset(name: str, vocabulary: int, context: int, **changes: Any) -> spec.Dec
     )
     return spec.Decoder(
         s["d_model"],
-        spec.Tokens(vocabulary, None, scale=False, dropout=s["dropout"]),
+        spec.Tokens(s["vocabulary"], None, scale=False, dropout=s["dropout"]),
         spec.Stack.of(s["layers"], block, spec.CausalMask(), spec.Rope(), norm),
         (spec.LMHead(scale=s["d_model"] ** -0.5),),
     )
 
 
-PRESETS = {"palm": PresetFamily("decoder", preset, SIZES, DEFAULTS, 256_000, 2048, "8b")}
+PRESETS = {"palm": PresetFamily("decoder", _make, SIZES, DEFAULTS, 256_000, 2048, "8b")}

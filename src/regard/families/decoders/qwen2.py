@@ -6,7 +6,7 @@ from regard.families.config_schema import SizeOrNull
 from regard.families.decoders import llama
 from regard.families.decoders.llama import LlamaFamily
 from regard.families.heads import DECODER_HEADS, HeadTable
-from regard.families.preset_settings import ConfigPresets, Size
+from regard.families.preset_settings import Size
 
 QWEN2 = LlamaFamily(
     model_type="qwen2",
@@ -44,11 +44,5 @@ SIZES = {
         vocabulary=152_064,
     ),
 }
-preset = ConfigPresets(
-    "qwen2",
-    SIZES,
-    {**llama.PRESET_DEFAULTS, "base": 1e6},
-    llama.preset_config,
-    QWEN2.to_spec,
-)
-PRESETS = {"qwen2": preset.family("decoder", 151_936, 32_768, "0.5b")}
+DEFAULTS = {**llama.PRESET_DEFAULTS, "base": 1e6}
+PRESETS = {"qwen2": QWEN2.presets(SIZES, DEFAULTS, 151_936, 32_768, "0.5b")}

@@ -7,12 +7,13 @@ as wide as the layers.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
 from regard import spec
 from regard.families.decoders.gpt_decoder import PRESET_DEFAULTS, decoder
-from regard.families.preset_settings import PresetFamily, Size, transformer_settings
+from regard.families.preset_settings import PresetFamily, Size
 
 # `memory` is that of training.
 SIZES = {
@@ -38,10 +39,9 @@ DEFAULTS: dict[str, Any] = {
 } | {"activation": "relu", "attention_dropout": 0.0}
 
 
-def preset(name: str, vocabulary: int, context: int, **changes: Any) -> spec.Decoder:
-    """A named size; positions are distances, so `context` is no part of the model."""
-    s = transformer_settings("transformer-xl", SIZES, name, DEFAULTS, changes)
-    model = decoder({**s, "attention": "softmax"}, vocabulary, context)
+def _make(settings: Mapping[str, Any]) -> spec.Decoder:
+    """Positions are distances, so the context is no part of the model."""
+    model = decoder({**settings, "attention": "softmax"})
     # Queries, keys and values have no biases but u and v, which all queries share (Section 3.3).
     attention = replace(model.stack.block.attention, bias="")
     stack = model.stack.with_blocks(attention=attention, residual=spec.PostNorm())
@@ -50,4 +50,4 @@ def preset(name: str, vocabulary: int, context: int, **changes: Any) -> spec.Dec
     return replace(model, tokens=tokens, stack=stack, heads=(spec.LMHead(bias=True),))
 
 
-PRESETS = {"transformer-xl": PresetFamily("decoder", preset, SIZES, DEFAULTS, 267_735, 150, "base")}
+PRESETS = {"transformer-xl": PresetFamily("decoder", _make, SIZES, DEFAULTS, 267_735, 150, "base")}

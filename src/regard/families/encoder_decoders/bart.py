@@ -16,7 +16,7 @@ from regard.families.encoder_decoders.fairseq_layout import (
     FairseqFamily,
 )
 from regard.families.heads import END_TOKEN_MODULES, SPANS, HeadLayout, end_token_labels
-from regard.families.preset_settings import ROUNDED, PresetFamily, Size, transformer_settings
+from regard.families.preset_settings import ROUNDED, PresetFamily, Size
 
 _END = 2  # eos_token_id where config.json does not say it
 
@@ -30,16 +30,15 @@ SIZES = {
 _DEFAULTS = {**PRESET_DEFAULTS, "d_k": None}  # d_model / heads
 
 
-def preset(name: str, vocabulary: int, context: int, **changes: Any) -> spec.EncoderDecoder:
-    """A named size, any of whose settings can be changed."""
-    s = transformer_settings("bart", SIZES, name, _DEFAULTS, changes)
+def _make(settings: Any) -> spec.EncoderDecoder:
+    s = settings
     dropout = s["dropout"]
     attention = spec.Attention(
         s["heads"], s["d_k"], s["d_k"], mixer=spec.SoftmaxAttention(s["attention_dropout"])
     )
     feedforward = spec.FeedForward(s["d_ff"], s["activation"], s["feedforward_dropout"])
-    position = spec.LearnedPosition(context, POSITION_OFFSET)
-    tokens = spec.Tokens(vocabulary, position, False, dropout, norm=spec.LayerNorm())
+    position = spec.LearnedPosition(s["context"], POSITION_OFFSET)
+    tokens = spec.Tokens(s["vocabulary"], position, False, dropout, norm=spec.LayerNorm())
     encoder = spec.Block(attention, feedforward, dropout=dropout)
     decoder = spec.Block(attention, feedforward, cross=attention, dropout=dropout)
     return spec.EncoderDecoder(
@@ -47,11 +46,11 @@ def preset(name: str, vocabulary: int, context: int, **changes: Any) -> spec.Enc
         tokens,
         tokens,
         spec.Stack.of(s["layers"], encoder),
-        spec.Stack.of(s["decoder_layers"] or s["layers"], decoder, spec.CausalMask()),
+        spec.Stack.of(s["decoder_layers"], decoder, spec.CausalMask()),
     )
 
 
-PRESETS = {"bart": PresetFamily("encoder-decoder", preset, SIZES, _DEFAULTS, 50_265, 1024, "base")}
+PRESETS = {"bart": PresetFamily("encoder-decoder", _make, SIZES, _DEFAULTS, 50_265, 1024, "base")}
 
 
 # ------------------------------------------------------------------ files

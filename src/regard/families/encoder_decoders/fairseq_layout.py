@@ -7,14 +7,14 @@ family over text as data; Whisper, which hears, has the same stacks.
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar, Literal
 
 import torch
 
 from regard import spec
 from regard.core.positions.positional_encoding import sinusoids
-from regard.families.block_config import activation_name, attention_spec, parse_activation
+from regard.families.block_config import block_from_config, stack_config
 from regard.families.config_schema import ConfigSchema
 from regard.families.heads import (
     BASE_MODEL,
@@ -23,7 +23,7 @@ from regard.families.heads import (
     HeadLayout,
     HeadTable,
 )
-from regard.families.preset_settings import config_activation
+from regard.families.preset_settings import TEXT_KEYS, FromConfig
 from regard.families.tensor_table import (
     Constant,
     ParameterRule,
@@ -140,6 +140,14 @@ class FairseqFamily:
             fixed["tie_word_embeddings"] = True
         return ConfigSchema(defaults, fixed, SYNONYMS)
 
+    @property
+    def from_settings(self) -> FromConfig:
+        """The spec of a preset; only a table of positions is as long as the context."""
+        keys = {**PRESET_KEYS, "vocab_size": "vocabulary"}
+        if self.learned_positions:
+            keys |= TEXT_KEYS
+        return FromConfig(self.to_spec, keys, {"scale_embedding": True, "regard_head_bias": False})
+
     # -------------------------------------------------------------- spec → config.json
 
     def to_config(self, model: spec.EncoderDecoder, positions: int) -> dict[str, Any]:
@@ -243,22 +251,26 @@ def stack_keys(model: spec.EncoderDecoder) -> dict[str, Any]:
     return config
 
 
+def side_keys(side: str) -> dict[str, str]:
+    """The config keys of one stack."""
+    return {
+        "d_model": "d_model",
+        f"{side}_layers": "layers",
+        f"{side}_attention_heads": "heads",
+        f"{side}_ffn_dim": "d_ff",
+        "activation_function": "activation",
+        "dropout": "dropout",
+        "attention_dropout": "attention_dropout",
+        "activation_dropout": "feedforward_dropout",
+    }
+
+
 def both_sides_config(d_model: int, encoder: spec.Stack, decoder: spec.Stack) -> dict[str, Any]:
     """The config keys of both stacks, whatever they read."""
-    block = encoder.block
     return {
         "is_encoder_decoder": True,
-        "d_model": d_model,
-        "encoder_layers": encoder.layers,
-        "decoder_layers": decoder.layers,
-        "encoder_attention_heads": block.attention.heads,
-        "decoder_attention_heads": decoder.block.attention.heads,
-        "encoder_ffn_dim": block.feedforward.d_ff,
-        "decoder_ffn_dim": decoder.block.feedforward.d_ff,
-        "activation_function": activation_name(block.feedforward.activation),
-        "dropout": block.dropout,
-        "attention_dropout": block.attention.mixer.dropout,
-        "activation_dropout": block.feedforward.dropout,
+        **stack_config(d_model, decoder, side_keys("decoder")),
+        **stack_config(d_model, encoder, side_keys("encoder")),
     }
 
 
@@ -288,28 +300,14 @@ def encoder_decoder(
 
 def both_sides(values: Mapping[str, Any], residual: spec.Residual) -> tuple[spec.Stack, spec.Stack]:
     """The encoder and the decoder of a config's values, whatever they read."""
-    encoder = _block(values, "encoder", residual)
-    decoder = _block(values, "decoder", residual)
+    encoder = block_from_config(values, residual, side_keys("encoder"))
+    decoder = block_from_config(values, residual, side_keys("decoder"))
+    decoder = replace(decoder, cross=decoder.attention)
     # Pre-norm leaves the residual stream unnormalized, so each stack ends with a norm.
-    final = spec.LayerNorm(1e-5) if isinstance(residual, spec.PreNorm) else None
+    final = encoder.norm if isinstance(residual, spec.PreNorm) else None
     return (
         spec.Stack.of(values["encoder_layers"], encoder, final=final),
         spec.Stack.of(values["decoder_layers"], decoder, spec.CausalMask(), final=final),
-    )
-
-
-def _block(values: Mapping[str, Any], side: str, residual: spec.Residual) -> spec.Block:
-    attention = attention_spec(
-        values["d_model"], values[f"{side}_attention_heads"], values["attention_dropout"]
-    )
-    feedforward = spec.FeedForward(
-        values[f"{side}_ffn_dim"],
-        parse_activation(values["activation_function"]),
-        values["activation_dropout"],
-    )
-    cross = attention if side == "decoder" else None
-    return spec.Block(
-        attention, feedforward, cross, residual, spec.LayerNorm(1e-5), values["dropout"]
     )
 
 
@@ -414,19 +412,10 @@ PRESET_DEFAULTS: dict[str, Any] = {
 }
 
 
-def preset_config(settings: Mapping[str, Any]) -> dict[str, Any]:
-    """The config of a preset, with as many heads and units in the decoder as in the encoder."""
-    return {
-        "d_model": settings["d_model"],
-        "encoder_layers": settings["layers"],
-        "decoder_layers": settings["decoder_layers"] or settings["layers"],
-        "encoder_attention_heads": settings["heads"],
-        "decoder_attention_heads": settings["heads"],
-        "encoder_ffn_dim": settings["d_ff"],
-        "decoder_ffn_dim": settings["d_ff"],
-        "activation_function": config_activation(settings["activation"]),
-        "dropout": settings["dropout"],
-        "attention_dropout": settings["attention_dropout"],
-        "activation_dropout": settings["feedforward_dropout"],
-        "vocab_size": settings["vocabulary"],
-    }
+# Presets have as many heads and units in the decoder as in the encoder.
+PRESET_KEYS = {
+    **side_keys("encoder"),
+    "decoder_layers": "decoder_layers",
+    "decoder_attention_heads": "heads",
+    "decoder_ffn_dim": "d_ff",
+}

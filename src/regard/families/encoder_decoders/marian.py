@@ -2,16 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any
-
 from regard import spec
-from regard.families.encoder_decoders.fairseq_layout import (
-    PRESET_DEFAULTS,
-    FairseqFamily,
-    preset_config,
-)
-from regard.families.preset_settings import ConfigPresets, Size
+from regard.families.encoder_decoders.fairseq_layout import PRESET_DEFAULTS, FairseqFamily
+from regard.families.preset_settings import PresetFamily, Size
 
 MARIAN = FairseqFamily(
     "marian",
@@ -32,11 +25,9 @@ SIZES = {
 }
 
 
-def _preset_config(settings: Mapping[str, Any]) -> dict[str, Any]:
-    return {**preset_config(settings), "scale_embedding": True, "regard_head_bias": False}
-
-
-preset = ConfigPresets(
-    "marian", SIZES, {**PRESET_DEFAULTS, "activation": "silu"}, _preset_config, MARIAN.to_spec
-)
-PRESETS = {"marian": preset.family("encoder-decoder", 58_101, 512, "base")}
+_DEFAULTS = {**PRESET_DEFAULTS, "activation": "silu"}
+PRESETS = {
+    "marian": PresetFamily(
+        "encoder-decoder", MARIAN.from_settings, SIZES, _DEFAULTS, 58_101, 512, "base"
+    )
+}

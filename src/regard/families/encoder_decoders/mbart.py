@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import replace
-from typing import Any
 
 from regard import spec
 from regard.families.encoder_decoders.bart import BART
-from regard.families.encoder_decoders.fairseq_layout import PRESET_DEFAULTS, preset_config
-from regard.families.preset_settings import ConfigPresets, Size
+from regard.families.encoder_decoders.fairseq_layout import PRESET_DEFAULTS
+from regard.families.preset_settings import PresetFamily, Size
 
 MBART = replace(BART, model_type="mbart", class_prefix="MBart", residual=spec.PreNorm())
 
@@ -22,14 +20,8 @@ SIZES = {
 }
 
 
-def _config(settings: Mapping[str, Any]) -> dict[str, Any]:
-    return {
-        **preset_config(settings),
-        "max_position_embeddings": settings["context"],
-        "scale_embedding": True,
-        "regard_head_bias": False,
-    }
-
-
-preset = ConfigPresets("mbart", SIZES, PRESET_DEFAULTS, _config, MBART.to_spec)
-PRESETS = {"mbart": preset.family("encoder-decoder", 250_027, 1024, "large")}
+PRESETS = {
+    "mbart": PresetFamily(
+        "encoder-decoder", MBART.from_settings, SIZES, PRESET_DEFAULTS, 250_027, 1024, "large"
+    )
+}

@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import replace
-from typing import Any
 
-from regard.families.encoder_decoders.t5_layout import SCHEMA, T5Family
-from regard.families.preset_settings import BASE_LAYERS, LARGE_LAYERS, ROUNDED, ConfigPresets, Size
+from regard.families.encoder_decoders.t5_layout import KEYS, SCHEMA, T5Family
+from regard.families.preset_settings import (
+    BASE_LAYERS,
+    LARGE_LAYERS,
+    ROUNDED,
+    FromConfig,
+    PresetFamily,
+    Size,
+)
 
 # What transformers assumes for absent keys, where it differs from T5.
 _DEFAULTS = {
@@ -35,6 +40,11 @@ SIZES = {
     "xl": Size({"layers": 24, "d_model": 2048, "heads": 32, "d_ff": 5120}, 3700, ROUNDED),
     "xxl": Size({"layers": 24, "d_model": 4096, "heads": 64, "d_ff": 10240}, 13_000, ROUNDED),
 }
+PRESET_KEYS = {
+    "vocab_size": "vocabulary",
+    "d_kv": "d_k",
+    "num_decoder_layers": "decoder_layers",
+}
 PRESET_DEFAULTS = {
     "d_k": 64,
     "decoder_layers": None,  # as many as the encoder has
@@ -42,20 +52,7 @@ PRESET_DEFAULTS = {
 }
 
 
-def preset_config(settings: Mapping[str, Any]) -> dict[str, Any]:
-    """The config of a preset; T5 1.1 has the same keys."""
-    return {
-        "vocab_size": settings["vocabulary"],
-        "d_model": settings["d_model"],
-        "d_kv": settings["d_k"],
-        "d_ff": settings["d_ff"],
-        "num_layers": settings["layers"],
-        "num_decoder_layers": settings["decoder_layers"],
-        "num_heads": settings["heads"],
-        "dropout_rate": settings["dropout"],
-        "tie_word_embeddings": False,
-    }
-
-
-preset = ConfigPresets("mt5", SIZES, PRESET_DEFAULTS, preset_config, MT5.to_spec)
-PRESETS = {"mt5": preset.family("encoder-decoder", 250_112, 512, "base")}
+_make = FromConfig(MT5.to_spec, {**KEYS, **PRESET_KEYS}, {"tie_word_embeddings": False})
+PRESETS = {
+    "mt5": PresetFamily("encoder-decoder", _make, SIZES, PRESET_DEFAULTS, 250_112, 512, "base")
+}

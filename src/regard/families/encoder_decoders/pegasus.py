@@ -2,16 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any
-
 from regard import spec
-from regard.families.encoder_decoders.fairseq_layout import (
-    PRESET_DEFAULTS,
-    FairseqFamily,
-    preset_config,
-)
-from regard.families.preset_settings import BASE_LAYERS, ConfigPresets, Size
+from regard.families.encoder_decoders.fairseq_layout import PRESET_DEFAULTS, FairseqFamily
+from regard.families.preset_settings import BASE_LAYERS, PresetFamily, Size
 
 PEGASUS = FairseqFamily("pegasus", "Pegasus", spec.PreNorm(), 50_265)
 
@@ -25,11 +18,9 @@ SIZES = {
 }
 
 
-def _preset_config(settings: Mapping[str, Any]) -> dict[str, Any]:
-    return {**preset_config(settings), "scale_embedding": True, "regard_head_bias": False}
-
-
-preset = ConfigPresets(
-    "pegasus", SIZES, {**PRESET_DEFAULTS, "activation": "relu"}, _preset_config, PEGASUS.to_spec
-)
-PRESETS = {"pegasus": preset.family("encoder-decoder", 96_103, 512, "base")}
+_DEFAULTS = {**PRESET_DEFAULTS, "activation": "relu"}
+PRESETS = {
+    "pegasus": PresetFamily(
+        "encoder-decoder", PEGASUS.from_settings, SIZES, _DEFAULTS, 96_103, 512, "base"
+    )
+}

@@ -7,8 +7,7 @@ from functools import partial
 from typing import Any, Literal
 
 from regard import spec
-from regard.families.preset_settings import PresetFamily, Size, preset_settings, translation_family
-from regard.system.errors import SettingError, did_you_mean
+from regard.families.preset_settings import PresetFamily, Size, translation_family
 
 SIZES = {
     "tiny": Size({"d_model": 128, "layers": 1, "dropout": 0.3}),
@@ -63,10 +62,9 @@ FAMILIES: dict[str, Callable[[int, float], EncoderAndDecoder]] = {
 }
 
 
-def language_model(cell: Cell, name: str, vocabulary: int, **changes: Any) -> spec.RecurrentDecoder:
-    """A recurrent language model in a named size; `changes`: d_model, layers, dropout."""
-    s = preset_settings(cell, SIZES, name, {}, changes)
-    tokens = spec.Tokens(vocabulary, None, dropout=s["dropout"])
+def _language_model(cell: Cell, settings: Any) -> spec.RecurrentDecoder:
+    s = settings
+    tokens = spec.Tokens(s["vocabulary"], None, dropout=s["dropout"])
     stack = spec.Recurrent(cell, s["layers"], dropout=s["dropout"])
     return spec.RecurrentDecoder(s["d_model"], tokens, stack)
 
@@ -78,31 +76,39 @@ def preset(
 
     `changes`: d_model, layers, dropout, share, and the max_length of ConvS2S's learned positions.
     """
-    if family not in FAMILIES:
-        raise SettingError(f"there is no model {family!r}", did_you_mean(family, FAMILIES))
-    s = preset_settings(family, SIZES, name, {"share": "all", "max_length": 512}, changes)
-    encoder, decoder = FAMILIES[family](s["layers"], s["dropout"])
+    settings = {**SIZES[name].settings, **changes}
+    return _encoder_decoder(family, source_vocabulary, target_vocabulary, **settings)
+
+
+def _encoder_decoder(
+    family: str,
+    source_vocabulary: int,
+    target_vocabulary: int,
+    *,
+    d_model: int,
+    layers: int,
+    dropout: float,
+    share: Literal["all", "target", "inputs", "none"] = "all",
+    max_length: int = 512,
+) -> spec.SequenceToSequence:
+    encoder, decoder = FAMILIES[family](layers, dropout)
     # Recurrent cells, and ByteNet's dilated convolutions, need no positions.
     position = None
     if isinstance(encoder, spec.Convolutional) and isinstance(encoder.unit, spec.GatedUnit):
-        position = spec.LearnedPosition(s["max_length"])
-    source = spec.Tokens(source_vocabulary, position, dropout=s["dropout"])
-    target = spec.Tokens(target_vocabulary, position, dropout=s["dropout"])
-    return spec.SequenceToSequence(s["d_model"], source, target, encoder, decoder, share=s["share"])
+        position = spec.LearnedPosition(max_length)
+    source = spec.Tokens(source_vocabulary, position, dropout=dropout)
+    target = spec.Tokens(target_vocabulary, position, dropout=dropout)
+    return spec.SequenceToSequence(d_model, source, target, encoder, decoder, share=share)
 
 
-def _language_model(cell: Cell) -> PresetFamily:
-    def make(size: str, vocabulary: int, context: int, **changes: Any) -> spec.RecurrentDecoder:
-        return language_model(cell, size, vocabulary, **changes)
-
-    return PresetFamily("decoder", make, SIZES, (), 37_000, 512, "base")
-
-
+_CELLS: tuple[Cell, ...] = ("rnn", "rnn_relu", "gru", "lstm")
 # Their papers print no counts for these sizes.
 PRESETS = {
-    **{name: translation_family(partial(preset, name), SIZES, ()) for name in FAMILIES},
-    "rnn-lm": _language_model("rnn"),
-    "rnn_relu-lm": _language_model("rnn_relu"),
-    "gru-lm": _language_model("gru"),
-    "lstm-lm": _language_model("lstm"),
+    **{name: translation_family(partial(_encoder_decoder, name), SIZES, {}) for name in FAMILIES},
+    **{
+        f"{cell}-lm": PresetFamily(
+            "decoder", partial(_language_model, cell), SIZES, {}, 37_000, 512, "base"
+        )
+        for cell in _CELLS
+    },
 }

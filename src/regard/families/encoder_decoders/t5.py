@@ -2,21 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import replace
 from typing import Any
 
 from regard import spec
 from regard.families.encoder_decoders import mt5
-from regard.families.encoder_decoders.t5_layout import SCHEMA, T5Family
+from regard.families.encoder_decoders.t5_layout import KEYS, SCHEMA, T5Family, both_stacks
 from regard.families.preset_settings import (
     BASE_LAYERS,
     LARGE_LAYERS,
     ROUNDED,
-    ConfigPresets,
+    FromConfig,
     PresetFamily,
     Size,
-    transformer_settings,
 )
 
 # ------------------------------------------------------------------ presets
@@ -46,9 +43,9 @@ PRESET_DEFAULTS = {
 }
 
 
-def preset(name: str, vocabulary: int, context: int, **changes: Any) -> spec.EncoderDecoder:
-    """A named size of version 1.0. Positions are distances, so `context` is no part of it."""
-    s = transformer_settings("t5", SIZES, name, PRESET_DEFAULTS, changes)
+def _make(settings: Any) -> spec.EncoderDecoder:
+    """Version 1.0. Positions are distances, so the context is no part of it."""
+    s = settings
     d_model = s["d_model"]
     dropout = s["dropout"]
     norm = spec.RMSNorm()
@@ -57,19 +54,9 @@ def preset(name: str, vocabulary: int, context: int, **changes: Any) -> spec.Enc
         s["heads"], s["d_k"], s["d_k"], bias="", scale=1.0, mixer=spec.SoftmaxAttention(dropout)
     )
     feedforward = spec.FeedForward(s["d_ff"], s["activation"], dropout, bias=False)
-    encoder_block = spec.Block(attention, feedforward, None, spec.PreNorm(), norm, dropout)
-    encoder = spec.Stack.of(
-        s["layers"], encoder_block, position=spec.T5Bias(), final=norm, dropout=dropout
-    )
-    decoder = spec.Stack.of(
-        s["decoder_layers"] or s["layers"],
-        replace(encoder_block, cross=attention),
-        spec.CausalMask(),
-        spec.T5Bias(),
-        final=norm,
-        dropout=dropout,
-    )
-    tokens = spec.Tokens(vocabulary, None, scale=False, dropout=dropout)
+    block = spec.Block(attention, feedforward, None, spec.PreNorm(), norm, dropout)
+    encoder, decoder = both_stacks(block, spec.T5Bias(), s["layers"], s["decoder_layers"])
+    tokens = spec.Tokens(s["vocabulary"], None, scale=False, dropout=dropout)
     lm_head = spec.LMHead(scale=d_model**-0.5)
     return spec.EncoderDecoder(d_model, tokens, tokens, encoder, decoder, (lm_head,))
 
@@ -82,10 +69,6 @@ T5 = T5Family("t5", "T5", SCHEMA, can_scale=True)
 # ------------------------------------------------------------------ version 1.1
 
 
-def _config_1_1(settings: Mapping[str, Any]) -> dict[str, Any]:
-    return {**mt5.preset_config(settings), "feed_forward_proj": "gated-gelu"}
-
-
 # The sizes of mT5, which followed it: gated, and with an output matrix of its own. The counts are
 # those of Chung et al. 2022 (Flan-T5), who trained it further.
 SIZES_1_1 = {
@@ -96,10 +79,14 @@ SIZES_1_1 = {
     "xl": Size(mt5.SIZES["xl"].settings, 3000, ROUNDED),
     "xxl": Size(mt5.SIZES["xxl"].settings, 11_000, ROUNDED),
 }
-preset_1_1 = ConfigPresets("t5-v1.1", SIZES_1_1, mt5.PRESET_DEFAULTS, _config_1_1, T5.to_spec)
-
-
+_make_1_1 = FromConfig(
+    T5.to_spec,
+    {**KEYS, **mt5.PRESET_KEYS},
+    {"tie_word_embeddings": False, "feed_forward_proj": "gated-gelu"},
+)
 PRESETS = {
-    "t5": PresetFamily("encoder-decoder", preset, SIZES, PRESET_DEFAULTS, 32_128, 512, "base"),
-    "t5-v1.1": preset_1_1.family("encoder-decoder", 32_128, 512, "base"),
+    "t5": PresetFamily("encoder-decoder", _make, SIZES, PRESET_DEFAULTS, 32_128, 512, "base"),
+    "t5-v1.1": PresetFamily(
+        "encoder-decoder", _make_1_1, SIZES_1_1, mt5.PRESET_DEFAULTS, 32_128, 512, "base"
+    ),
 }

@@ -13,6 +13,7 @@ from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
 from regard import spec
+from regard.families.block_config import stack_config
 from regard.families.classifier_labels import label_count
 from regard.families.config_schema import IGNORED_KEYS, NOT_ENCODER_DECODER, ConfigSchema
 from regard.families.heads import (
@@ -70,6 +71,14 @@ SCHEMA = ConfigSchema(
     },
     ignored=IGNORED_KEYS | {"n_positions", "initializer_factor"},
 )
+KEYS = {
+    "d_model": "d_model",
+    "num_layers": "layers",
+    "num_heads": "heads",
+    "d_ff": "d_ff",
+    "dropout_rate": "dropout",
+    "layer_norm_epsilon": "eps",
+}
 _END = 1  # eos_token_id where config.json does not say it
 
 
@@ -116,16 +125,11 @@ class T5Family:
             "architectures": [self.class_prefix + "ForConditionalGeneration"],
             "is_encoder_decoder": True,
             "vocab_size": model.target.vocabulary,
-            "d_model": model.d_model,
+            **stack_config(model.d_model, model.encoder, KEYS),
             "d_kv": block.attention.d_k,
-            "d_ff": block.feedforward.d_ff,
-            "num_layers": model.encoder.layers,
             "num_decoder_layers": model.decoder.layers,
-            "num_heads": block.attention.heads,
             "relative_attention_num_buckets": bias.count,
             "relative_attention_max_distance": bias.distance,
-            "dropout_rate": block.dropout,
-            "layer_norm_epsilon": block.norm.eps,
             "feed_forward_proj": _feedforward_name(block.feedforward),
             "tie_word_embeddings": model.share == "all",
         }
@@ -158,20 +162,12 @@ class T5Family:
         attention = spec.Attention(values["num_heads"], d_kv, d_kv, bias="", scale=1.0, mixer=mixer)
         feedforward_type = spec.GatedFeedForward if gated else spec.FeedForward
         feedforward = feedforward_type(values["d_ff"], activation, dropout, bias=False)
-        encoder_block = spec.Block(attention, feedforward, None, spec.PreNorm(), norm, dropout)
+        block = spec.Block(attention, feedforward, None, spec.PreNorm(), norm, dropout)
         bias = spec.T5Bias(
             values["relative_attention_num_buckets"], values["relative_attention_max_distance"]
         )
         layers = values["num_layers"]
-        encoder = spec.Stack.of(layers, encoder_block, position=bias, final=norm, dropout=dropout)
-        decoder = spec.Stack.of(
-            values["num_decoder_layers"] or layers,
-            replace(encoder_block, cross=attention),
-            spec.CausalMask(),
-            bias,
-            final=norm,
-            dropout=dropout,
-        )
+        encoder, decoder = both_stacks(block, bias, layers, values["num_decoder_layers"] or layers)
         tokens = spec.Tokens(values["vocab_size"], None, scale=False, dropout=dropout)
         scaled = self._scales(config)
         has_own_matrix = _LM_HEAD in stored if stored else not values["tie_word_embeddings"]
@@ -205,6 +201,18 @@ class T5Family:
         cross = "decoder.block.0.layer.1.EncDecAttention"
         rules.append(Unused(f"{cross}.relative_attention_bias.weight"))
         return rules
+
+
+def both_stacks(
+    block: spec.Block, bias: spec.T5Bias, layers: int, decoder_layers: int
+) -> tuple[spec.Stack, spec.Stack]:
+    """The encoder of these blocks, and the decoder of those that attend to it as well."""
+    dropout = block.dropout
+    decoder = replace(block, cross=block.attention, pattern=spec.CausalMask())
+    return (
+        spec.Stack.of(layers, block, None, bias, block.norm, dropout=dropout),
+        spec.Stack.of(decoder_layers, decoder, None, bias, block.norm, dropout=dropout),
+    )
 
 
 def _feedforward_name(feedforward: spec.PositionWise) -> str:

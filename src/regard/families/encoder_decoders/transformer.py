@@ -53,20 +53,6 @@ def preset(
     return transformer(source_vocabulary, target_vocabulary, **{**SIZES[name].settings, **changes})
 
 
-# What the list of presets can change, beside the settings of the sizes.
-OPTIONS = (
-    "d_k",
-    "d_v",
-    "decoder_layers",
-    "attention_dropout",
-    "feedforward_dropout",
-    "activation",
-    "attention",
-    "decoder_attention",
-)
-PRESETS = {"transformer": translation_family(preset, SIZES, OPTIONS)}
-
-
 def transformer(
     source_vocabulary: int,
     target_vocabulary: int,
@@ -125,3 +111,13 @@ def transformer(
         ),
         share=share,
     )
+
+
+# What the list of presets can change, beside the settings of the sizes; the rest is changed in the
+# spec itself.
+DEFAULTS = {
+    key: value
+    for key, value in _DETAILS.items()
+    if key not in ("position", "relative", "residual", "max_length")
+}
+PRESETS = {"transformer": translation_family(transformer, SIZES, DEFAULTS)}

@@ -12,7 +12,6 @@ from typing import Any
 from regard import spec
 from regard.families.encoder_decoders import transformer
 from regard.families.preset_settings import Size, translation_family
-from regard.system.errors import SettingError, did_you_mean
 
 # The authors' base and big; the block is wider than the Transformer's, as there is only one.
 SIZES = {
@@ -26,13 +25,17 @@ def preset(
     name: str, source_vocabulary: int, target_vocabulary: int, **changes: Any
 ) -> spec.EncoderDecoder:
     """A named size; `changes` are those of the Transformer, `layers` is the most steps."""
-    if name not in SIZES:
-        raise SettingError(f"universal has no preset {name!r}", did_you_mean(name, SIZES))
+    return _universal(source_vocabulary, target_vocabulary, **{**SIZES[name].settings, **changes})
+
+
+def _universal(
+    source_vocabulary: int, target_vocabulary: int, **settings: Any
+) -> spec.EncoderDecoder:
     # Positions are added at each step (Equation 4), and not once at the input.
-    settings = {**SIZES[name].settings, "position": None, **changes}
+    settings = {"position": None, **settings}
     model = transformer.transformer(source_vocabulary, target_vocabulary, **settings)
     encoder = replace(model.encoder, scheme=spec.Universal())
     return replace(model, encoder=encoder, decoder=replace(model.decoder, scheme=encoder.scheme))
 
 
-PRESETS = {"universal": translation_family(preset, SIZES, transformer.OPTIONS)}
+PRESETS = {"universal": translation_family(_universal, SIZES, transformer.DEFAULTS)}

@@ -7,9 +7,7 @@ they say so.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any
-
+from regard.families.block_config import BERT_KEYS
 from regard.families.config_schema import ConfigSchema
 from regard.families.encoders.bert_layout import (
     CLASSIFIERS,
@@ -24,12 +22,13 @@ from regard.families.encoders.bert_layout import (
 from regard.families.encoders.encoder_tensor_names import LayerNames
 from regard.families.preset_settings import (
     BASE_LAYERS,
-    ENCODER_DEFAULTS,
     LARGE_LAYERS,
+    NO_DROPOUT,
     NO_POOLER,
-    ConfigPresets,
+    TEXT_KEYS,
+    FromConfig,
+    PresetFamily,
     Size,
-    encoder_config,
 )
 
 ALBERT = BertFamily(
@@ -97,24 +96,19 @@ SIZES = {
         "without the pooler; with it 223 M, as its released model has",
     ),
 }
-_PRESET_DEFAULTS: dict[str, Any] = {
-    **ENCODER_DEFAULTS,
-    "activation": "gelu_tanh",
-    "dropout": 0.0,
-    "attention_dropout": 0.0,
-    "width": 128,  # E, of the embeddings
+PRESETS = {
+    "albert": PresetFamily(
+        "encoder",
+        FromConfig(
+            ALBERT.to_spec,
+            {**BERT_KEYS, **TEXT_KEYS, "embedding_size": "width"},
+            {"architectures": ["AlbertForMaskedLM"]},
+        ),
+        SIZES,
+        # The width is E, of the embeddings.
+        {**NO_DROPOUT, "activation": "gelu_tanh", "width": 128},
+        30_000,
+        512,
+        "base",
+    )
 }
-
-
-def _config(settings: Mapping[str, Any]) -> dict[str, Any]:
-    return {
-        "architectures": ["AlbertForMaskedLM"],
-        **encoder_config(settings),
-        "vocab_size": settings["vocabulary"],
-        "embedding_size": settings["width"],
-        "max_position_embeddings": settings["context"],
-    }
-
-
-preset = ConfigPresets("albert", SIZES, _PRESET_DEFAULTS, _config, ALBERT.to_spec)
-PRESETS = {"albert": preset.family("encoder", 30_000, 512, "base")}

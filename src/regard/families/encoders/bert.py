@@ -19,12 +19,12 @@ from regard.families.encoders.bert_layout import (
 )
 from regard.families.preset_settings import (
     BASE_LAYERS,
+    ENCODER_DEFAULTS,
     LARGE_LAYERS,
     NO_POOLER,
     TINY_LAYERS,
     PresetFamily,
     Size,
-    transformer_settings,
 )
 
 # ------------------------------------------------------------------ presets
@@ -43,57 +43,37 @@ SIZES = {
     ),
 }
 DEFAULTS: dict[str, Any] = {
-    "d_ff": None,  # 4 d_model
+    **ENCODER_DEFAULTS,
     "d_k": None,  # d_model / heads
-    "dropout": 0.1,
-    "attention_dropout": 0.1,
-    "activation": "gelu",
     "attention": "softmax",  # see attention_options
+    "next_sentence": False,  # with its head
 }
 NORM = spec.LayerNorm(1e-12)
 
 
-def preset(
-    name: str,
-    vocabulary: int,
-    context: int,
-    *,
-    next_sentence: bool = False,
-    **changes: Any,
-) -> spec.Encoder:
-    """A named size with the masked-language-model head, and that of next-sentence prediction."""
-    s = transformer_settings("bert", SIZES, name, DEFAULTS, changes)
-    transform = spec.HeadTransform(s["d_model"], s["activation"], NORM)
+def _masked_language_model(settings: Any) -> spec.Encoder:
+    transform = spec.HeadTransform(settings["d_model"], settings["activation"], NORM)
     head = spec.LMHead(True, transform=transform)
-    if not next_sentence:
-        return encoder(s, vocabulary, context, head)
-    labels = spec.ClassifierHead(2, "next")
-    return encoder(s, vocabulary, context, spec.Pool(), head, labels)
+    if not settings["next_sentence"]:
+        return encoder(settings, head)
+    return encoder(settings, spec.Pool(), head, spec.ClassifierHead(2, "next"))
 
 
-PRESETS = {
-    "bert": PresetFamily(
-        "encoder", preset, SIZES, {*DEFAULTS, "next_sentence"}, 30_522, 512, "base"
-    )
-}
+preset = PresetFamily("encoder", _masked_language_model, SIZES, DEFAULTS, 30_522, 512, "base")
+PRESETS = {"bert": preset}
 
 
 def classifier(
     name: str, vocabulary: int, context: int, count: int, **changes: Any
 ) -> spec.Encoder:
     """A named size that classifies a text by its first token into `count` classes."""
-    s = transformer_settings("bert", SIZES, name, DEFAULTS, changes)
-    labels = spec.ClassifierHead(count, dropout=s["dropout"])
-    return encoder(s, vocabulary, context, spec.Pool(), labels)
+    model: spec.Encoder = preset(name, vocabulary, context, **changes)
+    return model.with_heads(
+        spec.Pool(), spec.ClassifierHead(count, dropout=model.stack.block.dropout)
+    )
 
 
-def encoder(
-    settings: Any,
-    vocabulary: int,
-    context: int,
-    *heads: spec.Head,
-    embedding_size: int | None = None,
-) -> spec.Encoder:
+def encoder(settings: Any, *heads: spec.Head, embedding_size: int | None = None) -> spec.Encoder:
     """The encoder of these settings, with the given heads.
 
     Embeddings narrower than d_model are projected to it, as in ELECTRA.
@@ -102,12 +82,12 @@ def encoder(
     softmax = spec.Attention(
         s["heads"], s["d_k"], s["d_k"], mixer=spec.SoftmaxAttention(s["attention_dropout"])
     )
-    attention, mask = self_attention(s["attention"], softmax, context, causal=False)
+    attention, mask = self_attention(s["attention"], softmax, s["context"], causal=False)
     feedforward = spec.FeedForward(s["d_ff"], s["activation"])
     block = spec.Block(attention, feedforward, norm=NORM, dropout=s["dropout"])
     tokens = spec.Tokens(
-        vocabulary,
-        spec.LearnedPosition(context),
+        s["vocabulary"],
+        spec.LearnedPosition(s["context"]),
         scale=False,
         dropout=s["dropout"],
         segments=2,

@@ -15,7 +15,7 @@ from typing import Any, ClassVar
 import torch
 
 from regard import spec
-from regard.families.block_config import block_from_config, parse_activation, stack_config
+from regard.families.block_config import BERT_KEYS, block_from_config, stack_config
 from regard.families.classifier_labels import classifier_head, label_count, label_names
 from regard.families.config_schema import IGNORED_KEYS, ConfigSchema
 from regard.families.encoders.encoder_tensor_names import LayerNames, norm_rules
@@ -143,7 +143,7 @@ class BertFamily:
         default_factory=lambda: CLASSIFIER_DROPOUT
     )
     labelled: tuple[spec.HeadTask, ...] = ("classify", "tag")  # whose classes the config counts
-    key_names: Mapping[str, str] = field(default_factory=dict)  # its own names of BERT's keys
+    keys: Mapping[str, str] = field(default_factory=lambda: BERT_KEYS)  # of its stack
     pooler: str | None = "pooler.dense"
     classifier_dense: ClassifierDense | None = None
     choice_dense: ClassifierDense | None = None  # the same before the scores of choices
@@ -167,10 +167,8 @@ class BertFamily:
         }
         if labels and labels.task in self.classifier_dropout:
             config[self.classifier_dropout[labels.task]] = labels.dropout
-        for key, value in self._sizes(model, positions).items():
-            name = self.key_names.get(key, key)
-            if name in self.schema.defaults:
-                config[name] = value
+        sizes = self._sizes(model, positions)
+        config |= {key: value for key, value in sizes.items() if key in self.schema.defaults}
         if self.position_offset is None:
             config["pad_token_id"] = learned_positions(model).offset - 1
         if labels and labels.task in self.labelled:
@@ -187,12 +185,12 @@ class BertFamily:
         return ""  # an architecture that cannot be read back, so that the spec does not match
 
     def _sizes(self, model: spec.Encoder, positions: int) -> dict[str, Any]:
-        """The sizes under BERT's keys."""
+        """All sizes that a family may have keys for."""
         if model.tokens.position:
             learned = learned_positions(model)
             positions = learned.length + learned.offset
         return {
-            **stack_config(model.d_model, model.stack),
+            **stack_config(model.d_model, model.stack, self.keys),
             "vocab_size": model.tokens.vocabulary,
             "embedding_size": model.tokens.width or model.d_model,
             "max_position_embeddings": positions,
@@ -215,23 +213,23 @@ class BertFamily:
                 "config.json: tie_word_embeddings=false is not supported for masked-LM heads",
                 "set it to true if the output matrix is the embedding",
             )
-        d_model = values["hidden_size"]
+        d_model = values["d_model"]
         embedding_size = values.get("embedding_size", d_model)
         # Embeddings narrower than the layers are projected (ALBERT, ELECTRA).
         projects = self.always_projects or embedding_size != d_model
-        block = block_from_config(values, spec.PostNorm())
+        block = block_from_config(values, spec.PostNorm(), self.keys)
         tokens = spec.Tokens(
             values["vocab_size"],
             self._positions(values, config.get("pad_token_id", 1)),
             scale=False,
-            dropout=values["hidden_dropout_prob"],
+            dropout=block.dropout,
             segments=values.get("type_vocab_size") or 0,
             norm=block.norm,
             width=embedding_size if projects else None,
         )
         groups = values.get("num_hidden_groups")  # ALBERT's
         stack = spec.Stack.of(
-            values["num_hidden_layers"],
+            values["layers"],
             block,
             position=self.relative_bias,
             scheme=spec.Shared(groups) if groups else spec.Plain(),
@@ -248,7 +246,7 @@ class BertFamily:
             spec.heads(
                 self._pool(heads.task, values),
                 lm_head,
-                self._classifier(heads.task, values, config),
+                self._classifier(heads.task, values, config, block),
             ),
         )
 
@@ -290,7 +288,7 @@ class BertFamily:
         return heads == Heads() and self.pooler is not None
 
     def _values(self, config: Mapping[str, Any], has_pooler: bool) -> dict[str, Any]:
-        """The values of the config under BERT's keys, with those that are fixed."""
+        """The values of the config, with those that are fixed, and by what the keys are."""
         config = {key: value for key, value in config.items() if value is not None}
         config.setdefault("regard_pooler", has_pooler)
         defaults = self.schema.defaults
@@ -300,7 +298,7 @@ class BertFamily:
             config.setdefault("classifier_dropout", hidden_dropout)
         # Constants of the family, such as DistilBERT's epsilon, are values like any other.
         values = {**self.schema.fixed, **self.schema.parse(config)}
-        return {**values, **{key: values[name] for key, name in self.key_names.items()}}
+        return {**values, **{name: values[key] for key, name in self.keys.items()}}
 
     def _positions(self, values: Mapping[str, Any], pad: Any) -> spec.LearnedPosition:
         rows = values["max_position_embeddings"]
@@ -333,12 +331,16 @@ class BertFamily:
         return self.choice_dense if task == "choice" else None
 
     def _classifier(
-        self, task: spec.HeadTask | None, values: Mapping[str, Any], config: Mapping[str, Any]
+        self,
+        task: spec.HeadTask | None,
+        values: Mapping[str, Any],
+        config: Mapping[str, Any],
+        block: spec.Block,
     ) -> spec.ClassifierHead | None:
         if task is None:
             return None
         if task == "detect":
-            return spec.ClassifierHead(1, task, parse_activation(values["hidden_act"]))
+            return spec.ClassifierHead(1, task, block.feedforward.activation)
         # Two: follows or not, where a span starts and where it ends.
         count = 1 if task == "choice" else 2
         if task in self.labelled:
@@ -346,11 +348,9 @@ class BertFamily:
         key = self.classifier_dropout.get(task)
         feedforward = None
         if task == "answer" and self.answer_feedforward:
+            inner = block.feedforward
             feedforward = spec.HeadFeedForward(
-                values["intermediate_size"],
-                parse_activation(values["hidden_act"]),
-                spec.LayerNorm(values["layer_norm_eps"]),
-                values["hidden_dropout_prob"],
+                inner.d_ff, inner.activation, block.norm, block.dropout
             )
         dropout = values[key] if key else 0.0
         return spec.ClassifierHead(count, task, dropout=dropout, feedforward=feedforward)

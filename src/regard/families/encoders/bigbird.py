@@ -14,7 +14,7 @@ from dataclasses import replace
 from typing import Any
 
 from regard import spec
-from regard.families.block_config import ACTIVATIONS
+from regard.families.block_config import ACTIVATIONS, BERT_KEYS
 from regard.families.classifier_labels import classifier_head
 from regard.families.config_schema import ConfigSchema, token_id
 from regard.families.encoders.bert import BERT
@@ -30,10 +30,11 @@ from regard.families.preset_settings import (
     BASE_LAYERS,
     ENCODER_DEFAULTS,
     LARGE_LAYERS,
+    TEXT_KEYS,
     TINY_LAYERS,
-    ConfigPresets,
+    FromConfig,
+    PresetFamily,
     Size,
-    encoder_config,
 )
 from regard.families.tensor_table import Rule, Unused
 from regard.system.errors import ModelError
@@ -161,24 +162,12 @@ SIZES = {
     "base": Size(BASE_LAYERS),
     "large": Size(LARGE_LAYERS),
 }
-_PRESET_DEFAULTS: dict[str, Any] = {
+_DEFAULTS = {
     **ENCODER_DEFAULTS,
     "activation": "gelu_tanh",
     "block": 64,  # positions in a block
     "random_blocks": 3,
 }
-
-
-def _preset_config(settings: Mapping[str, Any]) -> dict[str, Any]:
-    return {
-        "architectures": ["BigBirdForMaskedLM"],
-        **encoder_config(settings),
-        "vocab_size": settings["vocabulary"],
-        "max_position_embeddings": settings["context"],
-        "block_size": settings["block"],
-        "num_random_blocks": settings["random_blocks"],
-    }
-
-
-preset = ConfigPresets("bigbird", SIZES, _PRESET_DEFAULTS, _preset_config, to_spec)
-PRESETS = {"bigbird": preset.family("encoder", 50_358, 4096, "base")}
+_KEYS = {**BERT_KEYS, **TEXT_KEYS, "block_size": "block", "num_random_blocks": "random_blocks"}
+_make = FromConfig(to_spec, _KEYS, {"architectures": ["BigBirdForMaskedLM"]})
+PRESETS = {"bigbird": PresetFamily("encoder", _make, SIZES, _DEFAULTS, 50_358, 4096, "base")}

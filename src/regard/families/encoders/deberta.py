@@ -11,7 +11,7 @@ from dataclasses import replace
 from typing import Any
 
 from regard import spec
-from regard.families.block_config import activation_name, parse_activation
+from regard.families.block_config import BERT_KEYS, activation_name, parse_activation
 from regard.families.config_schema import ConfigSchema
 from regard.families.encoders.bert import BERT
 from regard.families.encoders.bert_layout import (
@@ -29,10 +29,11 @@ from regard.families.preset_settings import (
     ENCODER_DEFAULTS,
     LARGE_LAYERS,
     ROUNDED,
+    TEXT_KEYS,
     TINY_LAYERS,
-    ConfigPresets,
+    FromConfig,
+    PresetFamily,
     Size,
-    encoder_config,
 )
 from regard.families.tensor_table import Rename, Rule, Unused, module_rules
 from regard.system.errors import ModelError
@@ -264,29 +265,22 @@ SIZES_V3 = {
     "base": Size(BASE_LAYERS, 184),
     "large": Size(LARGE_LAYERS, 435),
 }
-_DEFAULTS: dict[str, Any] = {**ENCODER_DEFAULTS, "conv": None}
-
-
-def _config(settings: Mapping[str, Any]) -> dict[str, Any]:
-    return {
+_DEFAULTS = {**ENCODER_DEFAULTS, "conv": None}
+_make = FromConfig(
+    to_spec,
+    {**BERT_KEYS, **TEXT_KEYS, "conv_kernel_size": "conv"},
+    {
         "architectures": ["DebertaV2ForMaskedLM"],
-        **encoder_config(settings),
-        "vocab_size": settings["vocabulary"],
-        "max_position_embeddings": settings["context"],
         "position_biased_input": False,
         "relative_attention": True,
         "share_att_key": True,
         "pos_att_type": ["p2c", "c2p"],
         "position_buckets": 256,
         "norm_rel_ebd": "layer_norm",
-        "conv_kernel_size": settings["conv"],
         "conv_act": "gelu",
-    }
-
-
-preset_v2 = ConfigPresets("deberta-v2", SIZES_V2, _DEFAULTS, _config, to_spec)
-preset_v3 = ConfigPresets("deberta-v3", SIZES_V3, _DEFAULTS, _config, to_spec)
+    },
+)
 PRESETS = {
-    "deberta-v2": preset_v2.family("encoder", 128_100, 512, "xlarge"),
-    "deberta-v3": preset_v3.family("encoder", 128_100, 512, "base"),
+    "deberta-v2": PresetFamily("encoder", _make, SIZES_V2, _DEFAULTS, 128_100, 512, "xlarge"),
+    "deberta-v3": PresetFamily("encoder", _make, SIZES_V3, _DEFAULTS, 128_100, 512, "base"),
 }

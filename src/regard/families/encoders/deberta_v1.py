@@ -12,7 +12,7 @@ from dataclasses import replace
 from typing import Any
 
 from regard import spec
-from regard.families.block_config import activation_name, parse_activation
+from regard.families.block_config import BERT_KEYS, activation_name, parse_activation
 from regard.families.config_schema import ConfigSchema
 from regard.families.encoders import deberta
 from regard.families.encoders.bert_layout import DEFAULTS, FIXED, HEADS, IGNORED
@@ -20,10 +20,11 @@ from regard.families.preset_settings import (
     BASE_LAYERS,
     ENCODER_DEFAULTS,
     LARGE_LAYERS,
+    TEXT_KEYS,
     TINY_LAYERS,
-    ConfigPresets,
+    FromConfig,
+    PresetFamily,
     Size,
-    encoder_config,
 )
 from regard.families.tensor_table import (
     Concat,
@@ -175,17 +176,14 @@ SIZES = {
 }
 
 
-def _preset_config(settings: Mapping[str, Any]) -> dict[str, Any]:
-    return {
+_make = FromConfig(
+    to_spec,
+    {**BERT_KEYS, **TEXT_KEYS},
+    {
         "architectures": ["DebertaForMaskedLM"],
-        **encoder_config(settings),
-        "vocab_size": settings["vocabulary"],
-        "max_position_embeddings": settings["context"],
         "position_biased_input": False,
         "relative_attention": True,
         "pos_att_type": ["c2p", "p2c"],
-    }
-
-
-preset = ConfigPresets("deberta", SIZES, ENCODER_DEFAULTS, _preset_config, to_spec)
-PRESETS = {"deberta": preset.family("encoder", 50_265, 512, "base")}
+    },
+)
+PRESETS = {"deberta": PresetFamily("encoder", _make, SIZES, ENCODER_DEFAULTS, 50_265, 512, "base")}

@@ -6,9 +6,9 @@ feed-forward.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Any
 
+from regard.families.block_config import BERT_KEYS
 from regard.families.config_schema import ConfigSchema
 from regard.families.encoders.bert_layout import (
     DEFAULTS,
@@ -21,24 +21,27 @@ from regard.families.encoders.bert_layout import (
 from regard.families.encoders.encoder_tensor_names import LayerNames
 from regard.families.preset_settings import (
     ENCODER_DEFAULTS,
+    TEXT_KEYS,
     TINY_LAYERS,
-    ConfigPresets,
+    FromConfig,
+    PresetFamily,
     Size,
-    encoder_config,
 )
 
-_KEY_NAMES = {
-    "hidden_size": "dim",
-    "num_hidden_layers": "n_layers",
-    "num_attention_heads": "n_heads",
-    "intermediate_size": "hidden_dim",
-    "hidden_act": "activation",
-    "hidden_dropout_prob": "dropout",
-    "attention_probs_dropout_prob": "attention_dropout",
+_KEYS = {
+    "dim": "d_model",
+    "n_layers": "layers",
+    "n_heads": "heads",
+    "hidden_dim": "d_ff",
+    "activation": "activation",
+    "dropout": "dropout",
+    "attention_dropout": "attention_dropout",
+    "layer_norm_eps": "eps",
 }
+_NAMES = {old: new for new, name in _KEYS.items() for old in BERT_KEYS if BERT_KEYS[old] == name}
 # The epsilon of the norms is a constant in transformers.
 _DEFAULTS: dict[str, Any] = {
-    _KEY_NAMES.get(key, key): value for key, value in DEFAULTS.items() if key != "layer_norm_eps"
+    _NAMES.get(key, key): value for key, value in DEFAULTS.items() if key != "layer_norm_eps"
 }
 _DENSE = ClassifierDense("pre_classifier", "relu", input_dropout=False)
 
@@ -73,7 +76,7 @@ DISTILBERT = BertFamily(
         "answer": "qa_dropout",
         "choice": "seq_classif_dropout",
     },
-    key_names=_KEY_NAMES,
+    keys=_KEYS,
     pooler=None,  # the classifier reads the first token itself
     classifier_dense=_DENSE,
     choice_dense=_DENSE,
@@ -92,15 +95,9 @@ SIZES = {
 }
 
 
-def _config(settings: Mapping[str, Any]) -> dict[str, Any]:
-    config = encoder_config(settings)
-    return {
-        "architectures": ["DistilBertForMaskedLM"],
-        **{_KEY_NAMES[key]: value for key, value in config.items()},
-        "vocab_size": settings["vocabulary"],
-        "max_position_embeddings": settings["context"],
-    }
-
-
-preset = ConfigPresets("distilbert", SIZES, ENCODER_DEFAULTS, _config, DISTILBERT.to_spec)
-PRESETS = {"distilbert": preset.family("encoder", 30_522, 512, "base")}
+_make = FromConfig(
+    DISTILBERT.to_spec, {**_KEYS, **TEXT_KEYS}, {"architectures": ["DistilBertForMaskedLM"]}
+)
+PRESETS = {
+    "distilbert": PresetFamily("encoder", _make, SIZES, ENCODER_DEFAULTS, 30_522, 512, "base")
+}

@@ -6,6 +6,7 @@ replaced (ForPreTraining). BERT without a pooler, and with narrow embeddings tha
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 from regard import spec
@@ -29,7 +30,6 @@ from regard.families.preset_settings import (
     ROUNDED,
     PresetFamily,
     Size,
-    transformer_settings,
 )
 
 # ------------------------------------------------------------------ presets
@@ -46,33 +46,25 @@ SIZES = {
 }
 
 
-def preset(
-    name: str, vocabulary: int, context: int, **changes: Any
-) -> tuple[spec.Encoder, spec.Encoder]:
-    """The discriminator and the generator of a named size.
-
-    Their embeddings have one width, so that they can be shared.
-    """
-    s = transformer_settings("electra", SIZES, name, DEFAULTS, changes)
+def _both(settings: Any) -> tuple[spec.Encoder, spec.Encoder]:
+    """The discriminator and the generator, whose embeddings have one width, to be shared."""
+    s = settings
     width = s["width"]
     detection = spec.ClassifierHead(1, "detect", "gelu")
-    discriminator = encoder(s, vocabulary, context, detection, embedding_size=width)
+    discriminator = encoder(s, detection, embedding_size=width)
     small = dict(s)
     for key in ("heads", "d_ff"):
         small[key] = max(1, round(s[key] * s["generator"]))
     # Heads keep their size, so that d_model follows from their number.
     small["d_model"] = small["heads"] * s["d_k"]
     lm_head = spec.LMHead(True, transform=spec.HeadTransform(width, "gelu", NORM))
-    generator = encoder(small, vocabulary, context, lm_head, embedding_size=width)
-    return discriminator, generator
+    return discriminator, encoder(small, lm_head, embedding_size=width)
 
 
-def discriminator(size: str, vocabulary: int, context: int, **changes: Any) -> spec.Encoder:
-    """The one of the two models that fine-tuning keeps."""
-    return preset(size, vocabulary, context, **changes)[0]
-
-
-PRESETS = {"electra": PresetFamily("encoder", discriminator, SIZES, DEFAULTS, 30_522, 512, "base")}
+_DEFAULTS = {key: value for key, value in DEFAULTS.items() if key != "next_sentence"}
+preset = PresetFamily("encoder", _both, SIZES, _DEFAULTS, 30_522, 512, "base")
+# The discriminator is the one of the two models that fine-tuning keeps.
+PRESETS = {"electra": replace(preset, make=lambda settings: _both(settings)[0])}
 
 
 # ------------------------------------------------------------------ files

@@ -13,17 +13,19 @@ from dataclasses import replace
 from typing import Any
 
 from regard import spec
+from regard.families.block_config import BERT_KEYS
 from regard.families.config_schema import ConfigSchema, token_id
 from regard.families.encoders.bert_layout import DEFAULTS, FIXED, IGNORED
-from regard.families.encoders.roberta import ROBERTA
+from regard.families.encoders.roberta import PRESET_CONSTANTS, ROBERTA, rows_of_positions
 from regard.families.preset_settings import (
     BASE_LAYERS,
     ENCODER_DEFAULTS,
     LARGE_LAYERS,
+    TEXT_KEYS,
     TINY_LAYERS,
-    ConfigPresets,
+    FromConfig,
+    PresetFamily,
     Size,
-    encoder_config,
 )
 from regard.families.tensor_table import ParameterRule, Rule, fused_module_rules, per_layer
 from regard.system.arguments import is_whole
@@ -128,20 +130,14 @@ SIZES = {
 }
 
 
-def _preset_config(settings: Mapping[str, Any]) -> dict[str, Any]:
-    return {
-        "architectures": ["LongformerForMaskedLM"],
-        **encoder_config(settings),
-        "vocab_size": settings["vocabulary"],
-        "layer_norm_eps": 1e-5,
-        "type_vocab_size": 1,
-        "pad_token_id": 1,
-        "max_position_embeddings": settings["context"] + 2,
-        "attention_window": settings["window"],
-    }
-
-
-preset = ConfigPresets(
-    "longformer", SIZES, {**ENCODER_DEFAULTS, "window": 512}, _preset_config, to_spec
+_make = FromConfig(
+    to_spec,
+    {**BERT_KEYS, **TEXT_KEYS, "attention_window": "window"},
+    {"architectures": ["LongformerForMaskedLM"], **PRESET_CONSTANTS},
+    rows_of_positions,
 )
-PRESETS = {"longformer": preset.family("encoder", 50_265, 4096, "base")}
+PRESETS = {
+    "longformer": PresetFamily(
+        "encoder", _make, SIZES, {**ENCODER_DEFAULTS, "window": 512}, 50_265, 4096, "base"
+    )
+}

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any
-
 from regard import spec
+from regard.families.block_config import BERT_KEYS
 from regard.families.config_schema import ConfigSchema
 from regard.families.encoders.bert_layout import (
     CLASSIFIERS,
@@ -16,14 +14,15 @@ from regard.families.encoders.bert_layout import (
     ClassifierDense,
 )
 from regard.families.encoders.encoder_tensor_names import LayerNames
-from regard.families.encoders.roberta import LM_HEAD
+from regard.families.encoders.roberta import LM_HEAD, rows_of_positions
 from regard.families.preset_settings import (
     BASE_LAYERS,
     ENCODER_DEFAULTS,
+    TEXT_KEYS,
     TINY_LAYERS,
-    ConfigPresets,
+    FromConfig,
+    PresetFamily,
     Size,
-    encoder_config,
 )
 
 MPNET = BertFamily(
@@ -59,16 +58,10 @@ SIZES = {
 }
 
 
-def _config(settings: Mapping[str, Any]) -> dict[str, Any]:
-    return {
-        "architectures": ["MPNetForMaskedLM"],
-        **encoder_config(settings),
-        "vocab_size": settings["vocabulary"],
-        "layer_norm_eps": 1e-5,
-        # Two rows of the table belong to no position.
-        "max_position_embeddings": settings["context"] + 2,
-    }
-
-
-preset = ConfigPresets("mpnet", SIZES, ENCODER_DEFAULTS, _config, MPNET.to_spec)
-PRESETS = {"mpnet": preset.family("encoder", 30_527, 512, "base")}
+_make = FromConfig(
+    MPNET.to_spec,
+    {**BERT_KEYS, **TEXT_KEYS},
+    {"architectures": ["MPNetForMaskedLM"], "layer_norm_eps": 1e-5},
+    rows_of_positions,
+)
+PRESETS = {"mpnet": PresetFamily("encoder", _make, SIZES, ENCODER_DEFAULTS, 30_527, 512, "base")}

@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from regard import spec
-from regard.families.block_config import activation_name, parse_activation
+from regard.families.block_config import parse_activation, stack_config
 from regard.families.classifier_labels import classifier_head, label_count, label_names
 from regard.families.config_schema import ConfigSchema
 from regard.families.encoders import chunked_layers
@@ -20,10 +20,11 @@ from regard.families.encoders.bert_layout import FIXED, IGNORED
 from regard.families.encoders.encoder_tensor_names import LayerNames
 from regard.families.preset_settings import (
     ENCODER_DEFAULTS,
+    TEXT_KEYS,
     TINY_LAYERS,
-    ConfigPresets,
+    FromConfig,
+    PresetFamily,
     Size,
-    config_activation,
 )
 from regard.families.tensor_table import Rename, Reshape, Rule, Unused, module_rules
 from regard.system.errors import ModelError
@@ -61,6 +62,13 @@ _SCHEMA = ConfigSchema(
         "num_chunks_after",
     },
 )
+_KEYS = {
+    "hidden_size": "d_model",
+    "feed_forward_size": "d_ff",
+    "hidden_act": "activation",
+    "hidden_dropout_prob": "dropout",
+    "layer_norm_eps": "eps",
+}
 _LOCAL_LAYER = LayerNames(
     qkv=(
         "attention.self_attention.query",
@@ -107,7 +115,6 @@ _ARCHITECTURES = {
 
 
 def to_config(model: spec.Decoder | spec.Encoder, positions: int) -> dict[str, Any]:
-    block = model.stack.block
     position = model.tokens.position
     labels = classifier_head(model)
     task = labels.task if labels else None
@@ -116,11 +123,7 @@ def to_config(model: spec.Decoder | spec.Encoder, positions: int) -> dict[str, A
         "model_type": "reformer",
         "architectures": [name for name, a in _ARCHITECTURES.items() if a == architecture],
         "vocab_size": model.tokens.vocabulary,
-        "hidden_size": model.d_model,
-        "feed_forward_size": block.feedforward.d_ff,
-        "hidden_act": activation_name(block.feedforward.activation),
-        "hidden_dropout_prob": block.dropout,
-        "layer_norm_eps": block.norm.eps,
+        **stack_config(model.d_model, model.stack, _KEYS),
         "is_decoder": spec.is_causal(model.stack.block.pattern),
         "max_position_embeddings": positions,
         "axial_pos_embds": isinstance(position, spec.AxialPosition),
@@ -283,36 +286,34 @@ _DEFAULTS: dict[str, Any] = {
 }
 
 
-def _config(settings: Mapping[str, Any]) -> dict[str, Any]:
+def _computed(settings: Mapping[str, Any]) -> dict[str, Any]:
     d_model = settings["d_model"]
     kinds = settings["kinds"]
-    layers = [kinds[i % len(kinds)] for i in range(settings["layers"])]
     rows = settings["rows"]
-    columns = math.ceil(settings["context"] / rows)
     # The first axis has a quarter of the width, as in both released models.
     first = d_model // 4
     buckets = settings["buckets"]
     return {
-        "architectures": ["ReformerModelWithLMHead"],
-        "vocab_size": settings["vocabulary"],
-        "hidden_size": d_model,
-        "feed_forward_size": settings["d_ff"],
-        "num_attention_heads": settings["heads"],
-        "attention_head_size": settings["d_k"],
-        "attn_layers": layers,
-        "hidden_act": config_activation(settings["activation"]),
-        "hidden_dropout_prob": settings["dropout"],
-        "local_attention_probs_dropout_prob": settings["attention_dropout"],
-        "local_attn_chunk_length": settings["chunk"],
+        "attn_layers": [kinds[i % len(kinds)] for i in range(settings["layers"])],
         "lsh_attn_chunk_length": settings["lsh_chunk"] or settings["chunk"],
-        "num_hashes": settings["hashes"],
         "num_buckets": list(buckets) if buckets else None,
-        "axial_pos_shape": [rows, columns],
+        "axial_pos_shape": [rows, math.ceil(settings["context"] / rows)],
         "axial_pos_embds_dim": [first, d_model - first],
-        "max_position_embeddings": settings["context"],
-        "is_decoder": True,
     }
 
 
-preset = ConfigPresets("reformer", SIZES, _DEFAULTS, _config, to_spec)
-PRESETS = {"reformer": preset.family("decoder", 258, 4096, "enwik8")}
+_make = FromConfig(
+    to_spec,
+    {
+        **_KEYS,
+        **TEXT_KEYS,
+        "attention_head_size": "d_k",
+        "num_attention_heads": "heads",
+        "local_attention_probs_dropout_prob": "attention_dropout",
+        "local_attn_chunk_length": "chunk",
+        "num_hashes": "hashes",
+    },
+    {"architectures": ["ReformerModelWithLMHead"], "is_decoder": True},
+    _computed,
+)
+PRESETS = {"reformer": PresetFamily("decoder", _make, SIZES, _DEFAULTS, 258, 4096, "enwik8")}

@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
+from regard.families.block_config import BERT_KEYS
 from regard.families.config_schema import ConfigSchema
 from regard.families.encoders.bert_layout import (
     CLASSIFIER_DROPOUT,
@@ -26,11 +27,11 @@ from regard.families.preset_settings import (
     ENCODER_DEFAULTS,
     LARGE_LAYERS,
     ROUNDED,
+    TEXT_KEYS,
     TINY_LAYERS,
-    ConfigPresets,
+    FromConfig,
     PresetFamily,
     Size,
-    encoder_config,
 )
 
 LM_HEAD = LMHeadNames(
@@ -72,22 +73,19 @@ XLM_ROBERTA = replace(
 # Liu et al. 2019; Martin et al. 2020; Conneau et al. 2020. All have the same layers.
 
 
-def _family(family: BertFamily, vocabulary: int, base: Size, large: Size) -> PresetFamily:
-    def config(settings: Mapping[str, Any]) -> dict[str, Any]:
-        return {
-            "architectures": [f"{family.class_prefix}ForMaskedLM"],
-            **encoder_config(settings),
-            "vocab_size": settings["vocabulary"],
-            "layer_norm_eps": 1e-5,
-            "type_vocab_size": 1,
-            # Two rows of the table belong to no position: those up to the padding token's id.
-            "pad_token_id": 1,
-            "max_position_embeddings": settings["context"] + 2,
-        }
+PRESET_CONSTANTS = {"layer_norm_eps": 1e-5, "type_vocab_size": 1, "pad_token_id": 1}
 
+
+def rows_of_positions(settings: Mapping[str, Any]) -> dict[str, Any]:
+    """Two rows of the table belong to no position: those up to the padding token's id."""
+    return {"max_position_embeddings": settings["context"] + 2}
+
+
+def _family(family: BertFamily, vocabulary: int, base: Size, large: Size) -> PresetFamily:
+    constants = {"architectures": [f"{family.class_prefix}ForMaskedLM"], **PRESET_CONSTANTS}
+    make = FromConfig(family.to_spec, {**BERT_KEYS, **TEXT_KEYS}, constants, rows_of_positions)
     sizes = {"tiny": Size(TINY_LAYERS), "base": base, "large": large}
-    preset = ConfigPresets(family.model_type, sizes, ENCODER_DEFAULTS, config, family.to_spec)
-    return preset.family("encoder", vocabulary, 512, "base")
+    return PresetFamily("encoder", make, sizes, ENCODER_DEFAULTS, vocabulary, 512, "base")
 
 
 def _released(millions: int) -> str:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Any, Literal
+from collections.abc import Mapping
+from functools import partial
+from typing import Any
 
 from regard import spec
 from regard.families.preset_settings import PresetFamily, Size
@@ -10,30 +12,19 @@ from regard.families.preset_settings import PresetFamily, Size
 _MOVING_AVERAGE = 25  # steps, as in the paper
 
 
-def preset(
-    name: Literal["dlinear", "nlinear"],
-    vocabulary: int,
-    context: int,
-    *,
-    horizon: int = 96,
-    channels: int | None = None,
-) -> spec.LinearForecaster:
-    """DLinear or NLinear; the vocabulary are channels, the context is the look-back."""
+def _make(settings: Mapping[str, Any], moving_average: int | None) -> spec.LinearForecaster:
     # Both have one map for all channels, as in the paper's tables.
+    s = settings
     return spec.LinearForecaster(
-        context,
-        channels or vocabulary,
-        horizon,
-        moving_average=_MOVING_AVERAGE if name == "dlinear" else None,
+        s["context"], s["channels"], s["horizon"], moving_average=moving_average
     )
 
 
-def _family(name: Literal["dlinear", "nlinear"]) -> PresetFamily:
-    def make(size: str, vocabulary: int, context: int, **changes: Any) -> spec.LinearForecaster:
-        return preset(name, vocabulary, context, **changes)
+def _family(moving_average: int | None) -> PresetFamily:
+    """The vocabulary are channels, the context is the look-back."""
+    make = partial(_make, moving_average=moving_average)
+    defaults = {"horizon": 96, "channels": None}
+    return PresetFamily("series", make, {"tiny": Size({})}, defaults, 7, 336, "tiny")
 
-    options = ("horizon", "channels")
-    return PresetFamily("series", make, {"tiny": Size({})}, options, 7, 336, "tiny")
 
-
-PRESETS = {"dlinear": _family("dlinear"), "nlinear": _family("nlinear")}
+PRESETS = {"dlinear": _family(_MOVING_AVERAGE), "nlinear": _family(None)}

@@ -8,12 +8,13 @@ there with several channels, and neither is supported here.
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
+from dataclasses import replace
 from typing import Any, Literal
 
 from regard import spec
-from regard.families.block_config import activation_name, attention_spec, parse_activation
+from regard.families.block_config import block_from_config, stack_config
 from regard.families.config_schema import IGNORED_KEYS, NOT_ENCODER_DECODER, ConfigSchema
-from regard.families.preset_settings import ConfigPresets, Size, config_activation
+from regard.families.preset_settings import FromConfig, PresetFamily, Size
 from regard.families.series.forecast_options import parse_scaler
 from regard.families.series.patchtst_heads import (
     architecture_suffix,
@@ -78,13 +79,24 @@ _SCHEMA = ConfigSchema(
     },
 )  # fmt: skip
 
+_KEYS = {
+    "d_model": "d_model",
+    "num_hidden_layers": "layers",
+    "num_attention_heads": "heads",
+    "ffn_dim": "d_ff",
+    "activation_function": "activation",
+    "path_dropout": "dropout",
+    "attention_dropout": "attention_dropout",
+    "ff_dropout": "feedforward_dropout",
+    "norm_eps": "eps",
+}
+
 # ------------------------------------------------------------------ spec → config.json
 
 
 def to_config(model: spec.Encoder, positions: int) -> dict[str, Any]:
     windows = model.windows
     block = model.stack.block
-    feedforward = block.feedforward
     norm_type = "batchnorm" if isinstance(block.norm, spec.BatchNorm) else "layernorm"
     position = "random" if windows.position == "learned" else "sincos"
     return {
@@ -94,19 +106,11 @@ def to_config(model: spec.Encoder, positions: int) -> dict[str, Any]:
         "context_length": windows.length,
         "patch_length": windows.scales[0].length,
         "patch_stride": windows.scales[0].stride,
-        "num_hidden_layers": model.stack.layers,
-        "d_model": model.d_model,
-        "num_attention_heads": block.attention.heads,
+        **stack_config(model.d_model, model.stack, _KEYS),
         "share_embedding": windows.shared,
-        "ffn_dim": feedforward.d_ff,
         "norm_type": norm_type,
-        "norm_eps": block.norm.eps,
-        "attention_dropout": block.attention.mixer.dropout,
         "positional_dropout": windows.dropout,
-        "path_dropout": block.dropout,
-        "ff_dropout": feedforward.dropout,
-        "bias": feedforward.bias,
-        "activation_function": activation_name(feedforward.activation),
+        "bias": block.feedforward.bias,
         "pre_norm": isinstance(block.residual, spec.PreNorm),
         "positional_encoding_type": position,
         "use_cls_token": windows.class_token,
@@ -143,30 +147,21 @@ def to_spec(config: Mapping[str, Any], stored: Collection[str] = ()) -> spec.Enc
 
 
 def _block(values: Mapping[str, Any]) -> spec.Block:
-    attention = attention_spec(
-        values["d_model"], values["num_attention_heads"], values["attention_dropout"]
-    )
-    feedforward = spec.FeedForward(
-        values["ffn_dim"],
-        parse_activation(values["activation_function"]),
-        values["ff_dropout"],
-        values["bias"],
-    )
+    # No final norm follows, with pre-norm neither.
+    residual = spec.PreNorm() if values["pre_norm"] else spec.PostNorm()
+    block = block_from_config(values, residual, _KEYS)
     norm: spec.Norm
     match values["norm_type"]:
         case "batchnorm":
             norm = spec.BatchNorm(values["norm_eps"], counts=True)
         case "layernorm":
-            norm = spec.LayerNorm(values["norm_eps"])
+            norm = block.norm
         case other:
             raise ModelError(
                 f"config.json: norm_type {other!r} is not supported", "known: batchnorm, layernorm"
             )
-    # No final norm follows, with pre-norm neither.
-    residual = spec.PreNorm() if values["pre_norm"] else spec.PostNorm()
-    return spec.Block(
-        attention, feedforward, residual=residual, norm=norm, dropout=values["path_dropout"]
-    )
+    feedforward: Any = block.feedforward
+    return replace(block, norm=norm, feedforward=replace(feedforward, bias=values["bias"]))
 
 
 def _position(kind: str) -> Literal["learned", "fixed"]:
@@ -252,30 +247,24 @@ _DEFAULTS: dict[str, Any] = {
 }
 
 
-def _config(settings: Mapping[str, Any]) -> dict[str, Any]:
-    """The config of a preset: the vocabulary are channels, the context is the look-back."""
-    return {
+_make = FromConfig(
+    to_spec,
+    {
+        **_KEYS,
+        "num_input_channels": "channels",
+        "context_length": "context",
+        "patch_length": "patch",
+        "patch_stride": "stride",
+        "positional_dropout": "dropout",
+        "ff_dropout": "dropout",
+        "prediction_length": "horizon",
+    },
+    # As the authors' code, where transformers' defaults differ.
+    {
         "architectures": ["PatchTSTForPrediction"],
-        "num_input_channels": settings["channels"] or settings["vocabulary"],
-        "context_length": settings["context"],
-        "patch_length": settings["patch"],
-        "patch_stride": settings["stride"],
-        "num_hidden_layers": settings["layers"],
-        "d_model": settings["d_model"],
-        "num_attention_heads": settings["heads"],
-        "ffn_dim": settings["d_ff"],
-        "activation_function": config_activation(settings["activation"]),
-        "attention_dropout": settings["attention_dropout"],
-        "positional_dropout": settings["dropout"],
-        "path_dropout": settings["dropout"],
-        "ff_dropout": settings["dropout"],
-        # As the authors' code, where transformers' defaults differ.
         "pre_norm": False,
         "positional_encoding_type": "random",
         "pooling_type": None,  # the flatten head
-        "prediction_length": settings["horizon"],
-    }
-
-
-preset = ConfigPresets("patchtst", SIZES, _DEFAULTS, _config, to_spec)
-PRESETS = {"patchtst": preset.family("series", 7, 336, "tiny")}
+    },
+)
+PRESETS = {"patchtst": PresetFamily("series", _make, SIZES, _DEFAULTS, 7, 336, "tiny")}

@@ -14,12 +14,13 @@ from typing import Any
 from regard import spec
 from regard.families.config_schema import IGNORED_KEYS, ConfigSchema, NonNegative
 from regard.families.encoder_decoders.fairseq_layout import (
+    PRESET_KEYS,
     SYNONYMS,
     both_sides,
     both_sides_config,
     side_rules,
 )
-from regard.families.preset_settings import ConfigPresets, Size, config_activation
+from regard.families.preset_settings import FromConfig, PresetFamily, Size
 from regard.families.series.forecast_options import parse_distribution, parse_lags, parse_scaler
 from regard.families.tensor_table import Rename, Rule, module_rules
 from regard.system.arguments import is_whole
@@ -229,31 +230,24 @@ _DEFAULTS: dict[str, Any] = {
 }
 
 
-def _config(settings: Mapping[str, Any]) -> dict[str, Any]:
-    """The config of a preset: the vocabulary are channels, the context is the encoder's."""
-    return {
-        "architectures": [_CLASS + _PREDICTION],
-        "input_size": settings["channels"] or settings["vocabulary"],
-        "context_length": settings["context"],
-        "prediction_length": settings["horizon"],
-        "lags_sequence": list(parse_lags(settings["lags"])),
-        "num_time_features": settings["time_features"],
-        "scaling": "std",
-        "d_model": settings["d_model"],
-        "encoder_layers": settings["layers"],
-        "decoder_layers": settings["decoder_layers"] or settings["layers"],
-        "encoder_attention_heads": settings["heads"],
-        "decoder_attention_heads": settings["heads"],
-        "encoder_ffn_dim": settings["d_ff"],
-        "decoder_ffn_dim": settings["d_ff"],
-        "activation_function": config_activation(settings["activation"]),
-        "dropout": settings["dropout"],
-        "attention_dropout": settings["attention_dropout"],
-        "activation_dropout": settings["feedforward_dropout"],
-        "encoder_layerdrop": settings["layer_drop"],
-        "decoder_layerdrop": settings["layer_drop"],
-    }
+def _lags(settings: Mapping[str, Any]) -> dict[str, Any]:
+    return {"lags_sequence": list(parse_lags(settings["lags"]))}
 
 
-preset = ConfigPresets("time_series_transformer", SIZES, _DEFAULTS, _config, to_spec)
-PRESETS = {"time-series-transformer": preset.family("series", 7, 96, "tiny")}
+_make = FromConfig(
+    to_spec,
+    {
+        **PRESET_KEYS,
+        "input_size": "channels",
+        "context_length": "context",
+        "prediction_length": "horizon",
+        "num_time_features": "time_features",
+        "encoder_layerdrop": "layer_drop",
+        "decoder_layerdrop": "layer_drop",
+    },
+    {"architectures": [_CLASS + _PREDICTION], "scaling": "std"},
+    _lags,
+)
+PRESETS = {
+    "time-series-transformer": PresetFamily("series", _make, SIZES, _DEFAULTS, 7, 96, "tiny")
+}

@@ -10,10 +10,16 @@ from regard.families.preset_settings import (
     BASE_LAYERS,
     LARGE_LAYERS,
     TINY_LAYERS,
-    ConfigPresets,
+    FromConfig,
+    PresetFamily,
     Size,
 )
-from regard.families.speech.wav2vec2 import PRESET_DEFAULTS, SpeechEncoderFamily, preset_config
+from regard.families.speech.wav2vec2 import (
+    PRESET_DEFAULTS,
+    PRESET_KEYS,
+    SpeechEncoderFamily,
+    conv_dim,
+)
 from regard.families.speech.waveform_config import SCHEMA
 
 HUBERT = SpeechEncoderFamily(
@@ -37,14 +43,14 @@ SIZES = {
 }
 
 
-def _config(settings: Mapping[str, Any]) -> dict[str, Any]:
-    config = {**preset_config(settings), "architectures": ["HubertForCTC"]}
+def _computed(settings: Mapping[str, Any]) -> dict[str, Any]:
+    config = conv_dim(settings)
     if settings["pre_norm"]:
         # Then the convolutions have norms of their channels, too.
         config |= {"do_stable_layer_norm": True, "feat_extract_norm": "layer", "conv_bias": True}
     return config
 
 
+_make = FromConfig(HUBERT.to_spec, PRESET_KEYS, {"architectures": ["HubertForCTC"]}, _computed)
 _DEFAULTS = {**PRESET_DEFAULTS, "pre_norm": False}
-preset = ConfigPresets("hubert", SIZES, _DEFAULTS, _config, HUBERT.to_spec)
-PRESETS = {"hubert": preset.family("ctc", 32, 480_000, "base")}
+PRESETS = {"hubert": PresetFamily("ctc", _make, SIZES, _DEFAULTS, 32, 480_000, "base")}

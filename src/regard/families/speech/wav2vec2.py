@@ -13,9 +13,9 @@ from typing import Any, ClassVar
 
 from regard import spec
 from regard.families.block_config import (
-    DropoutKeys,
     activation_name,
     block_from_config,
+    keys_with,
     parse_activation,
     stack_config,
 )
@@ -27,9 +27,9 @@ from regard.families.preset_settings import (
     ENCODER_DEFAULTS,
     LARGE_LAYERS,
     TINY_LAYERS,
-    ConfigPresets,
+    FromConfig,
+    PresetFamily,
     Size,
-    encoder_config,
 )
 from regard.families.speech.waveform_config import (
     SCHEMA,
@@ -41,7 +41,11 @@ from regard.families.speech.waveform_config import (
 from regard.families.tensor_table import Rename, Reshape, Rule, module_rules, per_layer
 from regard.system.errors import ModelError
 
-_DROPOUT = DropoutKeys("hidden_dropout", "attention_dropout", "activation_dropout")
+_KEYS = keys_with(
+    dropout="hidden_dropout",
+    attention_dropout="attention_dropout",
+    feedforward_dropout="activation_dropout",
+)
 _LAYER = LayerNames(
     qkv=("attention.q_proj", "attention.k_proj", "attention.v_proj"),
     attention_output="attention.out_proj",
@@ -75,7 +79,7 @@ class SpeechEncoderFamily:
         config: dict[str, Any] = {
             "model_type": self.model_type,
             "architectures": [self.class_prefix + _suffix(model)],
-            **stack_config(model.d_model, model.stack, _DROPOUT),
+            **stack_config(model.d_model, model.stack, _KEYS),
             "feat_proj_dropout": waves.project_dropout,
             "feat_extract_norm": "group" if normalizes_over_time else "layer",
             "feat_extract_activation": activation_name(waves.activation),
@@ -101,7 +105,7 @@ class SpeechEncoderFamily:
         values = self.schema.parse(config)
         pre_norm = values["do_stable_layer_norm"]
         residual = spec.PreNorm() if pre_norm else spec.PostNorm()
-        block = block_from_config(values, residual, _DROPOUT)
+        block = block_from_config(values, residual, _KEYS)
         pool, labels = self._heads(config, values)
         # Only HuBERT can do without.
         has_feature_norm = values.get("feat_proj_layer_norm", True)
@@ -276,22 +280,18 @@ PRESET_DEFAULTS: dict[str, Any] = {
 }
 
 
-def preset_config(settings: Mapping[str, Any]) -> dict[str, Any]:
-    """The config of an encoder that spells letters."""
-    config = encoder_config(settings)
-    # wav2vec 2.0's names of BERT's keys.
-    config["hidden_dropout"] = config.pop("hidden_dropout_prob")
-    config["attention_dropout"] = config.pop("attention_probs_dropout_prob")
-    return {
-        "architectures": ["Wav2Vec2ForCTC"],
-        **config,
-        "activation_dropout": settings["feedforward_dropout"],
-        "final_dropout": settings["dropout"],
-        "vocab_size": settings["vocabulary"],
-        "conv_dim": [settings["channels"]] * 7,
-        "num_conv_pos_embeddings": settings["kernel"],
-    }
+# Of an encoder that spells letters.
+PRESET_KEYS = {
+    **_KEYS,
+    "final_dropout": "dropout",
+    "vocab_size": "vocabulary",
+    "num_conv_pos_embeddings": "kernel",
+}
 
 
-preset = ConfigPresets("wav2vec2", SIZES, PRESET_DEFAULTS, preset_config, WAV2VEC2.to_spec)
-PRESETS = {"wav2vec2": preset.family("ctc", 32, 480_000, "base")}
+def conv_dim(settings: Mapping[str, Any]) -> dict[str, Any]:
+    return {"conv_dim": [settings["channels"]] * 7}
+
+
+_make = FromConfig(WAV2VEC2.to_spec, PRESET_KEYS, {"architectures": ["Wav2Vec2ForCTC"]}, conv_dim)
+PRESETS = {"wav2vec2": PresetFamily("ctc", _make, SIZES, PRESET_DEFAULTS, 32, 480_000, "base")}

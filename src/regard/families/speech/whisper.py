@@ -18,14 +18,20 @@ from regard.families.encoder_decoders.fairseq_layout import (
     FIXED,
     HEADS,
     PRESET_DEFAULTS,
+    PRESET_KEYS,
     SYNONYMS,
     encoder_decoder,
-    preset_config,
     stack_keys,
     stack_rules,
 )
 from regard.families.heads import HeadLayout, HeadTable
-from regard.families.preset_settings import BASE_LAYERS, LARGE_LAYERS, ConfigPresets, Size
+from regard.families.preset_settings import (
+    BASE_LAYERS,
+    LARGE_LAYERS,
+    FromConfig,
+    PresetFamily,
+    Size,
+)
 from regard.families.tensor_table import Rename, Rule, module_rules
 
 SPEC_TYPES = (spec.EncoderDecoder, spec.Spectrogram)
@@ -188,14 +194,14 @@ _PRESET_DEFAULTS: dict[str, Any] = {
 }
 
 
-def _preset_config(settings: Mapping[str, Any]) -> dict[str, Any]:
-    return {
-        **preset_config(settings),
-        "num_mel_bins": settings["mels"],
-        "max_source_positions": settings["frames"],
-        "max_target_positions": settings["context"],
-    }
-
-
-preset = ConfigPresets("whisper", SIZES, _PRESET_DEFAULTS, _preset_config, to_spec)
-PRESETS = {"whisper": preset.family("speech", 51_865, 448, "tiny")}
+_make = FromConfig(
+    to_spec,
+    {
+        **PRESET_KEYS,
+        "vocab_size": "vocabulary",
+        "num_mel_bins": "mels",
+        "max_source_positions": "frames",
+        "max_target_positions": "context",
+    },
+)
+PRESETS = {"whisper": PresetFamily("speech", _make, SIZES, _PRESET_DEFAULTS, 51_865, 448, "tiny")}

@@ -12,17 +12,18 @@ from regard import spec
 from regard.families.config_schema import ConfigSchema
 from regard.families.preset_settings import (
     BASE_LAYERS,
+    IMAGE_KEYS,
     LARGE_LAYERS,
+    TEXT_KEYS,
     TINY_LAYERS,
-    ConfigPresets,
+    FromConfig,
     Kind,
     PresetFamily,
     Size,
-    config_activation,
 )
 from regard.families.tensor_table import Rename, Rule
 from regard.families.vision.clip_text import TEXT
-from regard.families.vision.clip_tower import projection_dim
+from regard.families.vision.clip_tower import projection_dim, tower_config
 from regard.families.vision.clip_vision import VISION
 from regard.system.errors import ModelError
 
@@ -121,44 +122,33 @@ _PRESET_DEFAULTS: dict[str, Any] = {
 
 
 def _preset_config(settings: Mapping[str, Any]) -> dict[str, Any]:
-    shared = {
-        "hidden_act": config_activation(settings["activation"]),
-        "attention_dropout": settings["attention_dropout"],
-    }
-    text_width = settings["text"]
+    width = settings["text"]
     text = {
-        **shared,
-        "vocab_size": settings["vocabulary"],
-        "hidden_size": text_width,
-        "intermediate_size": 4 * text_width,
-        "num_hidden_layers": settings["text_layers"],
-        "num_attention_heads": text_width // 64,
-        "max_position_embeddings": settings["context"],
-        # The tokenizer's last token ends a text.
-        "eos_token_id": settings["vocabulary"] - 1,
+        **settings,
+        "d_model": width,
+        "d_ff": 4 * width,
+        "layers": settings["text_layers"],
+        "heads": width // 64,
     }
-    image = {
-        **shared,
-        "hidden_size": settings["d_model"],
-        "intermediate_size": settings["d_ff"],
-        "num_hidden_layers": settings["layers"],
-        "num_attention_heads": settings["heads"],
-        "image_size": settings["image_size"],
-        "patch_size": settings["patch"],
+    # The tokenizer's last token ends a text.
+    end = {"eos_token_id": settings["vocabulary"] - 1}
+    return {
+        "projection_dim": settings["width"],
+        "text_config": tower_config(text, TEXT_KEYS) | end,
+        "vision_config": tower_config(settings, IMAGE_KEYS),
     }
-    return {"projection_dim": settings["width"], "text_config": text, "vision_config": image}
 
 
 def _family(
-    name: str, kind: Kind, part: int, to_spec: Callable[[Mapping[str, Any]], spec.Model]
+    kind: Kind, part: int, to_spec: Callable[[Mapping[str, Any]], spec.Model]
 ) -> PresetFamily:
     sizes = {size: Size(settings, counts[part]) for size, (settings, *counts) in _SIZES.items()}
-    preset = ConfigPresets(name, sizes, _PRESET_DEFAULTS, _preset_config, to_spec)
-    return preset.family(kind, 49_408, 77, "vit-b/32")
+    make = FromConfig(to_spec, {}, computed=_preset_config)
+    return PresetFamily(kind, make, sizes, _PRESET_DEFAULTS, 49_408, 77, "vit-b/32")
 
 
 PRESETS = {
-    "clip": _family("clip", "dual encoder", 0, to_spec),
-    "clip-text": _family("clip-text", "encoder", 1, lambda config: to_spec(config).text),
-    "clip-image": _family("clip-image", "image", 2, lambda config: to_spec(config).image),
+    "clip": _family("dual encoder", 0, to_spec),
+    "clip-text": _family("encoder", 1, lambda config: to_spec(config).text),
+    "clip-image": _family("image", 2, lambda config: to_spec(config).image),
 }

@@ -12,7 +12,7 @@ from typing import Any
 import torch
 
 from regard import spec
-from regard.families.block_config import DropoutKeys, block_from_config, stack_config
+from regard.families.block_config import block_from_config, keys_with, stack_config
 from regard.families.config_schema import IGNORED_KEYS, ConfigSchema
 from regard.families.encoders.encoder_tensor_names import LayerNames
 from regard.families.tensor_table import Constant, Rename, Rule, module_rules, per_layer
@@ -38,7 +38,9 @@ _FIXED: dict[str, Any] = {
     "use_bfloat16": False,
     "tf_legacy_loss": False,
 }
-_DROPOUT = DropoutKeys(residual=None, attention="attention_dropout")
+_BERT_NAMES = keys_with(attention_dropout="attention_dropout")
+# transformers has no dropout of hidden states, whatever the config says.
+KEYS = {key: name for key, name in _BERT_NAMES.items() if name != "dropout"}
 _LAYER = LayerNames(
     qkv=("self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj"),
     attention_output="self_attn.out_proj",
@@ -69,7 +71,6 @@ class ClipTower:
 
     @property
     def _schema(self) -> ConfigSchema:
-        # transformers has no dropout of hidden states, whatever the config says.
         return ConfigSchema({**_DEFAULTS, **self.defaults}, _FIXED, {}, IGNORED_KEYS | {"dropout"})
 
     @property
@@ -102,7 +103,7 @@ class ClipTower:
         """The config of the tower alone, which is also a part of that of the pair."""
         return {
             "model_type": self.model_type,
-            **stack_config(model.d_model, model.stack, _DROPOUT),
+            **stack_config(model.d_model, model.stack, KEYS),
             **self.input_config(model),
             **self.projection_config(model),
         }
@@ -115,7 +116,7 @@ class ClipTower:
     def tower_spec(self, config: Mapping[str, Any], projected: int | None) -> spec.Encoder:
         """The tower of a config, with a projection to that width or none."""
         values = self._schema.parse(config)
-        block = block_from_config(values, spec.PreNorm(), _DROPOUT)
+        block = block_from_config(values, spec.PreNorm(), KEYS)
         return self.encoder(values, block, projected)
 
     def tower_rules(self, model: spec.Encoder, prefix: str, hf_prefix: str) -> list[Rule]:
@@ -143,3 +144,9 @@ class ClipTower:
 def projection_dim(model: spec.Encoder) -> int | None:
     """The width of the projected vector, if it is projected."""
     return model.pool.width if model.pool else None
+
+
+def tower_config(settings: Mapping[str, Any], inputs: Mapping[str, str]) -> dict[str, Any]:
+    """The config of a preset's tower."""
+    keys = {**KEYS, **inputs}
+    return {key: settings[name] for key, name in keys.items() if name in settings}

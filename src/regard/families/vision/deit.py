@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any
-
-from regard.families.preset_settings import ROUNDED, ConfigPresets, Size
+from regard.families.preset_settings import IMAGE_DEFAULTS, ROUNDED, FromConfig, PresetFamily, Size
 from regard.families.vision import vit
 from regard.families.vision.vit import VitFamily
 
@@ -21,10 +18,10 @@ SIZES = {
 }
 
 
-def _config(settings: Mapping[str, Any]) -> dict[str, Any]:
-    config = vit.preset_config(settings)
-    return {**config, "architectures": ["DeiTForImageClassificationWithTeacher"]}
-
-
-preset = ConfigPresets("deit", SIZES, vit.PRESET_DEFAULTS, _config, DEIT.to_spec)
-PRESETS = {"deit": preset.family("image", 1000, 224, "base")}
+_make = FromConfig(
+    DEIT.to_spec,
+    vit.PRESET_KEYS,
+    {"architectures": ["DeiTForImageClassificationWithTeacher"]},
+    vit.labels_of_preset,
+)
+PRESETS = {"deit": PresetFamily("image", _make, SIZES, IMAGE_DEFAULTS, 1000, 224, "base")}

@@ -11,23 +11,24 @@ from typing import Any
 
 from regard import spec
 from regard.families.block_config import (
+    BERT_KEYS,
     activation_name,
-    attention_spec,
-    parse_activation,
+    block_from_config,
+    stack_config,
 )
 from regard.families.classifier_labels import label_count, label_names
 from regard.families.config_schema import IGNORED_KEYS, NOT_ENCODER_DECODER, ConfigSchema
 from regard.families.encoders.encoder_tensor_names import LayerNames
 from regard.families.preset_settings import (
     BASE_LAYERS,
-    ENCODER_DEFAULTS,
+    IMAGE_DEFAULTS,
     LARGE_LAYERS,
-    ConfigPresets,
+    FromConfig,
+    PresetFamily,
     Size,
-    config_activation,
 )
 from regard.families.tensor_table import Rename, Reshape, Rule, module_rules, per_layer
-from regard.families.vision.vit import patch_rules
+from regard.families.vision.vit import PRESET_KEYS, labels_of_preset, patch_rules
 from regard.system.errors import ModelError
 
 PREFIX = "dinov2."
@@ -71,6 +72,9 @@ _SWIGLU_LAYER = replace(
     _LAYER, feedforward_inner="mlp.weights_in", feedforward_outer="mlp.weights_out"
 )
 
+_KEYS = {
+    key: name for key, name in BERT_KEYS.items() if name not in ("d_ff", "activation", "dropout")
+}
 # ------------------------------------------------------------------ spec → config.json
 
 
@@ -81,15 +85,11 @@ def to_config(model: spec.Encoder, positions: int) -> dict[str, Any]:
     config = {
         "model_type": "dinov2",
         "architectures": ["Dinov2Model"],
-        "hidden_size": model.d_model,
-        "num_hidden_layers": model.stack.layers,
-        "num_attention_heads": block.attention.heads,
+        **stack_config(model.d_model, model.stack, _KEYS),
         "mlp_ratio": _mlp_ratio(model.d_model, block.feedforward),
         # SwiGLU's activation is fixed, and the key says nothing.
         "hidden_act": "gelu" if gated else activation_name(block.feedforward.activation),
         "hidden_dropout_prob": patches.dropout,
-        "attention_probs_dropout_prob": block.attention.mixer.dropout,
-        "layer_norm_eps": block.norm.eps,
         "image_size": patches.size,
         "patch_size": patches.patch,
         "num_channels": patches.channels,
@@ -141,25 +141,18 @@ def to_spec(config: Mapping[str, Any], stored: Collection[str] = ()) -> spec.Enc
 
 
 def _block(values: Mapping[str, Any]) -> spec.Block:
-    d_model = values["hidden_size"]
-    attention = attention_spec(
-        d_model,
-        values["num_attention_heads"],
-        values["attention_probs_dropout_prob"],
-        "qkvo" if values["qkv_bias"] else "o",
-    )
-    d_ff = d_model * values["mlp_ratio"]
+    bias = "qkvo" if values["qkv_bias"] else "o"
+    keys = {**_KEYS, "hidden_act": "activation"}
+    block = block_from_config(values, spec.PreNorm(), keys, bias)
+    d_ff = values["hidden_size"] * values["mlp_ratio"]
     feedforward: spec.FeedForward | spec.GatedFeedForward
     if values["use_swiglu_ffn"]:
         feedforward = spec.GatedFeedForward(swiglu_width(d_ff), "silu", bias=True)
     else:
-        feedforward = spec.FeedForward(d_ff, parse_activation(values["hidden_act"]))
-    return spec.Block(
-        attention,
-        feedforward,
-        residual=spec.PreNorm(),
-        norm=spec.LayerNorm(values["layer_norm_eps"]),
-        dropout=0.0,
+        feedforward = spec.FeedForward(d_ff, block.feedforward.activation)
+    return replace(
+        block,
+        feedforward=feedforward,
         layer_scale=float(values["layerscale_value"]),
         drop_path=float(values["drop_path_rate"]),
     )
@@ -226,42 +219,18 @@ SIZES = {
     "large": Size(LARGE_LAYERS, 300, _LINEAR_HEAD),
     "giant": Size({"layers": 40, "d_model": 1536, "heads": 24, "swiglu": True}, 1100, _LINEAR_HEAD),
 }
-PRESET_DEFAULTS: dict[str, Any] = {
-    **ENCODER_DEFAULTS,
-    "dropout": 0.0,
-    "attention_dropout": 0.0,
-    "patch": 14,  # side, in pixels
-    "image_size": None,  # side, in pixels; None: the context
-    "channels": 3,
+_DEFAULTS = {
+    **IMAGE_DEFAULTS,
+    "patch": 14,
     "swiglu": False,
     "layer_scale": 1.0,
     "drop_path": 0.0,
 }
 
 
-def _preset_config(settings: Mapping[str, Any]) -> dict[str, Any]:
-    """The config of a preset: the vocabulary are classes, the context is the image's side."""
-    d_model = settings["d_model"]
-    return {
-        "architectures": ["Dinov2ForImageClassification"],
-        "hidden_size": d_model,
-        "num_hidden_layers": settings["layers"],
-        "num_attention_heads": settings["heads"],
-        "mlp_ratio": max(1, settings["d_ff"] // d_model),
-        "intermediate_size": settings["d_ff"],
-        "hidden_act": config_activation(settings["activation"]),
-        "hidden_dropout_prob": settings["dropout"],
-        "attention_probs_dropout_prob": settings["attention_dropout"],
-        "image_size": settings["image_size"] or settings["context"],
-        "patch_size": settings["patch"],
-        "num_channels": settings["channels"],
-        "layerscale_value": settings["layer_scale"],
-        "drop_path_rate": settings["drop_path"],
-        "use_swiglu_ffn": settings["swiglu"],
-        # Nothing is masked when classes are learnt: a mask token would keep its initial value.
-        "use_mask_token": False,
-        **label_names(settings["vocabulary"]),
-    }
+def _computed(settings: Mapping[str, Any]) -> dict[str, Any]:
+    ratio = max(1, settings["d_ff"] // settings["d_model"])
+    return {"mlp_ratio": ratio, **labels_of_preset(settings)}
 
 
 def _preset_spec(config: Mapping[str, Any]) -> spec.Encoder:
@@ -275,5 +244,16 @@ def _preset_spec(config: Mapping[str, Any]) -> spec.Encoder:
     return replace(model, stack=stack)
 
 
-preset = ConfigPresets("dinov2", SIZES, PRESET_DEFAULTS, _preset_config, _preset_spec)
-PRESETS = {"dinov2": preset.family("image", 1000, 224, "base")}
+_make = FromConfig(
+    _preset_spec,
+    {
+        **PRESET_KEYS,
+        "layerscale_value": "layer_scale",
+        "drop_path_rate": "drop_path",
+        "use_swiglu_ffn": "swiglu",
+    },
+    # Nothing is masked when classes are learnt: a mask token would keep its initial value.
+    {"architectures": ["Dinov2ForImageClassification"], "use_mask_token": False},
+    _computed,
+)
+PRESETS = {"dinov2": PresetFamily("image", _make, SIZES, _DEFAULTS, 1000, 224, "base")}

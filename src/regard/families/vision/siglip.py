@@ -15,13 +15,16 @@ from regard.families.classifier_labels import classifier_head, label_count, labe
 from regard.families.config_schema import ConfigSchema
 from regard.families.preset_settings import (
     BASE_LAYERS,
+    IMAGE_KEYS,
     LARGE_LAYERS,
+    TEXT_KEYS,
     TINY_LAYERS,
-    ConfigPresets,
+    FromConfig,
+    PresetFamily,
     Size,
-    config_activation,
 )
 from regard.families.tensor_table import Reshape, Rule, module_rules
+from regard.families.vision.clip_tower import tower_config
 from regard.families.vision.siglip_tower import TEXT, VISION
 from regard.system.errors import ModelError
 
@@ -124,26 +127,13 @@ _PRESET_DEFAULTS: dict[str, Any] = {
 
 
 def _preset_config(settings: Mapping[str, Any]) -> dict[str, Any]:
-    tower = {
-        "hidden_size": settings["d_model"],
-        "intermediate_size": settings["d_ff"],
-        "num_hidden_layers": settings["layers"],
-        "num_attention_heads": settings["heads"],
-        "hidden_act": config_activation(settings["activation"]),
-        "attention_dropout": settings["attention_dropout"],
+    return {
+        "text_config": tower_config(settings, TEXT_KEYS),
+        "vision_config": tower_config(settings, IMAGE_KEYS),
     }
-    text = {
-        **tower,
-        "vocab_size": settings["vocabulary"],
-        "max_position_embeddings": settings["context"],
-    }
-    image = {
-        **tower,
-        "image_size": settings["image_size"],
-        "patch_size": settings["patch"],
-    }
-    return {"text_config": text, "vision_config": image}
 
 
-preset = ConfigPresets("siglip", SIZES, _PRESET_DEFAULTS, _preset_config, to_spec)
-PRESETS = {"siglip": preset.family("dual encoder", 32_000, 64, "base/16")}
+_make = FromConfig(to_spec, {}, computed=_preset_config)
+PRESETS = {
+    "siglip": PresetFamily("dual encoder", _make, SIZES, _PRESET_DEFAULTS, 32_000, 64, "base/16")
+}

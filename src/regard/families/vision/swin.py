@@ -11,14 +11,20 @@ from itertools import accumulate
 from typing import Any
 
 from regard import spec
-from regard.families.block_config import activation_name, attention_spec, parse_activation
+from regard.families.block_config import block_from_config, stack_config
 from regard.families.classifier_labels import label_count, label_names
 from regard.families.config_schema import IGNORED_KEYS, NOT_ENCODER_DECODER, ConfigSchema
 from regard.families.encoders.encoder_tensor_names import LayerNames
-from regard.families.preset_settings import ENCODER_DEFAULTS, ConfigPresets, Size, config_activation
+from regard.families.preset_settings import (
+    IMAGE_DEFAULTS,
+    IMAGE_KEYS,
+    FromConfig,
+    PresetFamily,
+    Size,
+)
 from regard.families.tensor_table import Rename, Rule, Unused, module_rules
 from regard.families.vision import masked_images
-from regard.families.vision.vit import patch_rules
+from regard.families.vision.vit import labels_of_preset, patch_rules
 from regard.system.errors import ModelError
 
 PREFIX = "swin."
@@ -56,6 +62,13 @@ _SCHEMA = ConfigSchema(
         "out_features", "out_indices", "path_norm", "stage_names",
     },
 )  # fmt: skip
+_KEYS = {
+    "embed_dim": "d_model",  # of the first stage
+    "hidden_act": "activation",
+    "hidden_dropout_prob": "dropout",
+    "attention_probs_dropout_prob": "attention_dropout",
+    "layer_norm_eps": "eps",
+}
 _LAYER = LayerNames(attention_norm="layernorm_before", feedforward_norm="layernorm_after")
 
 # ------------------------------------------------------------------ spec → config.json
@@ -75,17 +88,13 @@ def to_config(model: spec.Encoder, positions: int) -> dict[str, Any]:
         "image_size": patches.size,
         "patch_size": patches.patch,
         "num_channels": patches.channels,
-        "embed_dim": model.d_model,
+        **stack_config(model.d_model, model.stack, _KEYS),
         "depths": list(stages.depths),
         "num_heads": [blocks[i].attention.heads for i in firsts],
         "window_size": stages.window,
         "mlp_ratio": blocks[-1].feedforward.d_ff / width,
         "qkv_bias": "q" in block.attention.bias,
-        "hidden_dropout_prob": block.dropout,
-        "attention_probs_dropout_prob": block.attention.mixer.dropout,
         "drop_path_rate": blocks[-1].drop_path,
-        "hidden_act": activation_name(block.feedforward.activation),
-        "layer_norm_eps": block.norm.eps,
     }
     if model.labels:
         config["architectures"] = ["SwinForImageClassification"]
@@ -145,25 +154,16 @@ def _blocks(values: Mapping[str, Any], stages: spec.Stages) -> Iterator[spec.Blo
             f"config.json: mlp_ratio {ratio} gives a feed-forward width of 0",
             "increase mlp_ratio",
         )
+    keys = {**_KEYS, "num_heads": "heads", "d_ff": "d_ff"}
+    bias = "qkvo" if values["qkv_bias"] else "o"
     number = 0
     for stage, depth in enumerate(stages.depths):
         width = 2**stage * values["embed_dim"]
-        attention = attention_spec(
-            width,
-            heads[stage],
-            values["attention_probs_dropout_prob"],
-            "qkvo" if values["qkv_bias"] else "o",
-        )
-        activation = parse_activation(values["hidden_act"])
+        sizes = {"embed_dim": width, "num_heads": heads[stage], "d_ff": int(ratio * width)}
+        block = block_from_config({**values, **sizes}, spec.PreNorm(), keys, bias)
         for _ in range(depth):
-            yield spec.Block(
-                attention,
-                spec.FeedForward(int(ratio * width), activation),
-                residual=spec.PreNorm(),
-                norm=spec.LayerNorm(values["layer_norm_eps"]),
-                dropout=values["hidden_dropout_prob"],
-                drop_path=stages.drop_path(float(values["drop_path_rate"]), number),
-            )
+            drop_path = stages.drop_path(float(values["drop_path_rate"]), number)
+            yield replace(block, drop_path=drop_path)
             number += 1
 
 
@@ -236,39 +236,20 @@ SIZES = {
     "base": Size({"layers": 24, "depths": (2, 2, 18, 2), "d_model": 128, "heads": 4}, 87.8),
     "large": Size({"layers": 24, "depths": (2, 2, 18, 2), "d_model": 192, "heads": 6}, 196.5),
 }
-PRESET_DEFAULTS: dict[str, Any] = {
-    **ENCODER_DEFAULTS,
-    "dropout": 0.0,
-    "attention_dropout": 0.0,
-    "drop_path": 0.1,
-    "patch": 4,  # side, in pixels
-    "image_size": None,  # side, in pixels; None: the context
-    "channels": 3,
-}
+_DEFAULTS = {**IMAGE_DEFAULTS, "drop_path": 0.1, "patch": 4}
 
 
-def _preset_config(settings: Mapping[str, Any]) -> dict[str, Any]:
-    """The config of a preset: the vocabulary are classes, the context is the image's side."""
-    size = settings["image_size"] or settings["context"]
-    side = -(-size // settings["patch"])
+def _computed(settings: Mapping[str, Any]) -> dict[str, Any]:
+    side = -(-settings["image_size"] // settings["patch"])
     # 7 divides the 56 patches of 224 pixels; images of 2ⁿ pixels have windows of 4.
     window = min(side, 7 if side % 7 == 0 else 4)
     depths = _depths(settings, side, window)
     return {
-        "architectures": ["SwinForImageClassification"],
-        "image_size": size,
-        "patch_size": settings["patch"],
-        "num_channels": settings["channels"],
-        "embed_dim": settings["d_model"],
         "depths": depths,
         "num_heads": [2**stage * settings["heads"] for stage in range(len(depths))],
         "window_size": window,
         "mlp_ratio": settings["d_ff"] / settings["d_model"],
-        "hidden_act": config_activation(settings["activation"]),
-        "hidden_dropout_prob": settings["dropout"],
-        "attention_probs_dropout_prob": settings["attention_dropout"],
-        "drop_path_rate": settings["drop_path"],
-        **label_names(settings["vocabulary"]),
+        **labels_of_preset(settings),
     }
 
 
@@ -286,5 +267,10 @@ def _depths(settings: Mapping[str, Any], side: int, window: int) -> list[int]:
     return [even + (stage >= stages - left_over) for stage in range(stages)]
 
 
-preset = ConfigPresets("swin", SIZES, PRESET_DEFAULTS, _preset_config, to_spec)
-PRESETS = {"swin": preset.family("image", 1000, 224, "tiny")}
+_make = FromConfig(
+    to_spec,
+    {**_KEYS, **IMAGE_KEYS, "drop_path_rate": "drop_path"},
+    {"architectures": ["SwinForImageClassification"]},
+    _computed,
+)
+PRESETS = {"swin": PresetFamily("image", _make, SIZES, _DEFAULTS, 1000, 224, "tiny")}

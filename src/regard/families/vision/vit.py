@@ -12,6 +12,7 @@ from typing import Any, ClassVar
 
 from regard import spec
 from regard.families.block_config import (
+    BERT_KEYS,
     activation_name,
     block_from_config,
     parse_activation,
@@ -22,11 +23,12 @@ from regard.families.config_schema import NOT_ENCODER_DECODER, ConfigSchema
 from regard.families.encoders.encoder_tensor_names import LayerNames
 from regard.families.preset_settings import (
     BASE_LAYERS,
-    ENCODER_DEFAULTS,
+    IMAGE_DEFAULTS,
+    IMAGE_KEYS,
     LARGE_LAYERS,
-    ConfigPresets,
+    FromConfig,
+    PresetFamily,
     Size,
-    encoder_config,
 )
 from regard.families.tensor_table import Rename, Reshape, Rule, module_rules, per_layer
 from regard.families.vision import masked_images
@@ -235,27 +237,16 @@ SIZES = {
     "large/32": Size({**LARGE_LAYERS, "patch": 32}, 307),
     "huge/14": Size({"layers": 32, "d_model": 1280, "heads": 16, "patch": 14}, 632),
 }
-PRESET_DEFAULTS: dict[str, Any] = {
-    **ENCODER_DEFAULTS,
-    "dropout": 0.0,
-    "attention_dropout": 0.0,
-    "patch": 16,  # side, in pixels
-    "image_size": None,  # side, in pixels; None: the context
-    "channels": 3,
-}
+PRESET_KEYS = {**BERT_KEYS, **IMAGE_KEYS}
 
 
-def preset_config(settings: Mapping[str, Any]) -> dict[str, Any]:
-    """The config of a preset: the vocabulary are classes, the context is the image's side."""
-    return {
-        "architectures": ["ViTForImageClassification"],
-        **encoder_config(settings),
-        "image_size": settings["image_size"] or settings["context"],
-        "patch_size": settings["patch"],
-        "num_channels": settings["channels"],
-        **label_names(settings["vocabulary"]),
-    }
+def labels_of_preset(settings: Mapping[str, Any]) -> dict[str, Any]:
+    """Of presets the vocabulary are classes, the context is the image's side."""
+    return label_names(settings["vocabulary"])
 
 
-preset = ConfigPresets("vit", SIZES, PRESET_DEFAULTS, preset_config, VIT.to_spec)
-PRESETS = {"vit": preset.family("image", 1000, 224, "base/16")}
+_make = FromConfig(
+    VIT.to_spec, PRESET_KEYS, {"architectures": ["ViTForImageClassification"]}, labels_of_preset
+)
+preset = PresetFamily("image", _make, SIZES, IMAGE_DEFAULTS, 1000, 224, "base/16")
+PRESETS = {"vit": preset}

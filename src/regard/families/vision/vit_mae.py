@@ -14,11 +14,11 @@ from regard.families.block_config import block_from_config, stack_config
 from regard.families.config_schema import NOT_ENCODER_DECODER, ConfigSchema
 from regard.families.preset_settings import (
     BASE_LAYERS,
-    ENCODER_DEFAULTS,
+    IMAGE_DEFAULTS,
     LARGE_LAYERS,
-    ConfigPresets,
+    FromConfig,
+    PresetFamily,
     Size,
-    encoder_config,
 )
 from regard.families.tensor_table import (
     FormerPrefix,
@@ -27,7 +27,7 @@ from regard.families.tensor_table import (
     module_rules,
     per_layer,
 )
-from regard.families.vision.vit import CONFIG_DEFAULTS, LAYER, patch_rules
+from regard.families.vision.vit import CONFIG_DEFAULTS, LAYER, PRESET_KEYS, patch_rules
 from regard.system.errors import ModelError
 
 PREFIX = "vit."
@@ -176,13 +176,8 @@ SIZES = {
     "large/16": Size(LARGE_LAYERS),
     "huge/14": Size({"layers": 32, "d_model": 1280, "heads": 16, "patch": 14}),
 }
-PRESET_DEFAULTS: dict[str, Any] = {
-    **ENCODER_DEFAULTS,
-    "dropout": 0.0,
-    "attention_dropout": 0.0,
-    "patch": 16,  # side, in pixels
-    "image_size": None,  # side, in pixels; None: the context
-    "channels": 3,
+_DEFAULTS = {
+    **IMAGE_DEFAULTS,
     "decoder_layers": 8,
     "decoder_d_model": 512,  # None: half of the encoder's
     "decoder_heads": 16,  # None: as many as in the encoder
@@ -190,24 +185,25 @@ PRESET_DEFAULTS: dict[str, Any] = {
 }
 
 
-def _preset_config(settings: Mapping[str, Any]) -> dict[str, Any]:
-    """The config of a preset; the context is the image's side."""
+def _computed(settings: Mapping[str, Any]) -> dict[str, Any]:
     heads = settings["decoder_heads"] or settings["heads"]
     width = settings["decoder_d_model"] or max(1, settings["d_k"] // 2) * heads
     return {
-        "architectures": ["ViTMAEForPreTraining"],
-        **encoder_config(settings),
-        "image_size": settings["image_size"] or settings["context"],
-        "patch_size": settings["patch"],
-        "num_channels": settings["channels"],
         "decoder_hidden_size": width,
-        "decoder_num_hidden_layers": settings["decoder_layers"],
         "decoder_num_attention_heads": heads,
         "decoder_intermediate_size": 4 * width,
-        "mask_ratio": settings["masked_share"],
-        "norm_pix_loss": True,  # the better representations (Table 1d)
     }
 
 
-preset = ConfigPresets("vit-mae", SIZES, PRESET_DEFAULTS, _preset_config, to_spec)
-PRESETS = {"vit-mae": preset.family("image", 1000, 224, "base/16")}
+_make = FromConfig(
+    to_spec,
+    {
+        **PRESET_KEYS,
+        "decoder_num_hidden_layers": "decoder_layers",
+        "mask_ratio": "masked_share",
+    },
+    # With the better representations of normalized pixels (Table 1d).
+    {"architectures": ["ViTMAEForPreTraining"], "norm_pix_loss": True},
+    _computed,
+)
+PRESETS = {"vit-mae": PresetFamily("image", _make, SIZES, _DEFAULTS, 1000, 224, "base/16")}
