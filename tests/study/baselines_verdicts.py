@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from regard.lab.study.baselines import algorithms, fixed_context, gradient_distance
+from regard.lab.study import baselines
 from regard.lab.study.study import Numbers, Outcome
 
 Case = tuple[Numbers, Outcome]
@@ -17,7 +17,7 @@ def gradients(
 ) -> Numbers:
     """Gradients at distance 64, relative to distance 1."""
     ends = {"attention": attention}
-    for cell in gradient_distance.CELLS:
+    for cell in baselines.CELLS:
         ends |= {f"{cell}, small": vanishing, f"{cell}, large": exploding}
         if cell in ("GRU", "LSTM"):
             ends |= {f"{cell}, small": gated, f"{cell}, large": gated}
@@ -28,7 +28,7 @@ def gradients(
 def copying(vector: float, attention: float) -> Numbers:
     """Right tokens of long texts; short ones are all right."""
     accuracy = {}
-    for name, value in zip(fixed_context.MODELS, (vector, attention, attention), strict=True):
+    for name, value in zip(baselines.MODELS, (vector, attention, attention), strict=True):
         accuracy[name] = [[100.0, value]]
     return {"lengths": [2, 12], "accuracy": accuracy}
 
@@ -62,7 +62,7 @@ def complexity(exponent: float = 2.0, factor: float = 1.0) -> Numbers:
 def longer(**gaps: float) -> Numbers:
     """How much more often the LSTM is right on longer inputs."""
     exact = {}
-    for task in algorithms.Algorithms.tasks:
+    for task in baselines.Algorithms.tasks:
         lstm = {"test": [90.0], "longer": [40.0 + gaps[task]]}
         exact[task] = {"LSTM": lstm, "Transformer": {"test": [90.0], "longer": [40.0]}}
     return {"exact": exact}
@@ -77,10 +77,10 @@ def depths(
     """
     accuracy = {}
     for task, (test, beyond) in zip(
-        algorithms.UniversalDepth.tasks, (parity, brackets), strict=True
+        baselines.UniversalDepth.tasks, (parity, brackets), strict=True
     ):
         fixed = {"test": [100.0] * 3, "longer": [one_layer] * 3}
-        accuracy[task] = dict.fromkeys(algorithms.UniversalDepth.models, fixed)
+        accuracy[task] = dict.fromkeys(baselines.UniversalDepth.models, fixed)
         accuracy[task] |= {"Universal": {"test": [test, test, 50.0], "longer": [beyond] * 2 + [50]}}
     return {"accuracy": accuracy}
 

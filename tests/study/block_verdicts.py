@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from attention_verdicts import Case, losses
 
-from regard.lab.study.block.convolutions import PREDICTIONS
+from regard.lab.study.convolutions import PREDICTIONS
 from regard.lab.study.study import Numbers, Outcome
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from regard.lab.plan.compute_optimal import Law
-from regard.lab.study.cost import data_hunger, modifications
+from regard.lab.study import language_models, modifications
 from regard.lab.study.study import Numbers, Outcome
 
 Case = tuple[Numbers, Outcome]
@@ -55,14 +55,14 @@ def hunger(
     falls at the last width."""
     by_width = {
         name: {"16": [2.0] * seeds, "32": [2.0 * (1 - fall)] * seeds}
-        for name, fall in zip(data_hunger.MODELS, falls, strict=True)
+        for name, fall in zip(language_models.MODELS, falls, strict=True)
     }
     least = [2.0] * seeds
     if failed:
         # Worse than a uniform guess in all seeds but one.
         least = [2.0, *[8.0] * (seeds - 1)]
     return {
-        "parameters": {name: [1_000, 10_000] for name in data_hunger.MODELS},
+        "parameters": {name: [1_000, 10_000] for name in language_models.MODELS},
         "by_data": {"LSTM": {"2000": [lstm] * seeds}, "Transformer": {"2000": least}},
         "by_width": by_width,
     }

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from regard.lab.study.inside import ambiguity
+from regard.lab.study import inside
 from regard.lab.study.study import Numbers, Outcome
 
 Case = tuple[Numbers, Outcome]
@@ -49,9 +49,9 @@ def roles(subject: float, before: float = 0.9, control: float = 0.1, pairs: int 
 
 def meanings(bank: float, attachment: float) -> Numbers:
     """How far meanings are apart after the last layer; sentences of one meaning: 0.01."""
-    layers = ambiguity.LAYERS
+    layers = inside.AMBIGUITY_LAYERS
     run = {}
-    for case, distance in zip(ambiguity.CASES, (bank, attachment), strict=True):
+    for case, distance in zip(inside.CASES, (bank, attachment), strict=True):
         between = [0.0, *[distance] * layers]
         run[case] = {"right": 99.0, "between": between, "within": [0.0, *[0.01] * layers]}
     return {"runs": [run]}

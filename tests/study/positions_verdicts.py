@@ -6,7 +6,7 @@ import math
 
 from attention_verdicts import Case, losses
 
-from regard.lab.study.positions.sinusoids import wavelength
+from regard.lab.study.positional_encodings import wavelength
 from regard.lab.study.study import Numbers, Outcome
 
 

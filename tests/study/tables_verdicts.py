@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+from regard.lab.study.layer_types import EXPONENTS
 from regard.lab.study.study import Numbers, Outcome
-from regard.lab.study.tables.ablation import ROWS
-from regard.lab.study.tables.layer_types import EXPONENTS
+from regard.lab.study.translators import ROWS
 
 Case = tuple[Numbers, Outcome]
 

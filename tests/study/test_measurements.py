@@ -7,8 +7,8 @@ import torch
 
 from regard.lab.measure.instruments import peak_bytes
 from regard.lab.plan.compute_optimal import Law
-from regard.lab.study import layer_measurements, training_run
-from regard.lab.study.cost.scaling_law import (
+from regard.lab.study import layer_types, training_run
+from regard.lab.study.scaling_law import (
     Point,
     bootstrap,
     fit,
@@ -16,7 +16,7 @@ from regard.lab.study.cost.scaling_law import (
     larger_width,
     size,
 )
-from regard.lab.study.training.translators import calibration_error
+from regard.lab.study.translators import calibration_error
 
 
 def test_a_known_law_is_fitted_and_predicts_a_larger_model() -> None:
@@ -53,7 +53,7 @@ def test_the_peak_counts_what_lives_at_one_time() -> None:
 
 
 def test_paths_and_operations_of_table_1() -> None:
-    measure = layer_measurements
+    measure = layer_types
     assert measure.path_length("self-attention", 33) == 1
     assert measure.path_length("recurrent", 33) == 33
     # In float32 its gradient vanishes before it has passed all positions.
@@ -62,9 +62,9 @@ def test_paths_and_operations_of_table_1() -> None:
     assert measure.path_length("dilated", 28) == 4  # 2·(1 + 3 + 9) < 27 < 2·(1 + 3 + 9 + 27)
     assert measure.path_length("restricted", 33) == 4  # 8 positions a layer
     # 2·n²·d for QKᵀ and for the weighted sum, each
-    assert measure.flops("self-attention", 64, 16) == 2 * 2 * 64 * 64 * 16
+    assert measure.layer_flops("self-attention", 64, 16) == 2 * 2 * 64 * 64 * 16
     # W x and U h of each step
-    assert measure.flops("recurrent", 64, 16) == 2 * 2 * 64 * 16 * 16
+    assert measure.layer_flops("recurrent", 64, 16) == 2 * 2 * 64 * 16 * 16
 
 
 def test_calibration_of_a_known_case() -> None:
@@ -75,10 +75,18 @@ def test_calibration_of_a_known_case() -> None:
 
 
 def test_smoothed_targets_sum_to_one() -> None:
+    class Fixed(torch.nn.Module):
+        """A model that always says the same."""
+
+        head = torch.nn.Identity()
+
+        def forward(self, *_: object) -> tuple[torch.Tensor, None]:
+            return logits, None
+
     logits = torch.randn(1, 1, 5)
-    target = torch.tensor([[2]])
+    batch = training_run.Batch(torch.zeros(1, 1), torch.tensor([[2]]))
     smoothed = torch.full((5,), 0.1 / 5)
     smoothed[2] += 0.9
     assert float(smoothed.sum()) == pytest.approx(1.0)
     expected = -(smoothed * logits[0, 0].log_softmax(-1)).sum()
-    torch.testing.assert_close(training_run.mean_loss(logits, target, 0.1), expected)
+    torch.testing.assert_close(training_run.mean_loss(Fixed(), batch, 0.1), expected)

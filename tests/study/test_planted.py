@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.resources
 import random
 from collections.abc import Callable
 from itertools import islice
@@ -15,18 +14,14 @@ from torch import Tensor, nn
 from regard import spec
 from regard.data.generated import builtin
 from regard.data.generated.builtin import Sentence
-from regard.lab.study import layer_measurements, listing
-from regard.lab.study.attention import soft_lookup
-from regard.lab.study.baselines.algorithms import UniversalDepth
-from regard.lab.study.baselines.gradient_distance import DISTANCES, gradient_norms
-from regard.lab.study.block.norms import _moves
-from regard.lab.study.cost import modifications
+from regard.lab.study import heads, layer_types, listing, modifications, scores
+from regard.lab.study.baselines import DISTANCES, UniversalDepth, gradient_norms
 from regard.lab.study.evidence import above, changes, failures, share, without_failed
-from regard.lab.study.inside import head_roles
+from regard.lab.study.norms import _moves
 from regard.lab.study.study import Effort, Numbers, Outcome
-from regard.lab.study.tables.ablation import ROWS
+from regard.lab.study.training_run import packaged_translator
+from regard.lab.study.translators import ROWS
 from regard.look.model_inputs import batch
-from regard.models.loading import load
 
 HOLDS, LIMITED, FAILS, UNDECIDED = Outcome
 Draw = Callable[[float, float], list[float]]  # a mean and a deviation, of four seeds
@@ -101,12 +96,12 @@ def test_paths_of_planted_layers(monkeypatch: pytest.MonkeyPatch) -> None:
     study = listing.load("path_length")
     effort = study.effort(quick=True)
     assert study.verdict(study.measure(effort)).outcome == HOLDS
-    layer = layer_measurements.layer
+    layer = layer_types.layer
 
     def undilated(name: str, width: int, **options: Any) -> Any:
         return layer(name, width, **(options | {"dilation": 1}))
 
-    monkeypatch.setattr(layer_measurements, "layer", undilated)
+    monkeypatch.setattr(layer_types, "layer", undilated)
     assert study.verdict(study.measure(effort)).outcome == FAILS
 
 
@@ -116,18 +111,17 @@ def test_only_the_norm_over_the_batch_sees_it() -> None:
 
 
 def test_translators_that_look_up_or_need_nothing() -> None:
-    with importlib.resources.as_file(importlib.resources.files("regard")) as package:
-        model = load(package / "studio" / "demo")
+    model = packaged_translator()
     sentences = list(islice(builtin.sentences("test"), 20))
     texts = batch(model, [one.source for one in sentences], [one.target for one in sentences])
     core: Any = model.model
-    assert soft_lookup.predictions(core, texts)["same"][-1] < 50
+    assert scores.predictions(core, texts)["same"][-1] < 50
     for block in core.decoder.blocks:
         block.cross.mixer.scale *= 1e6  # as hard as a dictionary
-    assert soft_lookup.predictions(core, texts)["same"][0] == 100
+    assert scores.predictions(core, texts)["same"][0] == 100
     for block in core.decoder.blocks:
         nn.init.zeros_(block.cross.output.weight)
-    needless = soft_lookup.predictions(core, texts)
+    needless = scores.predictions(core, texts)
     assert set(needless["same"]) == {100}
 
 
@@ -146,7 +140,7 @@ def test_a_head_for_a_distance_is_none_for_a_relation() -> None:
                 weights.append(float(target))
         return sum(weights) / len(weights)
 
-    controls = [head_roles.at_same_distance(one) for one in sentences]
+    controls = [heads.at_same_distance(one) for one in sentences]
     for sentence, control in zip(sentences, controls, strict=True):
         distances = {(link.kind, link.end - link.start) for link in sentence.links}
         assert {(link.kind, link.end - link.start) for link in control.links} <= distances
@@ -160,7 +154,7 @@ def test_a_head_for_a_distance_is_none_for_a_relation() -> None:
             "chance": 0.1,
             "pairs": 100,
         }
-        return head_roles._has_head(row)
+        return heads._has_head(row)
 
     assert has_head(by_place=False) is True
     assert has_head(by_place=True) is False

@@ -137,7 +137,7 @@ def test_the_command_lists_and_runs(tmp_path: Path) -> None:
     runner = CliRunner()
     lines = runner.invoke(command, []).output
     assert all(name in lines for name in listing.STUDIES)
-    assert all(listing.TOPICS[topic] in lines for topic in listing.by_topic())
+    assert all(topic in lines for topic in listing.TOPICS)
     page = tmp_path / "scaling.html"
     arguments = ["scaling", "--quick", "--seeds", "1", "--json", "--html", str(page)]
     done = runner.invoke(command, [*arguments, "--out", str(tmp_path)])

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+from regard.lab.study.memory import VARIANTS
 from regard.lab.study.study import Numbers, Outcome
-from regard.lab.study.training.training_memory import VARIANTS
 
 Case = tuple[Numbers, Outcome]
 

@@ -75,9 +75,9 @@ def command(name: str | None, every: bool, **options: Any) -> None:
 def _list() -> list[str]:
     lines = []
     width = max(map(len, listing.STUDIES))
-    for topic, names in listing.by_topic().items():
-        studies = [f"  {name.ljust(width)}  {listing.STUDIES[name].title}" for name in names]
-        lines += [listing.TOPICS[topic], *studies, ""]
+    for topic, studies in listing.TOPICS.items():
+        titles = [f"  {name.ljust(width)}  {study.title}" for name, study in studies.items()]
+        lines += [topic, *titles, ""]
     last = (
         "Run one with `regard study NAME`, or all of them with `regard study --all` (one report)."
     )
@@ -108,7 +108,7 @@ def _run_all(page: str | None, out: str | None, as_json: bool, **how: Any) -> No
     from regard.lab.study import run_all
 
     folder = Path(out or "runs/study")
-    names = listing.in_order()
+    names = list(listing.STUDIES)
     results: list[StudyResult] = []
     with _progress() as bar:
         overall = bar.add_task("all studies", total=float(len(names)), text="")

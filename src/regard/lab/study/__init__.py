@@ -3,12 +3,11 @@
     result = regard.study.run("scaling", quick=True)    # a notebook shows claim, figures, verdict
     result.verdict.outcome, result.numbers, result.to_html("scaling.html")
 
-To add one: a file in the folder of its topic with a subclass of `Study`, and its line in
-`listing.STUDIES`. Its docstring is the claim and how it is measured, that of `verdict` the rule.
-`measure` returns plain JSON values, separately for each seed; `verdict` and
-`show` are pure functions of them, so that a stored result can be shown again, and tests give each
-rule results that confirm the claim, refute it, or do not tell (`VERDICTS` in
-tests/study/TOPIC_verdicts.py).
+To add one: a subclass of `Study` in the file of its subject, and its line in `listing.TOPICS`. Its
+docstring is the claim and how it is measured, that of `verdict` the rule. `measure` returns plain
+JSON values, separately for each seed; `verdict` and `show` are pure functions of them, so that a
+stored result can be shown again, and tests give each rule results that confirm the claim, refute
+it, or do not tell (`VERDICTS` in tests/study/TOPIC_verdicts.py).
 """
 
 from __future__ import annotations

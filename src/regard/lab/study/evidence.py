@@ -18,8 +18,10 @@ FAILED = 0.95  # share of the loss of a model that knows nothing
 def above(values: Sequence[float], limit: float) -> Truth:
     """Whether the mean of all seeds, not only of these, is above a limit: Student's t, 95 %.
 
-    None where the seeds do not tell, as one alone never does.
+    Seeds that failed to train, whose value is NaN, are left out. None where the others do not tell,
+    as one alone never does.
     """
+    values = finite(values)
     if len(values) < 2:
         return None
     quantile = T_QUANTILES[min(len(values) - 1, len(T_QUANTILES)) - 1]
@@ -28,10 +30,24 @@ def above(values: Sequence[float], limit: float) -> Truth:
     return None if abs(distance) <= margin and margin > 0 else distance > 0
 
 
+def finite(values: Iterable[float]) -> list[float]:
+    """Those of the seeds that have trained."""
+    return [value for value in values if math.isfinite(value)]
+
+
 def changes(values: Sequence[float], base: Sequence[float]) -> list[float]:
     """The relative change against a base, of the seeds that have trained in both."""
-    pairs = zip(values, base, strict=True)
-    return [value / other - 1 for value, other in pairs if math.isfinite(value + other)]
+    return finite(value / other - 1 for value, other in zip(values, base, strict=True))
+
+
+def reductions(values: Sequence[float], base: Sequence[float]) -> list[float]:
+    """By how much a base is reduced, relatively."""
+    return [-change for change in changes(values, base)]
+
+
+def differences(values: Sequence[float], base: Sequence[float]) -> list[float]:
+    """The difference from a base, seed by seed."""
+    return [value - other for value, other in zip(values, base, strict=True)]
 
 
 def without_failed(losses: Sequence[float], chance: float) -> list[float]:
@@ -80,6 +96,12 @@ def share(truths: Sequence[Truth], least: float) -> Truth:
 def negated(truth: Truth) -> Truth:
     """Whether it is not so; what is open stays open."""
     return None if truth is None else not truth
+
+
+def judge_cases(cases: Iterable[bool], reason: str) -> Verdict:
+    """The verdict of a claim that holds if all of several cases are so, within limits if some."""
+    truths = list(cases)
+    return judge(all(truths), any(truths), reason)
 
 
 def judge_sentences(sentences: Mapping[str, Truth], reason: str, *, main: str = "") -> Verdict:

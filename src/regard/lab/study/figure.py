@@ -28,7 +28,7 @@ Shown = Figure | Table
 # ------------------------------------------------------------------ numbers of several seeds
 
 
-def column(runs: Runs, key: str) -> list[Any]:
+def column(runs: Iterable[Mapping[str, Any]], key: str) -> list[Any]:
     """One measurement of each seed."""
     return [run[key] for run in runs]
 
@@ -41,6 +41,11 @@ def mean(values: Iterable[float]) -> float:
 def means(runs: Iterable[Sequence[float]]) -> list[float]:
     """The mean over the seeds at each place of a curve."""
     return [mean(values) for values in zip(*runs, strict=True)]
+
+
+def by_seed(places: Iterable[Sequence[float]]) -> list[tuple[float, ...]]:
+    """The curve of each seed, of what is stored for each place."""
+    return list(zip(*places, strict=True))
 
 
 def deviation(values: Sequence[float]) -> float:
@@ -81,38 +86,61 @@ def exceeds(values: Sequence[float], base: Sequence[float]) -> bool:
     return mean(values) - mean(base) > deviation(values) + deviation(base)
 
 
-# ------------------------------------------------------------------ figures and tables
+# ------------------------------------------------------------------ figures
 
 
-def bars(runs: Mapping[str, Runs], key: str, name: str = "") -> Bars:
-    """A bar for each model: one measurement of all its seeds."""
-    return Bars(name, [column(each, key) for each in runs.values()])
+def by_key(runs: Runs, keys: Mapping[str, str]) -> dict[str, list[Any]]:
+    """Several measurements (key: name) of each seed."""
+    return {name: column(runs, key) for key, name in keys.items()}
 
 
 def bar_chart(
+    title: str,
+    label: str,
+    categories: Iterable[str],
+    series: Mapping[str, Iterable[Sequence[float]]],
+    note: str = "",
+    **axis: Any,
+) -> BarChart:
+    """Bars of one or several series: in each the values of all seeds for each category."""
+    bars = [Bars(name, list(values)) for name, values in series.items()]
+    return BarChart(title, Axis(label, **axis), list(categories), bars, note=note)
+
+
+def measured_bars(
     title: str, label: str, runs: Mapping[str, Runs], keys: Mapping[str, str], **axis: Any
 ) -> BarChart:
     """Bars of one or several measurements (key: name) of each model."""
-    series = [bars(runs, key, name) for key, name in keys.items()]
-    return BarChart(title, Axis(label, **axis), list(runs), series)
-
-
-def line(name: str, x: Sequence[float], runs: Runs, key: str) -> Series:
-    """A curve that each seed has measured."""
-    return Series.over_seeds(name, x, column(runs, key))
+    series = {name: [column(each, key) for each in runs.values()] for key, name in keys.items()}
+    return bar_chart(title, label, runs, series, **axis)
 
 
 def chart(
-    title: str, x: Axis, y: Axis, at: Sequence[float], curves: Curves, note: str = ""
+    title: str,
+    x: Axis,
+    y: Axis,
+    at: Sequence[float],
+    curves: Curves,
+    note: str = "",
+    theory: Mapping[str, Sequence[float]] | None = None,
 ) -> Chart:
-    """A curve of each model."""
+    """A curve of each model, and dashed ones that are not measured."""
     series = [Series.over_seeds(str(name), at, runs) for name, runs in curves.items()]
+    series += [Series(name, at, one, style="dashed") for name, one in (theory or {}).items()]
     return Chart(title, x, y, series, note)
+
+
+# ------------------------------------------------------------------ tables
 
 
 def cells(runs: Runs, keys: Iterable[str], number_format: str = "") -> list[str]:
     """Cells of a table: the means of several measurements, with deviations."""
     return [mean_text(column(runs, key), number_format) for key in keys]
+
+
+def curve_cells(runs: Iterable[Sequence[float]], number_format: str = "") -> list[str]:
+    """Cells of a table: the means at each place of a curve, with deviations."""
+    return [mean_text(values, number_format) for values in zip(*runs, strict=True)]
 
 
 OVER_SEEDS = "Mean ± standard deviation over the seeds"
@@ -121,7 +149,7 @@ OVER_SEEDS = "Mean ± standard deviation over the seeds"
 def table(
     first: str,
     columns: Mapping[str, str],
-    runs: Mapping[str, Runs],
+    runs: Mapping[Any, Runs],
     title: str = OVER_SEEDS,
     number_format: str = "",
 ) -> Table:
@@ -132,5 +160,10 @@ def table(
 
 def curve_table(title: str, first: str, columns: Iterable[str], curves: Curves) -> Table:
     """A row for each model, a column for each place of its curve."""
-    rows = [[str(name), *map(mean_text, zip(*runs, strict=True))] for name, runs in curves.items()]
+    rows = [[str(name), *curve_cells(runs)] for name, runs in curves.items()]
     return Table(title, [first, *columns], rows)
+
+
+def table_of_columns(title: str, columns: Mapping[str, Iterable[str]]) -> Table:
+    """A table that is given by its columns (heading: cells)."""
+    return Table(title, list(columns), list(zip(*columns.values(), strict=True)))

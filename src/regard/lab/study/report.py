@@ -8,7 +8,7 @@ import textwrap
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, partial
 from html import escape
 from itertools import groupby
 from pathlib import Path
@@ -117,7 +117,7 @@ class StudyResult:
     @property
     def topic(self) -> str:
         """The heading that it stands under."""
-        return listing.TOPICS[listing.STUDIES[self.name].topic]
+        return next(topic for topic, lines in listing.TOPICS.items() if self.name in lines)
 
     # A page asks for it several times.
     @cached_property
@@ -148,17 +148,47 @@ class StudyResult:
 
     def html(self) -> str:
         """An HTML fragment, for a page that has `report.STYLE`."""
-        return section(self)
+        # The verdict stands before the figures: a reader looks for it first.
+        parts = [
+            f'<article class="study" id="{escape(self.name)}"><h3>{escape(self.title)}</h3>',
+            f'<p class="claim">{escape(self.study.claim)}</p>',
+            f'<p class="faint">{escape(self.study.source)}</p>',
+            f'<p class="verdict {self.mark}"><b>{escape(self.verdict.outcome)}</b> '
+            f"{_prose(self.verdict.reason)}</p>",
+            '<div class="charts">',
+            *(_figure(figure) for figure in self.figures),
+            *(_table(table) for table in self.tables),
+            "</div>",
+            f"<details><summary>How it was measured ({escape(self.settings)})</summary>"
+            f"<p>{escape(self.study.measurement)}</p><p>Rule: {escape(self.study.rule)}</p>"
+            f"<p><code>regard study {escape(self.name)}</code></p></details></article>",
+        ]
+        return "\n".join(parts)
+
+    @property
+    def mark(self) -> str:
+        """The class of its outcome in the style."""
+        return _OUTCOMES[self.verdict.outcome][0]
 
     def _repr_html_(self) -> str:
-        return f'<div class="regard"><style>{STYLE}</style>{section(self)}</div>'
+        return f'<div class="regard"><style>{STYLE}</style>{self.html()}</div>'
 
     def to_html(self, path: str | Path) -> None:
         """Writes a self-contained HTML page."""
         disk.write_file(Path(path), page([self]))
 
     def __str__(self) -> str:
-        return "\n".join(lines(self))
+        """Claim, tables and verdict, for a terminal."""
+        wrapped = partial(textwrap.wrap, width=100)
+        text = [self.title, "", *wrapped(f"Claim: {self.study.claim}")]
+        text += wrapped(f"Source: {self.study.source}")
+        text += wrapped(f"Measured: {self.study.measurement}")
+        for table in self.tables:
+            rows = [list(row) for row in (table.columns, *table.rows)]
+            text += ["", table.title, *terminal.table(rows, width=MOST_COLUMNS)]
+        text += ["", *wrapped(f"Rule: {self.study.rule}")]
+        text += wrapped(f"Verdict: {self.verdict.outcome}. {self.verdict.reason}")
+        return "\n".join([*text, f"({self.settings})"])
 
     # --- for programs ---
 
@@ -200,27 +230,6 @@ class StudyResult:
 
 
 # ------------------------------------------------------------------ HTML
-
-
-def section(result: StudyResult) -> str:
-    """A study as an HTML fragment without a style of its own; see `STYLE`."""
-    # The verdict stands before the figures: a reader looks for it first.
-    verdict = result.verdict
-    parts = [
-        f'<article class="study" id="{escape(result.name)}"><h3>{escape(result.title)}</h3>',
-        f'<p class="claim">{escape(result.study.claim)}</p>',
-        f'<p class="faint">{escape(result.study.source)}</p>',
-        f'<p class="verdict {_OUTCOMES[verdict.outcome][0]}"><b>{escape(verdict.outcome)}</b> '
-        f"{_prose(verdict.reason)}</p>",
-        '<div class="charts">',
-        *(_figure(figure) for figure in result.figures),
-        *(_table(table) for table in result.tables),
-        "</div>",
-        f"<details><summary>How it was measured ({escape(result.settings)})</summary>"
-        f"<p>{escape(result.study.measurement)}</p><p>Rule: {escape(result.study.rule)}</p>"
-        f"<p><code>regard study {escape(result.name)}</code></p></details></article>",
-    ]
-    return "\n".join(parts)
 
 
 def _figure(figure: Figure) -> str:
@@ -286,7 +295,7 @@ def page(results: Sequence[StudyResult]) -> str:
         parts += [_summary(results), _contents(topics)]
     for topic, group in topics:
         parts.append(f'<h2 class="topic">{escape(topic)}</h2>')
-        parts += [section(result) for result in group]
+        parts += [result.html() for result in group]
     body = "\n".join([*parts, "</main>"])
     return drawing.page(title, body, _STUDY_STYLE + _PAGE_STYLE)
 
@@ -306,27 +315,9 @@ def _contents(topics: Sequence[tuple[str, Sequence[StudyResult]]]) -> str:
     for topic, results in topics:
         parts.append(f"<section><h2>{escape(topic)}</h2><ul>")
         for result in results:
-            outcome = result.verdict.outcome
             parts.append(
                 f'<li><a href="#{escape(result.name)}">{escape(result.title)}</a>'
-                f'<span class="mark {_OUTCOMES[outcome][0]}">{escape(outcome)}</span></li>'
+                f'<span class="mark {result.mark}">{escape(result.verdict.outcome)}</span></li>'
             )
         parts.append("</ul></section>")
     return "".join([*parts, "</nav>"])
-
-
-# ------------------------------------------------------------------ text
-
-
-def lines(result: StudyResult, width: int = 100) -> list[str]:
-    """A study for a terminal: claim, tables, verdict."""
-    text = [result.title, "", *textwrap.wrap(f"Claim: {result.study.claim}", width)]
-    text += textwrap.wrap(f"Source: {result.study.source}", width)
-    text += textwrap.wrap(f"Measured: {result.study.measurement}", width)
-    for table in result.tables:
-        rows = [list(table.columns), *(list(row) for row in table.rows)]
-        text += ["", table.title, *terminal.table(rows, width=MOST_COLUMNS)]
-    text += ["", *textwrap.wrap(f"Rule: {result.study.rule}", width)]
-    verdict = result.verdict
-    text += textwrap.wrap(f"Verdict: {verdict.outcome}. {verdict.reason}", width)
-    return [*text, f"({result.settings})"]

@@ -8,19 +8,17 @@ import json
 import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from types import ModuleType
 
 import torch
 
 from regard import __version__
-from regard.lab.study import listing, report
+from regard.lab.study import evidence, listing, report, training_run
 from regard.lab.study.report import StudyResult
 from regard.lab.study.study import Effort, Study
 from regard.system import disk
-from regard.system.errors import DataError, SettingError
+from regard.system.errors import DataError
 
 Report = Callable[[float, str], None]  # the share of the measurements that is done, what is next
 
@@ -31,7 +29,7 @@ def run(
     quick: bool = False,
     seeds: int | None = None,
     processes: int = 1,
-    progress: Report | None = None,
+    progress: Report = lambda share, text: None,
 ) -> StudyResult:
     """Runs the study of this name, with its usual number of seeds unless others are asked for.
 
@@ -39,9 +37,7 @@ def run(
     that is done, and what is next.
     """
     study = listing.load(name)
-    effort = _effort(study, quick, seeds, processes=processes)
-    if progress is not None:
-        effort = replace(effort, report=progress)
+    effort = study.effort(quick, seeds, processes=processes, report=progress)
     # The import of torch is not counted.
     start = time.perf_counter()
     numbers = study.measure(effort)
@@ -59,8 +55,8 @@ def run_all(
     quick: bool = False,
     seeds: int | None = None,
     processes: int = 1,
-    names: Sequence[str] | None = None,
-    progress: Callable[[str, float, str], None] | None = None,
+    names: Sequence[str] = tuple(listing.STUDIES),
+    progress: Callable[[str, float, str], None] = lambda name, share, text: None,
 ) -> Iterator[StudyResult]:
     """Runs all studies, or those of these names, and yields each result.
 
@@ -70,22 +66,16 @@ def run_all(
     folder.mkdir(parents=True, exist_ok=True)
     # Of earlier results too: the report has all of them.
     results: list[StudyResult] = []
-    for name in names or listing.in_order():
+    for name in names:
         study = listing.load(name)
-        result = stored(folder, study, _effort(study, quick, seeds))
+        result = stored(folder, study, study.effort(quick, seeds))
         if result is None:
-            report_of = None if progress is None else partial(progress, name)
+            report_of = partial(progress, name)
             result = run(name, quick=quick, seeds=seeds, processes=processes, progress=report_of)
             result.save(folder)
         results.append(result)
         disk.write_file(folder / "report.html", report.page(results))
         yield result
-
-
-def _effort(study: Study, quick: bool, seeds: int | None, **how: int) -> Effort:
-    if seeds is not None and seeds < 1:
-        raise SettingError(f"{seeds} seeds measure nothing", "ask for 1 or more")
-    return study.effort(quick, seeds, **how)
 
 
 # ------------------------------------------------------------------ results of earlier runs
@@ -109,22 +99,6 @@ def fingerprint(study: Study, effort: Effort) -> str:
     for value in (__version__, torch.__version__, effort.quick, effort.seeds):
         digest.update(f"{value};".encode())
     # Rules and figures too: they stand in the same file as what is measured.
-    modules = _modules_of(sys.modules[type(study).__module__], set())
-    for module in sorted(modules, key=lambda one: one.__name__):
+    for module in (sys.modules[type(study).__module__], training_run, evidence):
         digest.update(inspect.getsource(module).encode())
     return digest.hexdigest()[:16]
-
-
-# They decide how a result looks, not what is measured.
-_FRAMEWORK = {f"regard.lab.study.{name}" for name in ("study", "figure", "report", "listing")}
-
-
-def _modules_of(module: ModuleType, visited: set[ModuleType]) -> set[ModuleType]:
-    """The module and all others of `regard.study` that it takes something from."""
-    visited.add(module)
-    for value in vars(module).values():
-        name = value.__name__ if inspect.ismodule(value) else getattr(value, "__module__", "")
-        is_study = isinstance(name, str) and name.startswith("regard.lab.study.")
-        if is_study and name not in _FRAMEWORK and sys.modules[name] not in visited:
-            _modules_of(sys.modules[name], visited)
-    return visited

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import inspect
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass
 from enum import StrEnum
-from itertools import product
+from itertools import product, starmap
 from multiprocessing import get_context
 from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
+
+from regard.system.errors import SettingError
 
 if TYPE_CHECKING:  # the list of studies is read without NumPy
     from regard.lab.study.figure import Shown
@@ -20,6 +23,7 @@ Numbers = dict[str, Any]
 Truth = bool | None
 Item = TypeVar("Item")
 Key = TypeVar("Key")
+Row = TypeVar("Row")
 
 
 class Outcome(StrEnum):
@@ -87,17 +91,26 @@ class Effort:
         results: dict[Key, list[Item]] = {model: [] for model in models}
         jobs = [(model, seed) for seed, model in product(self.seeds, results)]
         reported = self.over(jobs, lambda job: f"{job[0]}, seed {job[1]}")
-        if self.processes == 1:
-            for model, seed in reported:
-                results[model].append(measure(model, seed))
-            return results
-        # Forked, so that what is measured need not be sent: only its number, and its result back.
-        _work[:] = [measure, jobs]
-        with get_context("fork").Pool(self.processes) as pool:
-            measured = pool.imap(_measured, range(len(jobs)), chunksize=1)
-            for (model, _), result in zip(reported, measured, strict=False):
+        with ExitStack() as processes:
+            measured: Iterator[Item] = starmap(measure, jobs)
+            if self.processes > 1:
+                # Forked, so that what is measured need not be sent: only its number.
+                _work[:] = [measure, jobs]
+                pool = processes.enter_context(get_context("fork").Pool(self.processes))
+                measured = pool.imap(_measured, range(len(jobs)))
+            for (model, _), result in zip(reported, measured, strict=True):
                 results[model].append(result)
         return results
+
+    def each_pair(
+        self,
+        rows: Collection[Row],
+        columns: Collection[Key],
+        measure: Callable[[Row, Key, int], Item],
+    ) -> dict[Row, dict[Key, list[Item]]]:
+        """What is measured of each pair, such as a task and a model, with each seed."""
+        measured = self.each(product(rows, columns), lambda pair, seed: measure(*pair, seed))
+        return {row: {column: measured[row, column] for column in columns} for row in rows}
 
 
 _work: list[Any] = []  # of the processes above
@@ -118,14 +131,16 @@ class Study(ABC):
     """A study; abstract. `regard.study` says how to add one.
 
     The first paragraph of a study's docstring is its claim, the second what is measured and on
-    what; the docstring of `verdict` is its rule. {NAME} in them is a constant of the module. Topic
-    and title stand in the list of studies, which is read without importing a study.
+    what; the docstring of `verdict` is its rule. {NAME} in them is a constant of the module. Name,
+    topic and title stand in the list of studies, which is read without importing a study.
     """
 
-    name: ClassVar[str]  # its key in the list
     source: ClassVar[str]  # paper and section
     # Quick and full: where chance plays a part, at least two in a full one.
     seeds: ClassVar[tuple[int, int]] = (1, 3)
+
+    def __init__(self, name: str) -> None:
+        self.name = name  # its key in the list
 
     @property
     def claim(self) -> str:
@@ -141,6 +156,8 @@ class Study(ABC):
 
     def effort(self, quick: bool, seeds: int | None = None, **how: Any) -> Effort:
         """The effort with so many seeds, or as many as are usual for this study."""
+        if seeds is not None and seeds < 1:
+            raise SettingError(f"{seeds} seeds measure nothing", "ask for 1 or more")
         usual = self.seeds[0] if quick else self.seeds[1]
         return Effort(quick, tuple(range(1, 1 + (seeds or usual))), **how)
 

@@ -6,12 +6,16 @@ trains dozens of models for seconds each. Models come from `builder.build`, data
 
 from __future__ import annotations
 
+import gzip
+import os
 import random
 import re
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
-from functools import cache
+from functools import cache, partial
+from importlib.resources import as_file, files
 from itertools import islice
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import torch
@@ -20,12 +24,17 @@ from torch.nn import functional
 
 from regard import spec
 from regard.builder import build
+from regard.builder.parameter_count import parameter_count
+from regard.core.context import Context
+from regard.core.probe import NO_PROBE, NullProbe
 from regard.data.generated import builtin
 from regard.data.generated.generated_task import SEPARATOR, GeneratedTask
 from regard.data.padding import pad_rows
 from regard.evaluation.metrics.bleu import Bleu
 from regard.families.presets import preset
 from regard.lab.study.study import Effort
+from regard.look.forward import evaluation_mode
+from regard.models.loading import load
 from regard.training.engine.optimizer import ConstantRate, Schedule
 from regard.wirings.core_model import CoreModel
 
@@ -56,7 +65,7 @@ def build_seeded(model: spec.Model, seed: int) -> CoreModel:
         return build(model)
 
 
-def language_model(vocabulary: int, length: int, **changes: Any) -> spec.Model:
+def language_model(vocabulary: int, length: int = 64, **changes: Any) -> spec.Model:
     """A small causal language model: 2 pre-norm layers of width 64 with 4 heads, no dropout."""
     sizes = {"d_model": 64, "heads": 4, "layers": 2, "d_ff": 256, "position": "sinusoidal"}
     off = {"dropout": 0.0, "attention_dropout": 0.0}
@@ -65,22 +74,33 @@ def language_model(vocabulary: int, length: int, **changes: Any) -> spec.Model:
     return replace(model, tokens=replace(model.tokens, scale=True))
 
 
-def translator(vocabulary: int, length: int, **changes: Any) -> spec.Model:
+def translator(vocabulary: int, length: int = 64, **changes: Any) -> spec.Model:
     """A small encoder–decoder: 2 post-norm layers of width 64 with 4 heads, no dropout."""
     sizes = {"d_model": 64, "heads": 4, "layers": 2, "d_ff": 256}
     return preset("transformer", vocabulary, length, **(sizes | {"dropout": 0.0} | changes))
 
 
-def with_block(model: Any, **changes: Any) -> Any:
-    """The model with these changes in the block of each of its stacks."""
-    stacks = {name: stack for name, stack in vars(model).items() if isinstance(stack, spec.Stack)}
-    return replace(model, **{n: stack.with_blocks(**changes) for n, stack in stacks.items()})
+def with_block(model: spec.Model, **changes: Any) -> spec.Model:
+    """The model with these changes in all of its blocks."""
+    stacks = model.stacks.items()
+    return model.with_stacks({name: stack.with_blocks(**changes) for name, stack in stacks})
 
 
-def logits(model: Any, batch: Batch) -> Tensor:
+def with_attention(model: spec.Model, **changes: Any) -> spec.Model:
+    """The model with these changes in all of its attentions."""
+
+    def changed(stack: spec.Stack) -> spec.Stack:
+        attention = replace(stack.block.attention, **changes)
+        cross = stack.block.cross and replace(stack.block.cross, **changes)
+        return stack.with_blocks(attention=attention, cross=cross)
+
+    return model.with_stacks({name: changed(stack) for name, stack in model.stacks.items()})
+
+
+def logits(model: Any, batch: Batch, probe: NullProbe = NO_PROBE) -> Tensor:
     """Logits at each position: [B, T, V]."""
     if batch.source is None:
-        hidden, _ = model(batch.tokens)
+        hidden, _ = model(batch.tokens, None, Context(probe))
     else:
         hidden, _ = model(batch.source, batch.tokens, batch.source != PADDING)
     return model.head(hidden)
@@ -97,7 +117,7 @@ def train(
     schedule: Schedule | None = None,
     clip: float | None = 1.0,
     smoothing: float = 0.0,
-    on_step: Callable[[int, float], None] | None = None,
+    on_step: Callable[[int], None] = lambda step: None,
 ) -> list[float]:
     """Trains with Adam (β = 0.9, 0.98) and returns the loss of each step.
 
@@ -111,15 +131,14 @@ def train(
     losses = []
     for step, batch in enumerate(islice(batches, steps), start=1):
         optimizer.param_groups[0]["lr"] = schedule(step)
-        loss = mean_loss(logits(model, batch), batch.targets, smoothing)
+        loss = mean_loss(model, batch, smoothing)
         optimizer.zero_grad()
         loss.backward()  # type: ignore[no-untyped-call]
         if clip is not None:
             nn.utils.clip_grad_norm_(model.parameters(), clip)
         optimizer.step()
         losses.append(loss.item())
-        if on_step is not None:
-            on_step(step, losses[-1])
+        on_step(step)
     return losses
 
 
@@ -132,11 +151,13 @@ def trained(
     return module.eval()
 
 
-def mean_loss(output: Tensor, targets: Tensor, smoothing: float = 0.0) -> Tensor:
-    """Cross-entropy, as the mean over the positions with a target."""
+def mean_loss(
+    model: nn.Module, batch: Batch, smoothing: float = 0.0, probe: NullProbe = NO_PROBE
+) -> Tensor:
+    """Cross-entropy of a batch, as the mean over the positions with a target."""
     return functional.cross_entropy(
-        output.flatten(0, 1),
-        targets.flatten(),
+        logits(model, batch, probe).flatten(0, 1),
+        batch.targets.flatten(),
         ignore_index=NO_TARGET,
         label_smoothing=smoothing,
     )
@@ -150,22 +171,22 @@ class Score(NamedTuple):
     exact: float  # share of rows without a mistake, 0–100
 
 
-@torch.no_grad()
-def evaluate(model: nn.Module, batches: Sequence[Batch]) -> Score:
-    """The score over all rows of the batches."""
-    model.eval()
+def evaluate(model: CoreModel, batches: Sequence[Batch]) -> Score:
+    """The score over all rows of the batches; the model stays in its mode."""
     losses = []
     tokens_right = []
     rows_right = []
     for batch in batches:
-        output = logits(model, batch)
+        with evaluation_mode(model):
+            output = logits(model, batch)
         has_target = batch.targets != NO_TARGET
         right = output.argmax(-1) == batch.targets
         # One loss for each token: batches have different numbers of them.
-        each = functional.cross_entropy(
-            output.flatten(0, 1), batch.targets.flatten(), ignore_index=NO_TARGET, reduction="none"
+        losses.append(
+            functional.cross_entropy(
+                output[has_target], batch.targets[has_target], reduction="none"
+            )
         )
-        losses.append(each[has_target.flatten()])
         # Padding and prompts have no target.
         tokens_right.append(right[has_target])
         rows_right.append((right | ~has_target).all(-1))
@@ -179,13 +200,18 @@ def evaluate(model: nn.Module, batches: Sequence[Batch]) -> Score:
 # ------------------------------------------------------------------ greedy decoding
 
 
+def packaged_translator() -> Any:
+    """The translator of the built-in language that comes with the package."""
+    with as_file(files("regard")) as package:
+        return load(package / "studio" / "demo")
+
+
 @torch.no_grad()
 def translate(model: Any, source: Tensor, limit: int) -> list[list[int]]:
     """The greedy translations of an encoder–decoder, without start and end: ids for each row.
 
     `source` [B, S] is padded on the right.
     """
-    model.eval()
     memory = model.encode(source, source != PADDING)
     state = model.start(memory, width=1, capacity=limit + 1)
     # [B, 1], the decoder's first input
@@ -215,47 +241,43 @@ def bleu(model: Any, batch: Batch, words: Vocabulary, limit: int = 40) -> float:
 # ------------------------------------------------------------------ several models
 
 
+class Task(NamedTuple):
+    """What small models learn: the batches of a seed, without end, and those they are scored on."""
+
+    vocabulary: int
+    stream: Callable[[int], Iterator[Batch]]
+    test: Sequence[Batch]
+
+    def score(self, model: spec.Model, seed: int, steps: int, **options: Any) -> Score:
+        """The score of a model that was trained on the batches of a seed."""
+        return evaluate(trained(model, seed, self.stream(seed), steps, **options), self.test)
+
+
 Variants = dict[str, spec.Model]
 Runs = dict[str, list[dict[str, float]]]  # for each variant, the score of each seed
 
 
-def compare(
-    variants: Variants,
-    stream: Callable[[int], Iterator[Batch]],
-    test: Sequence[Batch],
-    steps: int,
-    effort: Effort,
-) -> Runs:
-    """Trains each variant with each seed on `stream(seed)` and scores it on the test batches."""
-
-    def measure(name: str, seed: int) -> dict[str, float]:
-        return evaluate(trained(variants[name], seed, stream(seed), steps), test)._asdict()
-
-    return effort.each(variants, measure)
-
-
-def compare_on_english(variants: Variants, steps: int, effort: Effort) -> Runs:
-    """The same with language models of the built-in English."""
-    return compare(
-        variants,
-        lambda seed: builtin_text("train", 5000, seed),
-        english_test(effort),
-        steps,
-        effort,
+def compare(variants: Variants, task: Task, steps: int, effort: Effort) -> Runs:
+    """The scores of each variant with each seed."""
+    return effort.each(
+        variants, lambda name, seed: task.score(variants[name], seed, steps)._asdict()
     )
 
 
-def english_test(effort: Effort) -> list[Batch]:
-    """Held-out English sentences, the same for all models."""
-    return list(islice(builtin_text("test", 500, 0, rows=64), effort.choose(2, 6)))
+def parameter_counts(variants: Variants) -> dict[str, int]:
+    """How many parameters each variant has."""
+    return {name: parameter_count(model) for name, model in variants.items()}
 
 
 # ------------------------------------------------------------------ data
 
 
-def pad(rows: Sequence[Sequence[int]], value: int = PADDING) -> Tensor:
+def pad(rows: Rows, value: int = PADDING) -> Tensor:
     """Rows of ids as a tensor, filled up on the right."""
     return pad_rows(rows, value)[0]
+
+
+Rows = Sequence[Sequence[int]]  # of ids
 
 
 class Vocabulary:
@@ -272,24 +294,32 @@ class Vocabulary:
         return [self.ids[word] for word in words]
 
 
-Pairs = Sequence[tuple[list[str], list[str]]]
+def ended_batch(texts: Rows, sources: Rows | None = None) -> Batch:
+    """Texts between start and end, where each position predicts the token after it."""
+    return Batch(
+        pad([[START, *text] for text in texts]),
+        pad([[*text, END] for text in texts], NO_TARGET),
+        None if sources is None else pad([[*source, END] for source in sources]),
+    )
 
 
 class TaskBatches:
     """Batches of a generated task of pairs, each as one text: input, separator, target.
 
-    The loss is that of the target and of the end.
+    The loss is that of the target and of the end. The vocabulary has the words of longer texts
+    than those of training: they have all words, and more of them.
     """
 
-    def __init__(self, task: GeneratedTask, words: Sequence[str], rows: int = 32) -> None:
+    def __init__(self, task: GeneratedTask) -> None:
         self.task = task
+        pairs = islice(task.examples("longer"), 300)
+        words = {word for pair in pairs for text in pair for word in text.split()}
         self.vocabulary = Vocabulary([*words, SEPARATOR])
-        self.rows = rows
 
     def stream(self, split: str, seed: int) -> Iterator[Batch]:
         examples = self.task.examples(split, seed)
         while True:
-            yield self.batch(list(islice(examples, self.rows)))
+            yield self.batch(list(islice(examples, 32)))
 
     def batch(self, examples: Sequence[tuple[str, str]]) -> Batch:
         tokens = []
@@ -301,6 +331,19 @@ class TaskBatches:
             tokens.append([*prompt, *answer[:-1]])
             targets.append([*[NO_TARGET] * (len(prompt) - 1), *answer])
         return Batch(pad(tokens), pad(targets, NO_TARGET))
+
+    def held_out(self, batches: int, split: str = "test") -> list[Batch]:
+        """Held-out batches, the same for all models and seeds."""
+        return list(islice(self.stream(split, 0), batches))
+
+    def learned(self, batches: int) -> Task:
+        """The task, scored on so many batches."""
+        return Task(len(self.vocabulary), partial(self.stream, "train"), self.held_out(batches))
+
+
+# ------------------------------------------------------------------ the built-in language
+
+Pairs = Sequence[tuple[list[str], list[str]]]
 
 
 def words_of(sentence: str) -> list[str]:
@@ -325,10 +368,18 @@ def builtin_vocabulary() -> Vocabulary:
 def builtin_text(split: str, count: int, seed: int, rows: int = 16) -> Iterator[Batch]:
     """Endless batches of English sentences for a language model, in an order of the seed."""
     # One vocabulary for both languages and all splits.
-    vocabulary = builtin_vocabulary()
+    encode = builtin_vocabulary().encode
     for chosen in _shuffled(builtin_sentences(split, count), seed, rows):
-        texts = [[START, *vocabulary.encode(english), END] for english, _ in chosen]
-        yield Batch(pad([t[:-1] for t in texts]), pad([t[1:] for t in texts], NO_TARGET))
+        yield ended_batch([encode(english) for english, _ in chosen])
+
+
+def english(effort: Effort) -> Task:
+    """Language modelling of the built-in English, with the same test sentences for all models."""
+    return Task(
+        len(builtin_vocabulary()),
+        partial(builtin_text, "train", 5000),
+        list(islice(builtin_text("test", 500, 0, rows=64), effort.choose(2, 6))),
+    )
 
 
 def builtin_pairs(split: str, count: int, seed: int, rows: int = 16) -> Iterator[Batch]:
@@ -340,12 +391,9 @@ def pair_batches(
     pairs: Pairs, vocabulary: Vocabulary, seed: int, rows: int = 16
 ) -> Iterator[Batch]:
     """Endless batches of pairs of sentences, in an order of the seed."""
+    encode = vocabulary.encode
     for chosen in _shuffled(pairs, seed, rows):
-        source = [[*vocabulary.encode(english), END] for english, _ in chosen]
-        texts = [[START, *vocabulary.encode(german), END] for _, german in chosen]
-        tokens = pad([text[:-1] for text in texts])
-        targets = pad([text[1:] for text in texts], NO_TARGET)
-        yield Batch(tokens, targets, pad(source))
+        yield ended_batch([encode(german) for _, german in chosen], [encode(e) for e, _ in chosen])
 
 
 def _shuffled(pairs: Pairs, seed: int, rows: int) -> Iterator[Pairs]:
@@ -353,3 +401,68 @@ def _shuffled(pairs: Pairs, seed: int, rows: int) -> Iterator[Pairs]:
     while True:
         # Without replacement inside a batch.
         yield rng.sample(pairs, rows)
+
+
+# ------------------------------------------------------------------ characters
+
+TRAINING_SENTENCES = 20_000
+TEST_SENTENCES = 1000
+ROW = 64  # characters
+
+
+class CharacterText(NamedTuple):
+    """A text with its characters as tokens, in a part for training and one held out."""
+
+    name: str
+    characters: tuple[str, ...]
+    training: Tensor  # [N]
+    test: Tensor
+
+    def batches(
+        self, seed: int, rows: int = 16, *, characters: int | None = None, length: int = ROW
+    ) -> Iterator[Batch]:
+        """Endless random windows of the training text, or of its first so many characters."""
+        text = self.training[:characters]
+        generator = torch.Generator().manual_seed(seed)
+        while True:
+            # Windows overlap and may begin anywhere, as in nanoGPT.
+            starts = torch.randint(0, len(text) - length - 1, (rows,), generator=generator)
+            yield self._windows(text, starts, length)
+
+    def held_out(self, rows: int = 64, *, length: int = ROW) -> Batch:
+        """Windows of the held-out text, next to each other."""
+        rows = min(rows, (len(self.test) - 1) // length)
+        return self._windows(self.test, torch.arange(rows) * length, length)
+
+    def _windows(self, text: Tensor, starts: Tensor, length: int) -> Batch:
+        # Each position predicts the character after it.
+        windows = text[starts[:, None] + torch.arange(length + 1)]  # [rows, length + 1]
+        return Batch(windows[:, :-1], windows[:, 1:])
+
+
+@cache
+def character_text() -> CharacterText:
+    """The English of the built-in language; with $REGARD_DATA, Shakespeare from text/."""
+    training = _join("train", TRAINING_SENTENCES)
+    test = _join("test", TEST_SENTENCES)
+    name = "the built-in language"
+    root = os.environ.get("REGARD_DATA")
+    file = Path(root) / "text" / "tinyshakespeare.txt.gz" if root else None
+    if file is not None and file.is_file():
+        text = gzip.decompress(file.read_bytes()).decode()
+        name = "Shakespeare"
+        training = text[: len(text) * 9 // 10]
+        test = text[len(training) :]
+    # Of both parts: a character that only the test has would have no id.
+    characters = tuple(sorted(set(training + test)))
+    ids = {character: number for number, character in enumerate(characters)}
+    return CharacterText(
+        name,
+        characters,
+        torch.tensor([ids[c] for c in training]),
+        torch.tensor([ids[c] for c in test]),
+    )
+
+
+def _join(split: str, count: int) -> str:
+    return "\n".join(sentence.source for sentence in islice(builtin.sentences(split), count))

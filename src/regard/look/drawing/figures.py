@@ -49,7 +49,7 @@ class Axis:
     log: bool = False  # logarithmic
     low: float | None = None  # None: from the data, with some room
     high: float | None = None
-    ticks: tuple[float, ...] = ()
+    ticks: Sequence[float] = ()
 
 
 @dataclass(frozen=True)

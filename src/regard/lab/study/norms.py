@@ -1,21 +1,22 @@
-"""Normalization: over tokens or over the batch, before or after the sublayer."""
+"""Normalization and residual connections: over what, before or after the sublayer, and without."""
 
 from __future__ import annotations
 
-from itertools import islice, product
+from itertools import islice
+from statistics import geometric_mean
 from typing import Any
 
 import torch
+from torch import Tensor
 
 from regard import spec
-from regard.data.generated.algorithmic_tasks import LETTERS, Copying
-from regard.lab.study.evidence import above, changes, judge_sentences
+from regard.data.generated.algorithmic_tasks import Copying
+from regard.lab.study.evidence import above, changes, differences, judge_cases, judge_sentences
 from regard.lab.study.figure import (
     OVER_SEEDS,
     Shown,
     Table,
     bar_chart,
-    bars,
     cells,
     chart,
     column,
@@ -23,24 +24,27 @@ from regard.lab.study.figure import (
     mean,
     mean_text,
     means,
+    measured_bars,
+    table,
 )
 from regard.lab.study.study import Effort, Numbers, Study, Verdict, judge
 from regard.lab.study.training_run import (
     PADDING,
     Batch,
+    Task,
     TaskBatches,
     build_seeded,
     builtin_pairs,
     builtin_vocabulary,
+    compare,
     evaluate,
     language_model,
-    logits,
     mean_loss,
     trained,
     translator,
     with_block,
 )
-from regard.look.drawing import Axis, BarChart
+from regard.look.drawing import Axis
 from regard.training.engine.optimizer import ConstantRate
 
 NORMS: dict[str, spec.Norm] = {
@@ -65,7 +69,6 @@ class Norms(Study):
     updates, the test loss, in evaluation and in training mode.
     """
 
-    name = "norms"
     source = (
         "Ba et al. 2016, Sections 3 and 6.6; Shen et al. 2020 (PowerNorm), Section 3; Zhang and "
         "Sennrich 2019"
@@ -81,15 +84,13 @@ class Norms(Study):
             for name, norm in NORMS.items()
         }
 
-        def score(job: tuple[str, str], seed: int) -> dict[str, float]:
-            name, size = job
+        def score(name: str, size: str, seed: int) -> dict[str, float]:
             stream = builtin_pairs("train", 5000, seed, rows=BATCHES[size])
             model = trained(_translator(NORMS[name], layers), seed, stream, steps)
             loss = evaluate(model, test).loss
             return {"loss": loss, "training_mode": _training_loss(model, test)}
 
-        scores = effort.each(product(NORMS, BATCHES), score)
-        runs = {name: {size: scores[name, size] for size in BATCHES} for name in NORMS}
+        runs = effort.each_pair(NORMS, BATCHES, score)
         return {"moves": moves, "runs": runs, "batches": BATCHES, "steps": steps}
 
     def verdict(self, numbers: Numbers) -> Verdict:
@@ -110,7 +111,6 @@ class Norms(Study):
         worse, worse_with_large = (
             changes(losses["BatchNorm"], losses["LayerNorm"]) for losses in (small, large)
         )
-        by_batch = [a - b for a, b in zip(worse, worse_with_large, strict=True)]
         reason = (
             f"Other sentences in the batch move an output by {moves['LayerNorm']:.0e} with "
             f"LayerNorm, {moves['RMSNorm']:.0e} with RMSNorm and {moves['BatchNorm']:.2g} with "
@@ -125,7 +125,9 @@ class Norms(Study):
         sentences = {
             main: independent and moves["BatchNorm"] > 0.01,
             "it is worse with small batches": above(worse, 0.0) if learned else None,
-            "more so than with large ones": above(by_batch, 0.0) if learned else None,
+            "more so than with large ones": above(differences(worse, worse_with_large), 0.0)
+            if learned
+            else None,
         }
         return judge_sentences(sentences, reason, main=main)
 
@@ -139,21 +141,23 @@ class Norms(Study):
             for size, each in of_size.items()
         ]
         return [
-            bar_chart(
+            measured_bars(
                 "How far an output moves with the rest of the batch",
                 "relative change",
                 numbers["moves"],
                 moved,
                 log=True,
             ),
-            BarChart(
+            bar_chart(
                 "Test loss by the size of training batches",
-                Axis("loss, nats a token"),
-                list(runs),
-                [
-                    bars({name: runs[name][size] for name in runs}, "loss", f"{rows} sentences")
+                "loss, nats a token",
+                runs,
+                {
+                    f"{rows} sentences": [
+                        column(of_size[size], "loss") for of_size in runs.values()
+                    ]
                     for size, rows in sizes.items()
-                ],
+                },
             ),
             Table(
                 OVER_SEEDS,
@@ -165,7 +169,7 @@ class Norms(Study):
 
 def _translator(norm: spec.Norm, layers: int) -> spec.Model:
     """The small translator with this norm in all blocks."""
-    return with_block(translator(len(builtin_vocabulary()), 32, layers=layers), norm=norm)
+    return with_block(translator(len(builtin_vocabulary()), layers=layers), norm=norm)
 
 
 @torch.no_grad()
@@ -179,24 +183,23 @@ def _moves(norm: spec.Norm, layers: int, seed: int) -> dict[str, float]:
     other = next(stream)
     assert batch.source is not None
     assert other.source is not None
-    length = batch.source.shape[1]
-    first = batch.source[:1]
-    replaced = torch.full_like(batch.source, PADDING)
-    replaced[0] = first
-    width = min(length, other.source.shape[1])
+    replaced = batch.source.clone()
+    replaced[1:] = PADDING
+    width = min(replaced.shape[1], other.source.shape[1])
     replaced[1:, :width] = other.source[1:, :width]
     shortened = batch.source.clone()
     # Four tokens of each other sentence are left.
     shortened[1:, 4:] = PADDING
-    # As it is, with other sentences, with shorter ones.
-    sources = [batch.source, replaced, shortened]
-    outputs = [model.encode(source, source != PADDING).hidden for source in sources]
-    real = first[0] != PADDING
     # Padding of the first row does not count.
-    base, *changed = [output[0, real] for output in outputs]
+    is_token = batch.source[0] != PADDING
+
+    def output(source: Tensor) -> Any:
+        return model.encode(source, source != PADDING).hidden[0, is_token]
+
+    base = output(batch.source)
     return {
-        name: float((output - base).norm() / base.norm())
-        for name, output in zip(("replaced", "shortened"), changed, strict=True)
+        name: float((output(source) - base).norm() / base.norm())
+        for name, source in (("replaced", replaced), ("shortened", shortened))
     }
 
 
@@ -205,7 +208,7 @@ def _training_loss(model: Any, test: list[Batch]) -> float:
     """The loss with the statistics of the test batches themselves, as in training."""
     # `evaluate` would use the running statistics of BatchNorm.
     model.train()
-    return mean(float(mean_loss(logits(model, batch), batch.targets)) for batch in test)
+    return mean(float(mean_loss(model, batch)) for batch in test)
 
 
 # ------------------------------------------------------------------ before or after
@@ -226,20 +229,23 @@ class NormPlacement(Study):
     training with several learning rates, with warm-up and without.
     """
 
-    name = "norm_placement"
     source = "Xiong et al. 2020, Theorem 1 and Section 4"
     seeds = (2, 3)
 
     def measure(self, effort: Effort) -> Numbers:
-        task = TaskBatches(Copying(max_length=5), LETTERS)
+        task = TaskBatches(Copying(max_length=5)).learned(4)
         depths = effort.choose([2, 6, 12], [2, 4, 6, 12, 24])
         layers = effort.choose(3, 6)
         steps = effort.choose(100, 200)
         rates = effort.choose((0.001, 0.01), RATES)
-        gradients = {
-            name: [
-                [_gradients(task, place, depth, seed) for depth in depths] for seed in effort.seeds
-            ]
+
+        def gradients(place: str, depth: int, seed: int) -> list[float]:
+            """The norm of the gradient in the outer feed-forward weights of each layer."""
+            blocks = _blocks_with_gradients(_placed_model(task, place, depth), task, seed)
+            return [float(block.feedforward.outer.weight.grad.norm()) for block in blocks]
+
+        at_start = {
+            name: [[gradients(place, depth, seed) for depth in depths] for seed in effort.seeds]
             for name, place in PLACES.items()
         }
         runs = [f"{name}, {warmup}" for name in PLACES for warmup in ("warm-up", "none")]
@@ -249,7 +255,7 @@ class NormPlacement(Study):
         )
         return {
             "depths": depths,
-            "gradients": gradients,
+            "gradients": at_start,
             "rates": list(rates),
             "losses": losses,
             "layers": layers,
@@ -269,13 +275,7 @@ class NormPlacement(Study):
         }
         losses = {name: means(runs) for name, runs in numbers["losses"].items()}
         post, pre = (
-            [
-                without - warm
-                for without, warm in zip(
-                    losses[f"{name}, none"], losses[f"{name}, warm-up"], strict=True
-                )
-            ]
-            for name in PLACES
+            differences(losses[f"{name}, none"], losses[f"{name}, warm-up"]) for name in PLACES
         )
         # Rates at which post-norm needs a warm-up and pre-norm does not.
         needed = [index for index in range(len(rates)) if post[index] > NEEDED > pre[index]]
@@ -290,8 +290,7 @@ class NormPlacement(Study):
             f"warm-up is higher by {post[at]:.2f} nats with post-norm and {pre[at]:.2f} with "
             "pre-norm."
         )
-        facts = [gradients_differ, bool(needed)]
-        return judge(all(facts), any(facts), reason)
+        return judge_cases([gradients_differ, bool(needed)], reason)
 
     def show(self, numbers: Numbers) -> list[Shown]:
         depths = numbers["depths"]
@@ -303,7 +302,7 @@ class NormPlacement(Study):
         return [
             chart(
                 "Gradient of the last layer, at the start",
-                Axis("layers", ticks=tuple(depths)),
+                Axis("layers", ticks=depths),
                 norm,
                 depths,
                 last,
@@ -317,7 +316,7 @@ class NormPlacement(Study):
             ),
             chart(
                 f"Loss after {numbers['steps']} steps, {numbers['layers']} layers",
-                Axis("learning rate", log=True, ticks=tuple(rates)),
+                Axis("learning rate", log=True, ticks=rates),
                 Axis("test loss, nats a token", low=0.0),
                 rates,
                 numbers["losses"],
@@ -331,33 +330,152 @@ class NormPlacement(Study):
         ]
 
 
-def _model(task: TaskBatches, place: str, layers: int) -> spec.Model:
+def _placed_model(task: Task, place: str, layers: int) -> spec.Model:
     sizes = {"d_model": 64, "heads": 2, "d_ff": 128}
-    return language_model(len(task.vocabulary), 32, layers=layers, residual=place, **sizes)
+    return language_model(task.vocabulary, layers=layers, residual=place, **sizes)
 
 
-def _gradients(task: TaskBatches, place: str, depth: int, seed: int) -> list[float]:
-    """The norm of the gradient in the outer feed-forward weights of each layer."""
-    # At the initial weights: no step has been taken.
-    model: Any = build_seeded(_model(task, place, depth), seed)
-    batch = next(task.stream("train", seed))
-    mean_loss(logits(model, batch), batch.targets).backward()  # type: ignore[no-untyped-call]
-    return [float(block.feedforward.outer.weight.grad.norm()) for block in model.stack.blocks]
+def _blocks_with_gradients(
+    description: spec.Model, task: Task, seed: int, dtype: torch.dtype = torch.float32
+) -> Any:
+    """The blocks at their initial weights, with the gradients of a first batch."""
+    model: Any = build_seeded(description, seed).to(dtype)
+    mean_loss(model, next(task.stream(seed))).backward()  # type: ignore[no-untyped-call]
+    return model.stack.blocks
 
 
-def _train(task: TaskBatches, name: str, layers: int, rate: float, steps: int, seed: int) -> float:
+def _train(task: Task, name: str, layers: int, rate: float, steps: int, seed: int) -> float:
     """The test loss after training; `name` says where the norm is and whether rates warm up."""
     place, _, warmup = name.partition(", ")
     # A warm-up of one step is none.
     # A quarter, because steps are few: the paper's 4 % would be 4 to 8 of them.
     schedule = ConstantRate(rate, steps // 4 if warmup == "warm-up" else 1)
     # Without clipping, which would hide what large gradients do.
-    model = trained(
-        _model(task, PLACES[place], layers),
-        seed,
-        task.stream("train", seed),
-        steps,
-        schedule=schedule,
-        clip=None,
-    )
-    return evaluate(model, list(islice(task.stream("test", 0), 4))).loss
+    model = _placed_model(task, PLACES[place], layers)
+    return task.score(model, seed, steps, schedule=schedule, clip=None).loss
+
+
+RESIDUALS: dict[str, spec.Residual] = {
+    "pre-norm": spec.PreNorm(),
+    "post-norm": spec.PostNorm(),
+    "none, norm before": spec.NoResidual("pre"),
+    "none, norm after": spec.NoResidual("post"),
+}
+LARGE = 10.0  # a gradient that changes by this factor vanishes or explodes
+
+
+class Residuals(Study):
+    """Residual connections give the gradient a direct path, ∂(x + f(x))/∂x = 1 + ∂f/∂x, so that it
+    passes a hundred layers and deep stacks can be trained; without them it does not.
+
+    Stacks of 2 to 100 layers at their initial weights, with residual connections (pre-norm,
+    post-norm) and without: the norm of the loss's gradient in the feed-forward weights of the first
+    block over that in the last. Then language models that copy letters, at two depths: test loss.
+    """
+
+    source = "He et al. 2016, Section 3; Vaswani et al. 2017, Section 3.1"
+    seeds = (2, 3)
+
+    def measure(self, effort: Effort) -> Numbers:
+        task = TaskBatches(Copying(max_length=5)).learned(4)
+        depths = effort.choose([2, 10, 30, 100], [2, 5, 10, 20, 50, 100])
+        # [seeds][depths] for each kind
+        ratios = {
+            name: [
+                [_gradient_ratio(task, residual, depth, seed) for depth in depths]
+                for seed in effort.seeds
+            ]
+            for name, residual in RESIDUALS.items()
+        }
+        # A stack of 100 layers would take minutes: the gradients above are measured, these trained.
+        trained = effort.choose([2, 6], [2, 8])
+        steps = effort.choose(100, 250)
+        variants = {
+            f"{name}, {depth} layers": _deep_model(task, residual, depth, 64)
+            for depth in trained
+            for name, residual in RESIDUALS.items()
+            if name != "post-norm" and not (effort.quick and name == "none, norm after")
+        }
+        return {
+            "depths": depths,
+            "ratios": ratios,
+            "runs": compare(variants, task, steps, effort),
+            "trained": trained,
+            "steps": steps,
+        }
+
+    def verdict(self, numbers: Numbers) -> Verdict:
+        """Holds if at the largest depth the ratio with pre-norm residuals is within a factor of
+        {LARGE:.0f} of 1, both stacks without residuals are beyond it, and the deeper model without
+        residuals ends with a higher loss than with them; within limits if only the loss is higher;
+        else it does not hold."""
+        last = {
+            name: geometric_mean(run[-1] for run in runs)
+            for name, runs in numbers["ratios"].items()
+        }
+        # The deeper of the two trained ones, where residuals matter.
+        depth = numbers["trained"][-1]
+        losses = {
+            name: mean(column(numbers["runs"][f"{name}, {depth} layers"], "loss"))
+            for name in ("pre-norm", "none, norm before")
+        }
+        # Vanishing and exploding gradients are alike here.
+        passes = {name: 1 / LARGE < value < LARGE for name, value in last.items()}
+        blocked = not any(passes[name] for name in last if name.startswith("none"))
+        worse = losses["none, norm before"] > losses["pre-norm"]
+        listed = ", ".join(f"{name} {value:.1e}" for name, value in last.items())
+        reason = (
+            f"Gradient of the first over the last of {numbers['depths'][-1]} blocks: {listed}. "
+            f"With {depth} layers, trained for {numbers['steps']} steps, the loss is "
+            f"{losses['pre-norm']:.2f} with residuals and {losses['none, norm before']:.2f} "
+            "without."
+        )
+        return judge(passes["pre-norm"] and blocked, worse, reason)
+
+    def show(self, numbers: Numbers) -> list[Shown]:
+        depths = numbers["depths"]
+        rows = [
+            [name, *(f"{geometric_mean(values):.1e}" for values in zip(*runs, strict=True))]
+            for name, runs in numbers["ratios"].items()
+        ]
+        return [
+            chart(
+                "Gradient of the first block over the last",
+                Axis("layers", log=True, ticks=depths),
+                Axis("ratio of norms", log=True),
+                depths,
+                numbers["ratios"],
+            ),
+            measured_bars(
+                f"Loss after {numbers['steps']} steps of copying letters",
+                "test loss, nats a token",
+                numbers["runs"],
+                {"loss": ""},
+            ),
+            Table(
+                "Gradient of the first over the last block (geometric mean)",
+                ["residuals", *(f"{depth} layers" for depth in depths)],
+                rows,
+            ),
+            table(
+                "residuals",
+                {"loss": "loss", "exact": "without a mistake, %"},
+                numbers["runs"],
+                "Trained models",
+            ),
+        ]
+
+
+def _deep_model(task: Task, residual: spec.Residual, depth: int, width: int) -> spec.Model:
+    sizes = {"d_model": width, "heads": 2, "d_ff": 2 * width}
+    return with_block(language_model(task.vocabulary, layers=depth, **sizes), residual=residual)
+
+
+def _gradient_ratio(task: Task, residual: spec.Residual, depth: int, seed: int) -> float:
+    """‖gradient of the first block‖ / ‖that of the last‖, in their feed-forward weights."""
+    # In float64: without residuals the gradient falls below what float32 can hold.
+    model = _deep_model(task, residual, depth, 32)
+    blocks = _blocks_with_gradients(model, task, seed, torch.float64)
+    # The inner weights of the feed-forward networks: all variants have them.
+    first, last = (blocks[i].feedforward.inner.weight.grad.norm() for i in (0, -1))
+    return max(float(first / last), 1e-300)

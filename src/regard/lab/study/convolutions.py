@@ -12,7 +12,6 @@ from torch.nn import functional
 
 from regard import spec
 from regard.builder import build
-from regard.builder.parameter_count import parameter_count
 from regard.families.presets import preset
 from regard.lab.measure.instruments import fastest
 from regard.lab.study.figure import (
@@ -25,17 +24,19 @@ from regard.lab.study.figure import (
     exceeds,
     mean,
     mean_text,
+    measured_bars,
 )
 from regard.lab.study.study import Effort, Numbers, Study, Verdict, judge
 from regard.lab.study.training_run import (
     Variants,
     build_seeded,
-    builtin_vocabulary,
-    compare_on_english,
+    compare,
+    english,
     language_model,
+    parameter_counts,
     with_block,
 )
-from regard.look.drawing import Axis, BarChart, Bars
+from regard.look.drawing import Axis
 
 ROUNDING = 1e-5  # relative difference of two orders of summation in float32
 D_MODEL = 64
@@ -53,17 +54,25 @@ class Pointwise(Study):
     width 1, 3 and 9 with as many parameters: validation loss.
     """
 
-    name = "pointwise"
     source = "Vaswani et al. 2017, Section 3.3"
     seeds = (2, 3)
 
     def measure(self, effort: Effort) -> Numbers:
-        runs = [_equality(seed) for seed in effort.seeds]
         steps = effort.choose(120, 600)
-        variants = _variants()
-        losses = compare_on_english(variants, steps, effort)
-        parameters = {name: parameter_count(model) for name, model in variants.items()}
-        return {"equality": runs, "runs": losses, "parameters": parameters, "steps": steps}
+        task = english(effort)
+        model = language_model(task.vocabulary)
+        variants: Variants = {}
+        for name, kernels in KERNELS.items():
+            # d_model · d_ff · (inner + outer) weights: as many with each kernel.
+            d_ff = 2 * D_FF // sum(kernels)
+            convolution = spec.ConvFeedForward(d_ff, kernels, activation="gelu_tanh")
+            variants[name] = with_block(model, feedforward=convolution)
+        return {
+            "equality": [_equality(seed) for seed in effort.seeds],
+            "runs": compare(variants, task, steps, effort),
+            "parameters": parameter_counts(variants),
+            "steps": steps,
+        }
 
     def verdict(self, numbers: Numbers) -> Verdict:
         """Holds if the difference is below {ROUNDING:g} and no wider kernel has a loss lower by
@@ -99,17 +108,17 @@ class Pointwise(Study):
             for name, each in runs.items()
         ]
         return [
-            bar_chart(
+            measured_bars(
                 "Loss of language models at equal parameters",
                 "validation loss, nats a token",
                 runs,
                 {"loss": ""},
             ),
-            BarChart(
+            bar_chart(
                 "Time of the same function, two ways",
-                Axis("ms, forward"),
+                "ms, forward",
                 ["two linear layers", "two 1×1 convolutions"],
-                [Bars("", [column(equality, key) for key in ("linear", "convolution")])],
+                {"": [column(equality, key) for key in ("linear", "convolution")]},
             ),
             Table(
                 "One function, two ways",
@@ -120,23 +129,11 @@ class Pointwise(Study):
         ]
 
 
-def _variants() -> Variants:
-    """Language models that differ in the inner convolution; the widths keep the size equal."""
-    model: Any = language_model(len(builtin_vocabulary()), 32)
-    variants: Variants = {}
-    for name, kernels in KERNELS.items():
-        # d_model · d_ff · (inner + outer) weights
-        d_ff = 2 * D_FF // sum(kernels)
-        convolution = spec.ConvFeedForward(d_ff, kernels, activation="gelu_tanh")
-        variants[name] = with_block(model, feedforward=convolution)
-    return variants
-
-
 @torch.no_grad()
 def _equality(seed: int) -> dict[str, float]:
     """Differences and times of the network and of two convolutions with its weights."""
     torch.manual_seed(seed)
-    model: Any = build(language_model(100, 32))
+    model: Any = build(language_model(100))
     network = model.stack.blocks[0].feedforward
     for parameter in network.parameters():
         # Biases too, which are 0 at the start and would not be compared.
@@ -195,7 +192,6 @@ class ReceptiveField(Study):
     comparison the fields that the formulas predict.
     """
 
-    name = "receptive_field"
     source = "Vaswani et al. 2017, Section 4 and Table 1; Kalchbrenner et al. 2016, Section 3"
     seeds = (2, 3)
 
@@ -233,7 +229,7 @@ class ReceptiveField(Study):
         return [
             chart(
                 "Receptive field over depth",
-                Axis("layers", ticks=tuple(depths)),
+                Axis("layers", ticks=depths),
                 Axis("positions seen", log=True, ticks=(1, 3, 7, 15, 31, 65)),
                 depths,
                 numbers["fields"],

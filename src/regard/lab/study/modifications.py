@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
-from itertools import islice, product
+from functools import partial
 from typing import Any
 
 import torch
@@ -12,16 +11,13 @@ import torch
 from regard import spec
 from regard.data.generated.algorithmic_tasks import Dyck
 from regard.lab.measure.instruments import count_flops
-from regard.lab.study.baselines.algorithms import task_batches
-from regard.lab.study.character_text import LENGTH as ROW
-from regard.lab.study.character_text import character_text
 from regard.lab.study.evidence import (
     above,
-    changes,
     every,
     failures,
     judge_sentences,
     negated,
+    reductions,
     share,
     some,
     without_failed,
@@ -29,13 +25,13 @@ from regard.lab.study.evidence import (
 from regard.lab.study.figure import Shown, Table, mean, mean_text
 from regard.lab.study.study import Effort, Numbers, Study, Truth, Verdict, judge
 from regard.lab.study.training_run import (
-    Batch,
+    Task,
+    TaskBatches,
     build_seeded,
     builtin_pairs,
     builtin_vocabulary,
-    evaluate,
+    character_text,
     language_model,
-    trained,
     translator,
 )
 from regard.look.drawing import Axis, Chart, HeatMap, Series
@@ -55,12 +51,20 @@ class EfficientAttention(Study):
     forward pass over {LONG:,} characters.
     """
 
-    name = "efficient_attention"
     source = "Tay et al. 2022 (survey); Child et al. 2019; Katharopoulos et al. 2020"
 
     def measure(self, effort: Effort) -> Numbers:
         steps = effort.choose(100, 1500)
-        losses = effort.each(EFFICIENT, lambda name, seed: _loss(name, seed, steps))
+        text = character_text()
+        # Long rows, so that restricted attention has something to miss.
+        task = Task(
+            len(text.characters),
+            lambda seed: text.batches(seed, 8, length=LENGTH),
+            [text.held_out(40, length=LENGTH)],
+        )
+        losses = effort.each(
+            EFFICIENT, lambda name, seed: task.score(_model(name, LENGTH), seed, steps).loss
+        )
         return {"losses": losses, "flops": {name: _flops(name) for name in EFFICIENT}}
 
     def verdict(self, numbers: Numbers) -> Verdict:
@@ -108,14 +112,6 @@ def _model(attention: str, length: int) -> spec.Model:
     return language_model(len(character_text().characters), length, attention=attention, **SIZES)
 
 
-def _loss(attention: str, seed: int, steps: int) -> float:
-    text = character_text()
-    # Long rows, so that restricted attention has something to miss.
-    batches = text.batches(seed, 8, length=LENGTH)
-    model = trained(_model(attention, LENGTH), seed, batches, steps)
-    return evaluate(model, [text.held_out(40, length=LENGTH)]).loss
-
-
 @torch.no_grad()
 def _flops(attention: str) -> float:
     # Weights do not matter for the count, the length does.
@@ -141,15 +137,27 @@ class Transfer(Study):
     that of softmax attention on the same task, seed by seed.
     """
 
-    name = "transfer"
     source = "Narang et al. 2021, Abstract"
 
     def measure(self, effort: Effort) -> Numbers:
         steps = effort.choose(40, 1000)
-        runs = effort.each(
-            product(TASKS, ATTENTIONS), lambda job, seed: _task_loss(*job, seed, steps)
-        )
-        return {"losses": {task: {name: runs[task, name] for name in ATTENTIONS} for task in TASKS}}
+        text = character_text()
+        pairs = [next(builtin_pairs("test", 600, seed=0, rows=100))]
+        tasks = {
+            "translation": Task(
+                len(builtin_vocabulary()), partial(builtin_pairs, "train", 20_000), pairs
+            ),
+            # The label is the word after the text; its loss is that of a classifier.
+            "classification": TaskBatches(Dyck(2, 8)).learned(6),
+            "characters": Task(len(text.characters), text.batches, [text.held_out(50)]),
+        }
+
+        def loss(name: str, attention: str, seed: int) -> float:
+            describe = translator if name == "translation" else language_model
+            model = describe(tasks[name].vocabulary, attention=attention, **SIZES)
+            return tasks[name].score(model, seed, steps).loss
+
+        return {"losses": effort.each_pair(tasks, ATTENTIONS, loss)}
 
     def verdict(self, numbers: Numbers) -> Verdict:
         """A modification helps on a task if its loss is 1 % or more below that of softmax, over the
@@ -166,8 +174,7 @@ class Transfer(Study):
             }
             failed += failures(losses, f" ({task})")
             for name, truths in helps.items():
-                gains = [-change for change in changes(losses[name], losses["softmax"])]
-                truths.append(above(gains, HELPS))
+                truths.append(above(reductions(losses[name], losses["softmax"]), HELPS))
         transfers = {name: every(truths) for name, truths in helps.items()}
         main = "most do not transfer"
         sentences = {
@@ -197,24 +204,3 @@ class Transfer(Study):
             HeatMap(title, percent, TASKS, ATTENTIONS, signed=True),
             Table("Held-out loss", ["attention", *TASKS], rows),
         ]
-
-
-def _task_loss(task: str, attention: str, seed: int, steps: int) -> float:
-    batches: Iterator[Batch]
-    changed: dict[str, Any] = {"attention": attention, **SIZES}
-    if task == "translation":
-        model = translator(len(builtin_vocabulary()), 64, **changed)
-        batches = builtin_pairs("train", 20_000, seed)
-        held_out = [next(builtin_pairs("test", 600, seed=0, rows=100))]
-    elif task == "classification":
-        # The label is the word after the text; its loss is that of a classifier.
-        data = task_batches(Dyck(2, 8))
-        model = language_model(len(data.vocabulary), 64, **changed)
-        batches = data.stream("train", seed)
-        held_out = list(islice(data.stream("test", seed=0), 6))
-    else:
-        text = character_text()
-        model = language_model(len(text.characters), ROW, **changed)
-        batches = text.batches(seed)
-        held_out = [text.held_out(50)]
-    return evaluate(trained(model, seed, batches, steps), held_out).loss

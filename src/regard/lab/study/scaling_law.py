@@ -15,10 +15,16 @@ from torch.nn import functional
 from regard import spec
 from regard.builder.parameter_count import parameter_count
 from regard.lab.plan.compute_optimal import Law
-from regard.lab.study.character_text import LENGTH, character_text
 from regard.lab.study.figure import Shown, Table, mean
 from regard.lab.study.study import Effort, Numbers, Study, Verdict, judge
-from regard.lab.study.training_run import build_seeded, evaluate, language_model, train
+from regard.lab.study.training_run import (
+    ROW,
+    build_seeded,
+    character_text,
+    evaluate,
+    language_model,
+    train,
+)
 from regard.look.drawing import Axis, Chart, Series
 from regard.training.engine.optimizer import ConstantRate
 
@@ -114,7 +120,6 @@ class ScalingLaw(Study):
     loss compared with the prediction.
     """
 
-    name = "scaling_law"
     source = "Kaplan et al. 2020, Section 1.2; Hoffmann et al. 2022, Section 3.3 (third approach)"
 
     def measure(self, effort: Effort) -> Numbers:
@@ -252,7 +257,6 @@ def _model(width: int) -> spec.Model:
     # One head for each 8 dimensions, as wide at every size.
     return language_model(
         len(character_text().characters),
-        LENGTH,
         d_model=width,
         d_ff=4 * width,
         heads=max(1, width // 8) if width % 8 == 0 else width // 4,
@@ -285,12 +289,10 @@ def _losses(width: int, seed: int, steps: list[int]) -> list[Point]:
     rate = 0.012 - 0.0009 * math.log(size(width))
     points: list[Point] = []
 
-    def record(step: int, _: float) -> None:
+    def record(step: int) -> None:
         if step in steps:
             loss = evaluate(model, [held_out]).loss
-            points.append(Point(size(width), step * ROWS * LENGTH, loss))
-            # Evaluation has switched dropout off, and training goes on.
-            model.train()
+            points.append(Point(size(width), step * ROWS * ROW, loss))
 
     train(model, batches, steps[-1], schedule=ConstantRate(rate, WARMUP), on_step=record)
     return points

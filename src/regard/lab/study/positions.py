@@ -4,31 +4,36 @@ from __future__ import annotations
 
 import math
 import random
-from collections.abc import Callable, Iterator
-from itertools import islice, product
-from typing import NamedTuple
 
 from regard.data.generated.algorithmic_tasks import LETTERS, Copying, Reversing
-from regard.lab.study.evidence import above, every, failures, judge_sentences, negated
+from regard.lab.study.evidence import (
+    above,
+    differences,
+    every,
+    failures,
+    finite,
+    judge_cases,
+    judge_sentences,
+    negated,
+)
 from regard.lab.study.figure import (
     OVER_SEEDS,
     Shown,
     Table,
-    bar_chart,
     cells,
     chart,
     column,
+    curve_cells,
     deviation,
     mean,
     mean_text,
+    measured_bars,
 )
-from regard.lab.study.study import Effort, Numbers, Study, Verdict, judge
+from regard.lab.study.study import Effort, Numbers, Study, Verdict
 from regard.lab.study.training_run import (
     Batch,
     TaskBatches,
-    builtin_text,
-    builtin_vocabulary,
-    english_test,
+    english,
     evaluate,
     language_model,
     trained,
@@ -40,13 +45,6 @@ KINDS = ("sinusoidal", "learned", "none")
 LENGTH = 32  # tokens; no input is longer
 
 
-class _Task(NamedTuple):
-    vocabulary: int
-    stream: Callable[[int], Iterator[Batch]]  # of a seed
-    test: list[Batch]
-    steps: int
-
-
 class LearnedPositions(Study):
     """Learned positional embeddings and sinusoids give nearly identical results.
 
@@ -55,37 +53,21 @@ class LearnedPositions(Study):
     within the training length.
     """
 
-    name = "learned_positions"
     source = "Vaswani et al. 2017, Section 3.5 and Table 3 (E): 25.7 and 25.8 BLEU"
     seeds = (2, 4)
 
     def measure(self, effort: Effort) -> Numbers:
         # Which letter comes next follows from positions alone.
-        letters = TaskBatches(Reversing(max_length=4), LETTERS)
-        tasks = {
-            "English": _Task(
-                len(builtin_vocabulary()),
-                lambda seed: builtin_text("train", 5000, seed),
-                english_test(effort),
-                # Enough for the loss to fall well below that of word frequencies.
-                effort.choose(100, 600),
-            ),
-            "reversing": _Task(
-                len(letters.vocabulary),
-                lambda seed: letters.stream("train", seed),
-                list(islice(letters.stream("test", 0), effort.choose(4, 16))),
-                effort.choose(130, 400),
-            ),
-        }
+        reversing = TaskBatches(Reversing(max_length=4)).learned(effort.choose(4, 16))
+        tasks = {"English": english(effort), "reversing": reversing}
+        # Enough for the loss to fall well below that of word frequencies.
+        steps = {"English": effort.choose(100, 600), "reversing": effort.choose(130, 400)}
 
-        def score(job: tuple[str, str], seed: int) -> dict[str, float]:
-            task = tasks[job[0]]
-            model = language_model(task.vocabulary, LENGTH, position=job[1])
-            module = trained(model, seed, task.stream(seed), task.steps)
-            return evaluate(module, task.test)._asdict()
+        def score(name: str, kind: str, seed: int) -> dict[str, float]:
+            model = language_model(tasks[name].vocabulary, LENGTH, position=kind)
+            return tasks[name].score(model, seed, steps[name])._asdict()
 
-        runs = effort.each(product(tasks, KINDS), score)
-        return {"runs": {task: {kind: runs[task, kind] for kind in KINDS} for task in tasks}}
+        return {"runs": effort.each_pair(tasks, KINDS, score)}
 
     def verdict(self, numbers: Numbers) -> Verdict:
         """The two kinds are alike on a task if their losses differ by less than 2 % or by less than
@@ -101,7 +83,7 @@ class LearnedPositions(Study):
             parts.append(
                 f"{task}: loss {mean_text(fixed)} sinusoidal, {mean_text(learned)} learned"
             )
-        return judge(all(alike), any(alike), "; ".join(parts) + ".")
+        return judge_cases(alike, "; ".join(parts) + ".")
 
     def show(self, numbers: Numbers) -> list[Shown]:
         runs = numbers["runs"]
@@ -112,7 +94,7 @@ class LearnedPositions(Study):
         ]
         return [
             *(
-                bar_chart(f"Loss on {task}", "test loss, nats a token", kinds, {"loss": ""})
+                measured_bars(f"Loss on {task}", "test loss, nats a token", kinds, {"loss": ""})
                 for task, kinds in runs.items()
             ),
             Table(OVER_SEEDS, ["task", "positions", "loss", "accuracy, %"], rows),
@@ -148,7 +130,6 @@ class Extrapolation(Study):
     model refuses longer inputs.
     """
 
-    name = "extrapolation"
     source = (
         "Vaswani et al. 2017, Section 3.5 (sinusoids “may allow”); Press et al. 2022, Figure 1 "
         "(ALiBi, rotary, T5 bias, on text)"
@@ -157,7 +138,7 @@ class Extrapolation(Study):
 
     def measure(self, effort: Effort) -> Numbers:
         steps = effort.choose(130, 500)
-        task = TaskBatches(Copying(max_length=TRAINED), LETTERS)
+        task = TaskBatches(Copying(max_length=TRAINED))
         # The same inputs for all kinds and seeds.
         tests = {length: [_test(task, length, effort.choose(64, 256))] for length in LENGTHS}
         longest = 2 * max(LENGTHS) + 2  # start, letters, separator, letters
@@ -177,11 +158,7 @@ class Extrapolation(Study):
         do not, and ALiBi keeps more than both; within limits if sinusoids do, but one of the others
         is not so; else it does not hold, or is too small to say where the seeds do not tell."""
         shares = {kind: shares_left(numbers, kind) for kind in numbers["accuracies"]}
-        left = {
-            kind: [share for share in values if math.isfinite(share)]
-            for kind, values in shares.items()
-        }
-        listed = ", ".join(f"{kind} {_percent(values)}" for kind, values in left.items())
+        listed = ", ".join(f"{kind} {_percent(values)}" for kind, values in shares.items())
         reason = (
             f"Accuracy at {LONGER} letters as a share of that at {TRAINED}, the longest in "
             f"training: {listed}.{failures(shares, ' to copy')}"
@@ -189,10 +166,10 @@ class Extrapolation(Study):
         # ALiBi's share above the mean of another kind.
         main = "sinusoids extrapolate"
         sentences = {
-            main: above(left["sinusoidal"], EXTRAPOLATES),
-            "learned positions do not": negated(above(left["learned"], EXTRAPOLATES)),
+            main: above(shares["sinusoidal"], EXTRAPOLATES),
+            "learned positions do not": negated(above(shares["learned"], EXTRAPOLATES)),
             "ALiBi keeps more than both": every(
-                above(_differences(shares["ALiBi"], shares[kind]), 0.0)
+                above(differences(shares["ALiBi"], shares[kind]), 0.0)
                 for kind in ("sinusoidal", "learned")
             ),
         }
@@ -202,17 +179,13 @@ class Extrapolation(Study):
         lengths = numbers["lengths"]
         accuracies = numbers["accuracies"]
         rows = [
-            [
-                kind,
-                *map(mean_text, zip(*runs, strict=True)),
-                _percent([share for share in shares_left(numbers, kind) if math.isfinite(share)]),
-            ]
+            [kind, *curve_cells(runs), _percent(shares_left(numbers, kind))]
             for kind, runs in accuracies.items()
         ]
         return [
             chart(
                 "Copying beyond the training length",
-                Axis("letters", ticks=tuple(lengths)),
+                Axis("letters", ticks=lengths),
                 Axis("accuracy of a letter, %", low=0.0, high=100.0),
                 lengths,
                 accuracies,
@@ -239,14 +212,9 @@ def shares_left(numbers: Numbers, kind: str) -> list[float]:
     ]
 
 
-def _differences(shares: list[float], base: list[float]) -> list[float]:
-    """Of the seeds that have learned to copy with both kinds."""
-    pairs = zip(shares, base, strict=True)
-    return [share - other for share, other in pairs if math.isfinite(share + other)]
-
-
 def _percent(shares: list[float]) -> str:
-    return f"{100 * mean(shares):.0f} %" if shares else "not learned"
+    learned = finite(shares)
+    return f"{100 * mean(learned):.0f} %" if learned else "not learned"
 
 
 def _test(task: TaskBatches, length: int, rows: int) -> Batch:

@@ -1,8 +1,8 @@
-"""Memory and time over the length: attention with and without its weights; the KV cache."""
+"""Memory and time: of attention over the length, of the KV cache, and of a training step."""
 
 from __future__ import annotations
 
-from dataclasses import replace
+from collections.abc import Callable
 from functools import partial
 from typing import Any
 
@@ -11,10 +11,20 @@ from torch import Tensor
 from torch.nn import functional
 
 from regard.lab.measure.instruments import fastest, growth_exponent, peak_bytes
-from regard.lab.study.figure import Shown, Table, chart, column, mean_text, means
+from regard.lab.study.figure import (
+    Shown,
+    bar_chart,
+    chart,
+    column,
+    curve_cells,
+    mean,
+    mean_text,
+    means,
+    table_of_columns,
+)
 from regard.lab.study.study import Effort, Numbers, Study, Verdict, judge
-from regard.lab.study.training_run import build_seeded, language_model
-from regard.look.drawing import Axis, Series
+from regard.lab.study.training_run import Batch, build_seeded, language_model, mean_loss
+from regard.look.drawing import Axis
 
 HEADS = 8
 D_K = 16
@@ -29,7 +39,6 @@ class AttentionMemory(Study):
     kernel; and the size of the weights alone, h·n²·4 bytes.
     """
 
-    name = "attention_memory"
     source = "Dao et al. 2022, Section 2; Vaswani et al. 2017, Table 1"
     seeds = (1, 1)  # bytes do not depend on chance
 
@@ -65,24 +74,22 @@ class AttentionMemory(Study):
         lengths = numbers["lengths"]
         names = {"weights": "h·n²·4 bytes", "explicit": "explicit", "fused": "fused"}
         megabytes = {key: [value / 1e6 for value in numbers[key]] for key in names}
-        weights = Series(names["weights"], lengths, megabytes["weights"], style="dashed")
-        peaks = chart(
-            "Peak memory of one attention",
-            Axis("n", log=True, ticks=tuple(lengths)),
-            Axis("MB", log=True),
-            lengths,
-            {key: [megabytes[key]] for key in ("explicit", "fused")},
-        )
-        rows = [
-            [f"{n:,}", *(f"{value:,.2f}" for value in at)]
-            for n, *at in zip(lengths, *megabytes.values(), strict=True)
-        ]
+        columns = {
+            f"{name}, MB": [f"{value:,.2f}" for value in megabytes[key]]
+            for key, name in names.items()
+        }
         return [
-            replace(peaks, series=[*peaks.series, weights]),
-            Table(
+            chart(
+                "Peak memory of one attention",
+                Axis("n", log=True, ticks=lengths),
+                Axis("MB", log=True),
+                lengths,
+                {key: [megabytes[key]] for key in ("explicit", "fused")},
+                theory={names["weights"]: megabytes["weights"]},
+            ),
+            table_of_columns(
                 "Peak of one attention, forward and backward",
-                ["n", *(f"{name}, MB" for name in names.values())],
-                rows,
+                {"n": [f"{n:,}" for n in lengths], **columns},
             ),
         ]
 
@@ -116,7 +123,6 @@ class KVCache(Study):
     whether both choose the same tokens; and the bytes of the cache.
     """
 
-    name = "kv_cache"
     source = "Shazeer 2019, Section 2.3 (incremental decoding)"
     seeds = (2, 5)
 
@@ -152,27 +158,25 @@ class KVCache(Study):
             name: [[1000 * seconds for seconds in run] for run in column(numbers["runs"], key)]
             for name, key in (("KV cache", "cached"), ("whole text again", "again"))
         }
-        texts = [
-            [mean_text(values) for values in zip(*runs, strict=True)]
-            for runs in milliseconds.values()
-        ]
-        # Keys and values of all layers and heads, in float32
-        rows = [
-            [f"{n:,}", *times, f"{n * numbers['bytes_per_token'] / 1e3:,.0f}"]
-            for n, *times in zip(lengths, *texts, strict=True)
-        ]
         return [
             chart(
                 "Time of the next token",
-                Axis("tokens before", log=True, ticks=tuple(lengths)),
+                Axis("tokens before", log=True, ticks=lengths),
                 Axis("ms", log=True),
                 lengths,
                 milliseconds,
             ),
-            Table(
+            table_of_columns(
                 "The next token",
-                ["tokens before", "ms with cache", "ms without", "kB of the cache"],
-                rows,
+                {
+                    "tokens before": [f"{n:,}" for n in lengths],
+                    "ms with cache": curve_cells(milliseconds["KV cache"]),
+                    "ms without": curve_cells(milliseconds["whole text again"]),
+                    # Keys and values of all layers and heads, in float32
+                    "kB of the cache": [
+                        f"{n * numbers['bytes_per_token'] / 1e3:,.0f}" for n in lengths
+                    ],
+                },
             ),
         ]
 
@@ -204,3 +208,127 @@ def _whole_text(model: Any, tokens: Tensor) -> Tensor:
     """The logits of the next token, without a cache: [B, 1, V]."""
     hidden, _ = model(tokens)
     return model.head(hidden[:, -1:])
+
+
+ROWS = 16
+LENGTH = 64
+MICRO_BATCHES = 4
+VARIANTS = ("float32", "bfloat16", "accumulation", "checkpointing")
+
+
+class TrainingMemory(Study):
+    """Mixed precision halves memory and is two to three times faster; gradient accumulation divides
+    the memory of activations by the number of micro-batches; activation checkpointing trades a
+    second forward pass for most of them.
+
+    One training step of a language model of 4 layers on {ROWS} rows of {LENGTH} tokens: seconds,
+    and the peak of the tensors that the step makes (weights and their gradients left out), in
+    float32, under bfloat16 autocast, in {MICRO_BATCHES} micro-batches and with checkpointing; and
+    by how much the gradient differs from that of the plain step.
+    """
+
+    source = "Micikevicius et al. 2018; Chen et al. 2016, Section 4"
+    seeds = (2, 5)
+
+    def measure(self, effort: Effort) -> Numbers:
+        repeats = effort.choose(2, 8)
+        return {"device": "cpu", "runs": effort.each_seed(lambda seed: _steps(seed, repeats))}
+
+    def verdict(self, numbers: Numbers) -> Verdict:
+        """Holds if bfloat16 needs at most 70 % of the bytes and at most 60 % of the time,
+        accumulation at most 32 % of the bytes with the same gradient (1e-4), and checkpointing at
+        most half of the bytes in at most 1.8 times the time. Within limits if everything holds but
+        the speed of bfloat16, which is the hardware's."""
+        ratios = {name: _ratios(numbers, name) for name in VARIANTS}
+        difference = max(run["accumulation"]["difference"] for run in numbers["runs"])
+        # Half of the bytes are those of float32 parts: norms, softmax, the loss.
+        small = ratios["bfloat16"]["bytes"] <= 0.7
+        fast = ratios["bfloat16"]["seconds"] <= 0.6
+        accumulates = ratios["accumulation"]["bytes"] <= 1.3 / MICRO_BATCHES and difference < 1e-4
+        recomputes = (
+            ratios["checkpointing"]["bytes"] <= 0.5 and ratios["checkpointing"]["seconds"] <= 1.8
+        )
+        listed = ", ".join(
+            f"{name} {of['bytes']:.0%} of the bytes in {of['seconds']:.2f} × time"
+            for name, of in ratios.items()
+            if name != "float32"
+        )
+        reason = (
+            f"Against float32 on {numbers['device']}: {listed}; the accumulated gradient differs "
+            f"by {difference:.0e}."
+        )
+        return judge(fast, small and accumulates and recomputes, reason)
+
+    def show(self, numbers: Numbers) -> list[Shown]:
+        runs = {name: column(numbers["runs"], name) for name in VARIANTS}
+        megabytes = [[size / 1e6 for size in column(each, "bytes")] for each in runs.values()]
+        seconds = [column(each, "seconds") for each in runs.values()]
+        return [
+            *(
+                bar_chart(title, unit, VARIANTS, {title: values}, low=0.0)
+                for title, unit, values in (
+                    ("Memory of a step", "MB at the peak", megabytes),
+                    ("Time of a step", "seconds", seconds),
+                )
+            ),
+            table_of_columns(
+                "One training step",
+                {
+                    "": VARIANTS,
+                    "MB at the peak": map(mean_text, megabytes),
+                    "seconds a step": map(mean_text, seconds),
+                    "gradient differs by": [
+                        f"{max(column(each, 'difference')):.1e}" for each in runs.values()
+                    ],
+                },
+            ),
+        ]
+
+
+def _ratios(numbers: Numbers, name: str) -> dict[str, float]:
+    """Bytes and seconds of a variant, as shares of those of float32."""
+    return {
+        key: mean(run[name][key] / run["float32"][key] for run in numbers["runs"])
+        for key in ("bytes", "seconds")
+    }
+
+
+def _steps(seed: int, repeats: int) -> dict[str, dict[str, float]]:
+    model: Any = build_seeded(language_model(VOCABULARY, layers=4), seed).train()
+    generator = torch.Generator().manual_seed(seed)
+    # Random tokens: cost does not depend on what is said.
+    tokens = torch.randint(3, VOCABULARY, (ROWS, LENGTH + 1), generator=generator)
+    batch = Batch(tokens[:, :-1], tokens[:, 1:])
+
+    def step(rows: int) -> None:
+        """A step in micro-batches of so many rows, which each count by their share."""
+        for part in range(0, ROWS, rows):
+            piece = Batch(batch.tokens[part : part + rows], batch.targets[part : part + rows])
+            loss = mean_loss(model, piece)
+            (loss * rows / ROWS).backward()  # type: ignore[no-untyped-call]
+
+    def mixed() -> None:
+        # Backward stands outside: it takes the types of the forward pass.
+        with torch.autocast("cpu", torch.bfloat16):
+            loss = mean_loss(model, batch)
+        loss.backward()  # type: ignore[no-untyped-call]
+
+    whole = partial(step, ROWS)
+    micro_batches = partial(step, ROWS // MICRO_BATCHES)
+    steps: list[Callable[[], None]] = [whole, mixed, micro_batches, whole]
+    gradients: list[Tensor] = []  # the first is that of the plain step
+    results = {}
+    for name, one in zip(VARIANTS, steps, strict=True):
+        model.stack.activation_checkpointing = name == "checkpointing"
+        one()  # gradients exist from now on: they are the same for all variants
+        model.zero_grad(set_to_none=False)
+        size = peak_bytes(one)
+        gradients.append(
+            torch.cat([p.grad.flatten() for p in model.parameters() if p.grad is not None])
+        )
+        difference = (gradients[-1] - gradients[0]).abs().max() / gradients[0].abs().max()
+        # Timed without the tracer, which slows every operation down; gradients grow, and no time
+        # goes into making them.
+        seconds = fastest(one, repeats)
+        results[name] = {"bytes": float(size), "seconds": seconds, "difference": float(difference)}
+    return results

@@ -1,1 +1,0 @@
-"""Studies of attention: scores, heads, look-up, projections."""

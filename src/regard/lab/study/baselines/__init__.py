@@ -1,1 +1,0 @@
-"""Studies against what came before: recurrent and convolutional networks."""

@@ -1,1 +1,0 @@
-"""Studies of the block: feed-forward network, residual connections, norms."""

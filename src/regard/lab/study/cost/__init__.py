@@ -1,1 +1,0 @@
-"""Studies of cost and scale: memory, caches, efficient attention, scaling laws."""

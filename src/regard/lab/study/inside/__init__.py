@@ -1,1 +1,0 @@
-"""Studies of what happens inside: circuits, units, head roles, ambiguity."""

@@ -1,0 +1,360 @@
+"""Small language models: warm-up, depth before width, data hunger."""
+
+from __future__ import annotations
+
+import math
+from functools import partial
+from itertools import pairwise
+
+from regard import spec
+from regard.builder.parameter_count import parameter_count
+from regard.families.presets import preset
+from regard.lab.study.evidence import (
+    above,
+    every,
+    failures,
+    judge_sentences,
+    negated,
+    reductions,
+    without_failed,
+)
+from regard.lab.study.figure import (
+    Shown,
+    Table,
+    by_seed,
+    chart,
+    deviation,
+    mean,
+    mean_text,
+    table_of_columns,
+)
+from regard.lab.study.study import Effort, Numbers, Study, Verdict, judge
+from regard.lab.study.training_run import (
+    ROW,
+    Batch,
+    Task,
+    build_seeded,
+    builtin_text,
+    builtin_vocabulary,
+    character_text,
+    evaluate,
+    language_model,
+    train,
+)
+from regard.look.drawing import Axis, Chart, Series
+from regard.training.engine.optimizer import ConstantRate
+
+RATES = [0.001, 0.003, 0.01]
+LAYERS = 6  # gradients of post-norm differ more, the deeper the stack (Xiong et al., Section 3)
+LAST = 20  # steps over which the final loss is averaged
+
+
+class Warmup(Study):
+    """The learning rate must be warmed up: a post-norm Transformer that starts at the full rate
+    trains badly or diverges.
+
+    A post-norm language model of {LAYERS} layers on the built-in language, trained with Adam at
+    constant peak rates, with a linear warm-up over the first quarter of the steps and without: the
+    mean training loss of the last {LAST} steps.
+    """
+
+    source = "Vaswani et al. 2017, Section 5.3; Xiong et al. 2020, Section 1"
+
+    def measure(self, effort: Effort) -> Numbers:
+        steps = effort.choose(100, 600)  # each run sees its rate for three quarters of them
+        # A quarter, as 4,000 steps are of the first 16,000 of the paper's schedule.
+        warmups = {"with": steps // 4, "without": 0}
+        losses = effort.each_pair(
+            warmups,
+            [str(rate) for rate in RATES],
+            lambda name, rate, seed: _final_loss(seed, float(rate), warmups[name], steps),
+        )
+        return {"rates": RATES, "losses": losses}
+
+    def verdict(self, numbers: Numbers) -> Verdict:
+        """Holds if warm-up lowers the final loss by 0.1 nats or more both at the highest rate and
+        when each variant takes its own best rate; within limits if only at the highest rate: then a
+        lower rate does instead of warm-up."""
+        warm, cold = (
+            [mean(numbers["losses"][name][str(rate)]) for rate in numbers["rates"]]
+            for name in ("with", "without")
+        )
+        at_highest = cold[-1] - warm[-1]
+        # Each variant may choose its rate, as one would who tunes it.
+        at_best = min(cold) - min(warm)
+        reason = (
+            f"Warm-up lowers the final loss by {at_highest:.2f} nats at the rate "
+            f"{numbers['rates'][-1]}, and by {at_best:.2f} between the best rates ({min(warm):.2f} "
+            f"against {min(cold):.2f})."
+        )
+        return judge(at_best >= 0.1, at_highest >= 0.1, reason)
+
+    def show(self, numbers: Numbers) -> list[Shown]:
+        rates = numbers["rates"]
+        by_rate = {
+            name: [numbers["losses"][key][str(rate)] for rate in rates]
+            for name, key in (("warm-up", "with"), ("no warm-up", "without"))
+        }
+        columns = {name: map(mean_text, losses) for name, losses in by_rate.items()}
+        return [
+            chart(
+                "Final loss over the learning rate",
+                Axis("peak learning rate", log=True, ticks=rates),
+                Axis("nats a token"),
+                rates,
+                {name: by_seed(losses) for name, losses in by_rate.items()},
+            ),
+            table_of_columns(
+                "Final training loss", {"peak rate": [f"{rate:g}" for rate in rates], **columns}
+            ),
+        ]
+
+
+def _final_loss(seed: int, rate: float, warmup: int, steps: int) -> float:
+    # Post-norm, as in the paper: pre-norm needs warm-up less (Xiong et al., Section 4).
+    description = language_model(
+        len(builtin_vocabulary()), d_model=32, d_ff=128, layers=LAYERS, residual="post"
+    )
+    batches = builtin_text("train", 20_000, seed)
+    model = build_seeded(description, seed)
+    return mean(train(model, batches, steps, schedule=ConstantRate(rate, warmup))[-LAST:])
+
+
+# ------------------------------------------------------------------ depth before width
+
+DEPTHS = [1, 2, 4, 8]
+HEADS = 4
+BUDGET = 50_000  # parameters of the blocks: those of 4 layers of width 32
+
+
+class Depth(Study):
+    """At equal numbers of parameters, a deeper Transformer is better than a wider one.
+
+    Pre-norm language models of the built-in language with {DEPTHS} layers, whose width is chosen so
+    that their blocks have about {BUDGET:,} parameters, trained for the same number of steps: loss
+    on held-out sentences.
+    """
+
+    source = (
+        "Practical advice (depth before width); Kaplan et al. 2020, Figure 5, finds the shape to "
+        "matter little"
+    )
+
+    def measure(self, effort: Effort) -> Numbers:
+        steps = effort.choose(120, 1200)
+        widths = {str(depth): width_of(depth) for depth in DEPTHS}
+        task = Task(
+            len(builtin_vocabulary()),
+            partial(builtin_text, "train", 20_000),
+            [next(builtin_text("test", 600, seed=0, rows=100))],
+        )
+
+        def loss(depth: str, seed: int) -> float:
+            return task.score(_deep_model(int(depth), widths[depth]), seed, steps).loss
+
+        parameters = {
+            depth: _block_parameters(int(depth), width) for depth, width in widths.items()
+        }
+        losses = effort.each(widths, loss)
+        return {"widths": widths, "parameters": parameters, "losses": losses}
+
+    def verdict(self, numbers: Numbers) -> Verdict:
+        """Holds if the loss falls from each depth to the next by more than the standard deviation
+        over the seeds; within limits if some deeper model is better than the shallowest by that
+        much, but the best is not the deepest."""
+        losses = {depth: mean(values) for depth, values in numbers["losses"].items()}
+        # The largest over the depths: deeper models vary more.
+        noise = max(map(deviation, numbers["losses"].values()))
+        first, *deeper = losses.values()
+        # Every step deeper must pay, not only the first.
+        falls = all(deep < shallow - noise for shallow, deep in pairwise(losses.values()))
+        listed = ", ".join(f"{depth} layers {loss:.3f}" for depth, loss in losses.items())
+        reason = f"Held-out loss: {listed}; the standard deviation over seeds is {noise:.3f}."
+        return judge(falls, min(deeper) < first - noise, reason)
+
+    def show(self, numbers: Numbers) -> list[Shown]:
+        losses = numbers["losses"]
+        depths = [int(depth) for depth in losses]
+        rows = [
+            [
+                depth,
+                str(numbers["widths"][depth]),
+                f"{numbers['parameters'][depth]:,}",
+                mean_text(values),
+            ]
+            for depth, values in losses.items()
+        ]
+        return [
+            chart(
+                "Held-out loss over depth",
+                Axis("layers", log=True, ticks=depths),
+                Axis("nats a token"),
+                depths,
+                {"equal parameters": by_seed(losses.values())},
+            ),
+            Table(
+                "Depth and width",
+                ["layers", "d_model", "parameters of the blocks", "held-out loss"],
+                rows,
+            ),
+        ]
+
+
+def _deep_model(depth: int, width: int) -> spec.Model:
+    words = len(builtin_vocabulary())
+    return language_model(words, layers=depth, d_model=width, d_ff=4 * width, heads=HEADS)
+
+
+def _block_parameters(depth: int, width: int) -> int:
+    # Wide models have more embeddings; the budget is of what computes.
+    embedding = len(builtin_vocabulary()) * width  # the output matrix is the same one
+    return parameter_count(_deep_model(depth, width)) - embedding
+
+
+def width_of(depth: int) -> int:
+    """The multiple of the number of heads for which the blocks come nearest to the budget."""
+    # Heads divide the width.
+    widths = range(2 * HEADS, 129, HEADS)
+    return min(widths, key=lambda width: abs(_block_parameters(depth, width) - BUDGET))
+
+
+WIDTHS = [16, 32, 64, 128, 256]
+AT_WIDTH = 32  # at which the data are varied
+MODELS = ("LSTM", "Transformer")
+MATTERS = 0.01  # share of the loss by which two losses must differ
+CHECKS = 25  # of the validation loss during a training run
+CHANCE = 3.97  # nats: a uniform guess among the 53 characters of the built-in language
+
+
+class DataHunger(Study):
+    """Transformers have a weak inductive bias: with little data they do worse than recurrent
+    networks; with more parameters they go on improving, where recurrent networks saturate.
+
+    Language models of characters, an LSTM and a Transformer of about equal size, trained for the
+    same number of steps on corpora of several sizes, and at several widths on the whole corpus: the
+    test loss where the validation loss is lowest (early stopping).
+    """
+
+    source = "Kaplan et al. 2020, Figure 7 (LSTMs plateau); Tay et al. 2022 on inductive bias"
+    seeds = (1, 4)
+
+    def measure(self, effort: Effort) -> Numbers:
+        steps = effort.choose(150, 3000)
+        # From what a model soon knows by heart to what it reads a few times at most.
+        sizes = effort.choose([2_000, 500_000], [2_000, 10_000, 50_000, 500_000])
+        widths = effort.choose(WIDTHS[:3], WIDTHS)
+        # Data are varied at one width, widths on the whole corpus.
+        jobs = [(AT_WIDTH, n) for n in sizes]
+        jobs += [(width, sizes[-1]) for width in widths if width != AT_WIDTH]
+        losses = effort.each_pair(
+            MODELS, jobs, lambda name, job, seed: _hunger_loss(name, *job, seed, steps)
+        )
+        return {
+            "parameters": {
+                name: [parameter_count(_ladder_model(name, width)) for width in widths]
+                for name in MODELS
+            },
+            "by_data": {
+                name: {str(n): losses[name][AT_WIDTH, n] for n in sizes} for name in MODELS
+            },
+            "by_width": {
+                name: {str(w): losses[name][w, sizes[-1]] for w in widths} for name in MODELS
+            },
+        }
+
+    def verdict(self, numbers: Numbers) -> Verdict:
+        """Over the seeds (Student's t, 95 %): with the least data the LSTM's loss is lower by 1 %
+        or more; from the second largest width to the largest the Transformer's falls by 1 % or
+        more, and the LSTM's does not. Holds if both are so, within limits if one is, else it does
+        not hold. Seeds whose loss is 95 % or more of a uniform guess have failed to train, and are
+        left out; too small to say where the seeds do not tell."""
+        # Numbers are stored from the smallest corpus to the largest.
+        least = next(iter(numbers["by_data"]["LSTM"]))
+        with_least = {
+            name: without_failed(numbers["by_data"][name][least], CHANCE) for name in MODELS
+        }
+        gains = reductions(with_least["LSTM"], with_least["Transformer"])
+        falls = {}
+        for name in MODELS:
+            before, last = list(numbers["by_width"][name].values())[-2:]
+            falls[name] = reductions(without_failed(last, CHANCE), without_failed(before, CHANCE))
+        reason = (
+            f"On {int(least):,} characters the LSTM has a loss of "
+            f"{mean(numbers['by_data']['LSTM'][least]):.3f}, the Transformer of "
+            f"{mean(numbers['by_data']['Transformer'][least]):.3f}."
+            f"{failures(with_least)} The last step in width lowers the loss by "
+            + ", ".join(f"{mean(fall):.1%} ({name})" for name, fall in falls.items() if fall)
+            + "."
+        )
+        sentences = {
+            "with little data the LSTM is better": above(gains, MATTERS),
+            "the LSTM saturates where the Transformer goes on": every(
+                [above(falls["Transformer"], MATTERS), negated(above(falls["LSTM"], MATTERS))]
+            ),
+        }
+        return judge_sentences(sentences, reason)
+
+    def show(self, numbers: Numbers) -> list[Shown]:
+        by_data = numbers["by_data"]
+        by_width = numbers["by_width"]
+        y = Axis("nats a character")
+        over_size = [
+            Series.over_seeds(name, numbers["parameters"][name], by_seed(of_model.values()))
+            for name, of_model in by_width.items()
+        ]
+        by_corpus = {name: map(mean_text, by_data[name].values()) for name in MODELS}
+        columns = [list(by_width["LSTM"])]
+        for name in MODELS:
+            columns.append([f"{count:,}" for count in numbers["parameters"][name]])
+            columns.append([mean_text(losses) for losses in by_width[name].values()])
+        return [
+            chart(
+                "Loss over data",
+                Axis("characters of the corpus", log=True),
+                y,
+                list(map(int, by_data["LSTM"])),
+                {name: by_seed(of_model.values()) for name, of_model in by_data.items()},
+            ),
+            Chart("Loss over size", Axis("parameters", log=True), y, over_size),
+            table_of_columns(
+                "Held-out loss by corpus",
+                {"characters": [f"{int(size):,}" for size in by_data["LSTM"]], **by_corpus},
+            ),
+            Table(
+                "Held-out loss by size",
+                ["width", "LSTM, parameters", "loss", "Transformer, parameters", "loss"],
+                list(zip(*columns, strict=True)),
+            ),
+        ]
+
+
+def _ladder_model(name: str, width: int) -> spec.Model:
+    vocabulary = len(character_text().characters)
+    if name == "LSTM":
+        # An LSTM layer has 8·d² weights, a Transformer layer 12·d²: √3 of the width for 2 layers.
+        width = round(width * math.sqrt(3))
+        return preset("lstm-lm:tiny", vocabulary, ROW, d_model=width, layers=1, dropout=0.0)
+    # d_ff = 4·d_model and 4 heads at every width: only the size is varied.
+    return language_model(vocabulary, d_model=width, d_ff=4 * width)
+
+
+def _hunger_loss(name: str, width: int, characters: int, seed: int, steps: int) -> float:
+    text = character_text()
+    # The first so many characters, again and again.
+    batches = text.batches(seed, 16, characters=characters)
+    held_out = text.held_out(120)
+    # Validation and test.
+    halves = [
+        Batch(held_out.tokens[half], held_out.targets[half]) for half in (slice(60), slice(60, 120))
+    ]
+    model = build_seeded(_ladder_model(name, width), seed)
+    checked: list[list[float]] = []
+
+    def check(step: int) -> None:
+        if step % max(1, steps // CHECKS) == 0:
+            checked.append([evaluate(model, [half]).loss for half in halves])
+
+    # Wide models need lower rates, or they diverge.
+    rate = 0.003 * min(1.0, 64 / width)
+    train(model, batches, steps, schedule=ConstantRate(rate, steps // 10), on_step=check)
+    return min(checked)[1]

@@ -1,1 +1,0 @@
-"""Studies of positions: sinusoids, learned embeddings, lengths beyond training."""

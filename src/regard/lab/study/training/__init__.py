@@ -1,1 +1,0 @@
-"""Studies of training: warm-up, label smoothing, teacher forcing, memory, depth."""
