@@ -348,8 +348,10 @@ def _layer(
             "unit": [f"{layer + 1}.{unit}", *map(_text, (common, [promoted[unit]]))],
         }
 
-    found = [measured(unit) for unit in units]
-    return {key: mean(column(found, key)) for key in KEYS} | {"units": column(found, "unit")}
+    measurements = [measured(unit) for unit in units]
+    return {key: mean(column(measurements, key)) for key in KEYS} | {
+        "units": column(measurements, "unit")
+    }
 
 
 def _text(tokens: Sequence[int]) -> str:

@@ -313,9 +313,9 @@ def _steps(seed: int, repeats: int) -> dict[str, dict[str, float]]:
             loss = mean_loss(model, batch)
         loss.backward()  # type: ignore[no-untyped-call]
 
-    whole = partial(step, ROWS)
+    plain = partial(step, ROWS)
     micro_batches = partial(step, ROWS // MICRO_BATCHES)
-    steps: list[Callable[[], None]] = [whole, mixed, micro_batches, whole]
+    steps: list[Callable[[], None]] = [plain, mixed, micro_batches, plain]
     gradients: list[Tensor] = []  # the first is that of the plain step
     results = {}
     for name, one in zip(VARIANTS, steps, strict=True):
