@@ -203,7 +203,7 @@ def test_windows_cover_the_second_text(tmp_path: Path) -> None:
         ),
         ("spiece.model", "x", "SentencePiece"),
         ("readme", "x", "no tokenizer"),
-        ("vocab.txt", "a\nb\n", "cls token"),
+        ("vocab.txt", "a\nb\n", "usable vocabulary"),
     ],
 )
 def test_what_cannot_be_opened(name: str, content: str, word: str, tmp_path: Path) -> None:

@@ -13,7 +13,7 @@ from itertools import groupby
 from pathlib import Path
 from typing import Any
 
-from regard.data.text.added_tokens import token_content
+from regard.data.text.tokenizer_files import token_content
 from regard.system.disk import read_json_object
 from regard.system.errors import DataError
 

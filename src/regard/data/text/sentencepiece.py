@@ -24,8 +24,8 @@ NORMAL, UNKNOWN, CONTROL, DEFINED, UNUSED, BYTE = range(1, 7)  # SentencePiece.T
 UNIGRAM = 1  # TrainerSpec.ModelType
 BPE = 2
 SPACE = "▁"  # U+2581, the mark for a space
-_FETCH_AGAIN = "fetch the file again"
-_CONVERT = (
+FETCH_AGAIN = "fetch it again"
+CONVERT = (
     "write its tokenizer.json with transformers: "
     "AutoTokenizer.from_pretrained(folder).save_pretrained(folder)"
 )
@@ -65,15 +65,9 @@ class SentencePieceModel:
 def read_sentencepiece(path: Path) -> SentencePieceModel:
     """Everything that decides about ids; DataError for what is damaged or not understood."""
     try:
-        data = disk.read_bytes(path)
-    except OSError as error:
-        raise DataError(f"cannot read {path}: {error.strerror}", _FETCH_AGAIN) from None
-    try:
-        return _parse_model(data)
-    except (ValueError, struct.error) as error:  # UnicodeDecodeError is one of the former
-        raise DataError(f"{path} is no whole SentencePiece file: {error}", _FETCH_AGAIN) from None
-    except DataError as error:
-        raise DataError(f"{path}: {error.problem}", error.repair) from None
+        return _parse_model(disk.read_bytes(path))
+    except (OSError, ValueError, struct.error) as error:  # UnicodeDecodeError is a ValueError
+        raise DataError(f"{path} is no whole SentencePiece file: {error}", FETCH_AGAIN) from None
 
 
 def _parse_model(data: bytes) -> SentencePieceModel:
@@ -97,10 +91,10 @@ def _parse_model(data: bytes) -> SentencePieceModel:
         raise ValueError("it has no piece for what is unknown, or several")
     model = trainer.get(3, UNIGRAM)  # model_type
     if model not in (UNIGRAM, BPE):
-        raise DataError("its pieces are words or characters, which is not understood", _CONVERT)
+        raise DataError("SentencePiece models of words or characters are not understood", CONVERT)
     # treat_whitespace_as_suffix, escape_whitespaces
     if trainer.get(24) or not normalizer.get(5, True):
-        raise DataError("its spaces are not marked before words, which is not understood", _CONVERT)
+        raise DataError("SentencePiece without marks before words is not understood", CONVERT)
     return SentencePieceModel(
         pieces=tuple(pieces),
         model=int(model),

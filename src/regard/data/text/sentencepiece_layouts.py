@@ -17,6 +17,7 @@ from tokenizers import AddedToken, normalizers, processors
 
 from regard.data.text.sentencepiece import (
     CONTROL,
+    FETCH_AGAIN,
     UNKNOWN,
     UNUSED,
     SentencePieceModel,
@@ -112,7 +113,6 @@ _SAME_LAYOUT = {
 FILES = ("spiece.model", "spm.model", "sentencepiece.bpe.model", "tokenizer.model")
 SIDES = ("source.spm", "target.spm")  # Marian
 _MARIAN_SPECIALS = ("<pad>", "</s>", "<unk>")
-_FETCH_AGAIN = "fetch the folder again"
 
 
 def holds_sentencepiece(folder: Path) -> bool:
@@ -166,7 +166,7 @@ def open_sentencepiece(folder: Path, config: Settings, settings: Settings) -> to
         ids = [(token, backend.token_to_id(token)) for token in names]
         missing = [token for token, i in ids if i is None]
         if missing:
-            raise DataError(f"{path} has no piece {missing[0]!r}", _FETCH_AGAIN)
+            raise DataError(f"{path} has no piece {missing[0]!r}", FETCH_AGAIN)
         backend.post_processor = processors.TemplateProcessing(
             single=template[0], pair=template[1], special_tokens=ids
         )
@@ -190,7 +190,7 @@ def _vocabulary(
     unknown = next((i for i, token in enumerate(names) if token in unknown_names), None)
     if len(set(names)) != len(names) or unknown is None:
         raise DataError(
-            f"{path} does not begin with the pieces that models of its kind have", _FETCH_AGAIN
+            f"{path} does not begin with the pieces that models of its kind have", FETCH_AGAIN
         )
     return vocabulary, unknown
 
@@ -310,7 +310,7 @@ def open_side(folder: Path, side: str, ids: Mapping[str, Any]) -> tokenizers.Tok
     order = sorted(ids, key=lambda token: str(ids[token]).zfill(9))
     consecutive = [ids[token] for token in order] == list(range(len(order)))
     if not consecutive or "<unk>" not in ids or "</s>" not in ids:
-        raise DataError(f"the vocabulary of {folder / side} is damaged", _FETCH_AGAIN)
+        raise DataError(f"the vocabulary of {folder / side} is damaged", FETCH_AGAIN)
     codes = [token for token in order if token.startswith(">>") and token.endswith("<<")]
     pieces = dict(_pieces(file))
     # A character that only the other side has a piece for still gets its id, with the score that

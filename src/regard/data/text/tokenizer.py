@@ -96,14 +96,12 @@ class Tokenizer:
         special_tokens: Mapping[Role, str] | None = None,
         *,
         framing: Framing | None = None,
-        framing_tokens_in_text: bool = True,
         origin: str = "this tokenizer",
     ) -> None:
         """Wrap a `tokenizers.Tokenizer`; `origin` names it in error messages.
 
         `special_tokens` maps roles to tokens; by default they are looked up under their usual
-        names. Without `framing_tokens_in_text`, decoding drops the framing tokens even where the
-        file does not mark them as special, and encoding reads "</s>" as four characters.
+        names.
         """
         silence_fork_warning()
         # Files may ask for truncation or padding to a length; silent truncation would lose text.
@@ -122,11 +120,6 @@ class Tokenizer:
         self.special_ids = frozenset(i for i, token in added_tokens.items() if token.special)
         self._dropped_ids: frozenset[int] = frozenset()
         self._model_size: int | None = None  # of a model that lacks some of the tokens
-        if not framing_tokens_in_text:
-            self._dropped_ids = self.framing_ids
-            # With special tokens beyond these (BERT's [MASK], T5's sentinels), which users do write
-            # in texts, all keep their meaning: the library has one switch for all of them.
-            backend.encode_special_tokens = self.special_ids <= self.framing_ids
 
     @classmethod
     def for_translation(
@@ -137,9 +130,15 @@ class Tokenizer:
         A source sentence is framed as the file says (BART: between <s> and </s>, mBART-50: after
         its language code); where the file has no template, the end token follows the sentence.
         """
-        tokenizer = cls(backend, framing_tokens_in_text=False, origin=origin)
+        tokenizer = cls(backend, origin=origin)
         tokenizer.required_token_id("pad")
         eos = tokenizer.required_token_id("eos")
+        # Decoding drops the framing tokens even where the file does not mark them as special, and
+        # encoding reads "</s>" as four characters. With special tokens beyond these (BERT's [MASK],
+        # T5's sentinels), which users do write in texts, all keep their meaning: the library has
+        # one switch for all of them.
+        tokenizer._dropped_ids = tokenizer.framing_ids
+        backend.encode_special_tokens = tokenizer.special_ids <= tokenizer.framing_ids
         if backend.num_special_tokens_to_add(False) == 0:
             # transformers' class for Marian appends it by code, not by a template.
             tokenizer.framing = Between(after=(eos,))
@@ -208,11 +207,12 @@ class Tokenizer:
 
     def input_ids(self, text: str) -> list[int]:
         """Token ids of a text with the special tokens of the framing."""
-        return self._framed(text)[0]
+        return self.frame(self.encode(text))
 
     def input_offsets(self, text: str) -> list[tuple[int, int]]:
         """Character offsets of each of `input_ids(text)`; (0, 0) for special tokens."""
-        return self._framed(text)[1]
+        before, after = self._frame_ids()
+        return [*[(0, 0)] * len(before), *self.text_offsets(text), *[(0, 0)] * len(after)]
 
     def text_offsets(self, text: str) -> list[tuple[int, int]]:
         """Character offsets of each of `encode(text)`."""
@@ -220,13 +220,7 @@ class Tokenizer:
 
     def frame(self, ids: Sequence[int]) -> list[int]:
         """Token ids of a text (of `encode`) with the special tokens of the framing around them."""
-        if isinstance(self.framing, Between):
-            before = self.framing.before
-            after = self.framing.after
-        else:
-            before, after = self._template_ids
-            if not self.framing.end and after and after[-1] == self.special_token_id("eos"):
-                after = after[:-1]
+        before, after = self._frame_ids()
         self._require_tokens_of_model([before, after])
         return [*before, *ids, *after]
 
@@ -363,20 +357,14 @@ class Tokenizer:
 
     # --- underneath ---
 
-    def _framed(self, text: str) -> tuple[list[int], list[tuple[int, int]]]:
-        """Ids and offsets of a text with the special tokens of the framing."""
+    def _frame_ids(self) -> tuple[tuple[int, ...], tuple[int, ...]]:
+        """The special tokens before and after a text."""
         if isinstance(self.framing, Between):
-            encoding = self._encode([text], add_special_tokens=False)[0]
-            before = [(0, 0)] * len(self.framing.before)
-            after = [(0, 0)] * len(self.framing.after)
-            return self.frame(encoding.ids), [*before, *encoding.offsets, *after]
-        encoding = self._encode([text])[0]
-        ids = list(encoding.ids)
-        # Of an end token, the mask says whether the template added it or the text itself has it.
-        added_end = bool(ids) and ids[-1] == self.special_token_id("eos")
-        if not self.framing.end and added_end and encoding.special_tokens_mask[-1]:
-            return ids[:-1], list(encoding.offsets)[:-1]
-        return ids, list(encoding.offsets)
+            return self.framing.before, self.framing.after
+        before, after = self._template_ids
+        if not self.framing.end and after and after[-1] == self.special_token_id("eos"):
+            return before, after[:-1]
+        return before, after
 
     @functools.cached_property
     def _template_ids(self) -> tuple[tuple[int, ...], tuple[int, ...]]:

@@ -17,20 +17,17 @@ from pathlib import Path
 from typing import Any
 
 import tokenizers
-from tokenizers import decoders, models, normalizers, pre_tokenizers, processors
-
-from regard.data.text.added_tokens import (
-    CONVERT,
-    FETCH_AGAIN,
-    FOLDER_TOKEN_NAMES,
-    add_tokens,
-    read_settings,
-    required_token,
-    roberta_template,
-    token_content,
-    with_usual_names,
+from tokenizers import (
+    AddedToken,
+    Regex,
+    decoders,
+    models,
+    normalizers,
+    pre_tokenizers,
+    processors,
 )
-from regard.data.text.byte_pair_encoding import open_byte_level_bpe
+
+from regard.data.text.sentencepiece import CONVERT
 from regard.data.text.sentencepiece_layouts import (
     SIDES,
     holds_sentencepiece,
@@ -38,12 +35,33 @@ from regard.data.text.sentencepiece_layouts import (
     open_sentencepiece,
     open_side,
 )
-from regard.data.text.tokenizer import Role, Template, Tokenizer, library_errors
+from regard.data.text.tokenizer import (
+    SPECIAL_TOKEN_NAMES,
+    Role,
+    Template,
+    Tokenizer,
+    find_special_tokens,
+    library_errors,
+)
 from regard.system import disk
 from regard.system.errors import DataError
 
-_LEARN_AGAIN = "give a whole file; fetch or learn it again"
-_NO_FILE = "give the path of a tokenizer.json, as Hugging Face folders hold it"
+# How special tokens are called that a folder does not name. CLIP and GPT-2 have one token for
+# several roles.
+_FOLDER_TOKEN_NAMES: dict[Role, tuple[str, ...]] = {
+    "pad": (*SPECIAL_TOKEN_NAMES["pad"], "<|endoftext|>"),
+    "cls": ("[CLS]", "<s>"),
+    "sep": ("[SEP]", "</s>"),
+    "mask": ("[MASK]", "<mask>"),
+    "unk": (*SPECIAL_TOKEN_NAMES["unk"], "<|endoftext|>"),
+    "bos": ("<s>", "<|startoftext|>"),
+    "eos": ("</s>", "<|endoftext|>"),
+}
+# How CLIP splits a text into words before BPE.
+_CLIP_WORDS = (
+    r"<\|startoftext\|>|<\|endoftext\|>|'s|'t|'re|'ve|'m|'ll|'d|[\p{L}]+|[\p{N}]|[^\s\p{L}\p{N}]+"
+)
+_GIVE_WHOLE = "give a whole file; fetch or learn it again"
 # A private-use character in no vocabulary: a model whose unknown token is missing from its own
 # vocabulary is noticed only when it meets one.
 _NO_TOKEN = "\U0010fffd"
@@ -60,42 +78,30 @@ def load_tokenizer(path: str | Path) -> Tokenizer:
     path = Path(path)
     if not path.exists() and holds_tokenizer(path.parent):
         return open_language_model_tokenizer(path.parent)
-    backend = _parse_tokenizer_json(_read_tokenizer_json(path), str(path), _LEARN_AGAIN)
-    return Tokenizer(backend, framing=Template(end=False), origin=str(path))
+    return Tokenizer(_read_backend(path), framing=Template(end=False), origin=str(path))
 
 
 def load_translation_tokenizer(path: str | Path) -> Tokenizer:
     """The tokenizer of a translation model from tokenizer.json."""
-    return translation_tokenizer_from_json(_read_tokenizer_json(Path(path)), origin=str(path))
+    return Tokenizer.for_translation(_read_backend(Path(path)), origin=str(path))
 
 
 def translation_tokenizer_from_json(text: str, *, origin: str = "this tokenizer") -> Tokenizer:
     """The inverse of `Tokenizer.to_json`; `origin` names the text in error messages."""
-    return Tokenizer.for_translation(
-        _parse_tokenizer_json(text, origin, _LEARN_AGAIN), origin=origin
-    )
+    return Tokenizer.for_translation(_parse_tokenizer_json(text, origin), origin=origin)
 
 
 def read_vocabulary(path: Path) -> dict[int, str]:
-    """id → token of any tokenizer.json, whatever special tokens it has or lacks."""
-    with library_errors(f"{path} is not a usable tokenizer.json", _LEARN_AGAIN):
-        backend = tokenizers.Tokenizer.from_str(disk.read_bytes(path).decode())
-    return {i: token for token, i in backend.get_vocab().items()}
+    """id → token of any tokenizer.json."""
+    return {i: token for token, i in _read_backend(path).get_vocab().items()}
 
 
-def _read_tokenizer_json(path: Path) -> str:
-    try:
-        return disk.read_bytes(path).decode()
-    except OSError as error:
-        raise DataError(f"cannot read the tokenizer {path}: {error.strerror}", _NO_FILE) from error
-    except UnicodeDecodeError as error:
-        raise DataError(
-            f"the tokenizer {path} is not UTF-8 text (byte {error.start})", _NO_FILE
-        ) from error
+def _read_backend(path: Path) -> tokenizers.Tokenizer:
+    return _parse_tokenizer_json(disk.read_text(path, DataError), str(path))
 
 
-def _parse_tokenizer_json(text: str, origin: str, repair: str) -> tokenizers.Tokenizer:
-    with library_errors(f"{origin} is not a usable tokenizer.json", repair):
+def _parse_tokenizer_json(text: str, origin: str) -> tokenizers.Tokenizer:
+    with library_errors(f"{origin} is not a usable tokenizer.json", _GIVE_WHOLE):
         backend = tokenizers.Tokenizer.from_str(text)
         backend.encode(_NO_TOKEN)  # fails here rather than on a user's text
     return backend
@@ -126,9 +132,11 @@ def open_translation_tokenizers(folder: Path) -> tuple[Tokenizer, Tokenizer]:
     # SentencePiece files may give the target side a tokenizer of its own (Marian).
     if (folder / "tokenizer.json").is_file() or not holds_source_and_target(folder):
         return source, source
-    vocabulary = read_settings(folder / "target_vocab.json") or read_settings(folder / "vocab.json")
-    with library_errors(f"the SentencePiece files of {folder} are not usable", FETCH_AGAIN):
-        target_backend = open_side(folder, SIDES[1], vocabulary)
+    vocabulary = _read_settings(folder / "target_vocab.json")
+    with library_errors(f"the files of {folder} are not usable", _GIVE_WHOLE):
+        target_backend = open_side(
+            folder, SIDES[1], vocabulary or _read_settings(folder / "vocab.json")
+        )
     return source, Tokenizer.for_translation(target_backend, origin=origin)
 
 
@@ -148,68 +156,75 @@ def open_backend(folder: Path) -> tuple[tokenizers.Tokenizer, dict[Role, str], s
     A special token has the name that the folder gives it, or else one of the usual ones.
     """
     if not holds_tokenizer(folder):
-        models = sorted(map(str, [*folder.glob("*.model"), *folder.glob("*.spm")]))
-        content = ", ".join(models[:1]) or "none"
-        raise DataError(f"{folder} holds no tokenizer that can be opened here ({content})", CONVERT)
+        raise DataError(f"{folder} holds no tokenizer that can be opened here", CONVERT)
     # Where both name a token, tokenizer_config.json counts.
     settings = {
-        **read_settings(folder / "special_tokens_map.json"),
-        **read_settings(folder / "tokenizer_config.json"),
+        **_read_settings(folder / "special_tokens_map.json"),
+        **_read_settings(folder / "tokenizer_config.json"),
     }
     special_tokens: dict[Role, str] = {}
-    for role in FOLDER_TOKEN_NAMES:
+    for role in _FOLDER_TOKEN_NAMES:
         token = token_content(settings.get(f"{role}_token"))
         if token is not None:
             special_tokens[role] = token
-    tokenizer_json = folder / "tokenizer.json"
-    vocab_txt = folder / "vocab.txt"
-    vocab_json = folder / "vocab.json"
-    if tokenizer_json.is_file():
-        text = disk.read_text(tokenizer_json, DataError)
-        backend = _parse_tokenizer_json(text, str(tokenizer_json), FETCH_AGAIN)
-        origin = tokenizer_json
-        special_tokens = with_usual_names(special_tokens, backend.get_vocab())
-    elif vocab_txt.is_file():
-        with library_errors(f"{vocab_txt} is not a usable vocabulary", FETCH_AGAIN):
-            backend, special_tokens = _wordpiece(vocab_txt, settings, special_tokens)
-        origin = vocab_txt
+    origin = folder / "tokenizer.json"
+    if origin.is_file():
+        backend = _read_backend(origin)
+        return backend, _with_usual_names(special_tokens, backend.get_vocab()), str(origin)
+    open_files = _byte_level_bpe
+    origin = folder / "vocab.json"
+    if (folder / "vocab.txt").is_file():
+        open_files = _wordpiece
+        origin = folder / "vocab.txt"
     elif holds_sentencepiece(folder):
-        with library_errors(f"the SentencePiece files of {folder} are not usable", FETCH_AGAIN):
-            backend, special_tokens = _sentencepiece(folder, settings, special_tokens)
+        open_files = _sentencepiece
         origin = folder
-    else:
-        problem = f"{vocab_json} and merges.txt are not a usable vocabulary"
-        with library_errors(problem, FETCH_AGAIN):
-            backend, special_tokens = open_byte_level_bpe(folder, settings, special_tokens)
-        origin = vocab_json
-    return backend, special_tokens, str(origin)
+    with library_errors(f"{origin} is not a usable vocabulary", _GIVE_WHOLE):
+        return *open_files(folder, settings, special_tokens), str(origin)
+
+
+def token_content(value: Any) -> str | None:
+    """A token of tokenizer_config.json, which may be a string or an object with its options."""
+    token = value.get("content") if isinstance(value, dict) else value
+    return token if isinstance(token, str) else None
+
+
+def _read_settings(path: Path) -> dict[str, Any]:
+    return disk.read_json_object(path, DataError)
+
+
+def _with_usual_names(
+    special_tokens: Mapping[Role, str], vocabulary: Mapping[str, int]
+) -> dict[Role, str]:
+    """The special tokens that a folder names, and those it has under their usual names."""
+    return {**find_special_tokens(vocabulary, _FOLDER_TOKEN_NAMES), **special_tokens}
 
 
 # --- from a vocabulary to a tokenizer ---
 
 
 def _sentencepiece(
-    folder: Path, settings: Mapping[str, Any], special_tokens: dict[Role, str]
+    folder: Path, settings: Mapping[str, Any], special_tokens: Mapping[Role, str]
 ) -> tuple[tokenizers.Tokenizer, dict[Role, str]]:
     if holds_source_and_target(folder):
-        backend = open_side(folder, SIDES[0], read_settings(folder / "vocab.json"))
+        backend = open_side(folder, SIDES[0], _read_settings(folder / "vocab.json"))
     else:
-        backend = open_sentencepiece(folder, read_settings(folder / "config.json"), settings)
-    special_tokens = with_usual_names(special_tokens, backend.get_vocab())
-    add_tokens(backend, folder, settings, special_tokens)
+        backend = open_sentencepiece(folder, _read_settings(folder / "config.json"), settings)
+    names = _with_usual_names(special_tokens, backend.get_vocab())
+    _add_tokens(backend, folder, settings, names)
     backend.encode(_NO_TOKEN)
-    return backend, special_tokens
+    return backend, names
 
 
 def _wordpiece(
-    path: Path, settings: Mapping[str, Any], special_tokens: dict[Role, str]
+    folder: Path, settings: Mapping[str, Any], special_tokens: Mapping[Role, str]
 ) -> tuple[tokenizers.Tokenizer, dict[Role, str]]:
     """WordPiece from vocab.txt, one token a line."""
     # The line number is the id. Not `splitlines`: a token may be U+2028 or the like.
-    lines = disk.read_text(path, DataError).removesuffix("\n").split("\n")
+    lines = disk.read_text(folder / "vocab.txt", DataError).removesuffix("\n").split("\n")
     vocabulary = {line: i for i, line in enumerate(lines)}
-    special_tokens = with_usual_names(special_tokens, vocabulary)
-    unknown = special_tokens.get("unk", "[UNK]")
+    names = _with_usual_names(special_tokens, vocabulary)
+    unknown = names.get("unk", "[UNK]")
     backend = tokenizers.Tokenizer(models.WordPiece(vocabulary, unk_token=unknown))
     backend.normalizer = normalizers.BertNormalizer(
         clean_text=True,
@@ -219,11 +234,11 @@ def _wordpiece(
     )
     backend.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
     backend.decoder = decoders.WordPiece(prefix="##")
-    add_tokens(backend, path.parent, settings, special_tokens)
-    cls = required_token(path, special_tokens, "cls")
-    sep = required_token(path, special_tokens, "sep")
+    _add_tokens(backend, folder, settings, names)
+    cls = names["cls"]
+    sep = names["sep"]
     if cls == "<s>":  # MPNet: WordPiece in RoBERTa's template
-        backend.post_processor = roberta_template(backend, cls, sep)
+        backend.post_processor = _roberta_template(backend, cls, sep)
     else:
         backend.post_processor = processors.TemplateProcessing(
             # `:0` and `:1` are segment ids.
@@ -231,4 +246,106 @@ def _wordpiece(
             pair=f"{cls}:0 $A:0 {sep}:0 $B:1 {sep}:1",
             special_tokens=[(token, backend.token_to_id(token)) for token in (cls, sep)],
         )
-    return backend, special_tokens
+    return backend, names
+
+
+def _byte_level_bpe(
+    folder: Path, settings: Mapping[str, Any], special_tokens: Mapping[Role, str]
+) -> tuple[tokenizers.Tokenizer, dict[Role, str]]:
+    """Byte-level BPE (Radford et al., 2019) from vocab.json and merges.txt."""
+    files = (folder / "vocab.json", folder / "merges.txt")
+    vocabulary, merges = models.BPE.read_file(*map(str, files))
+    names = _with_usual_names(special_tokens, vocabulary)
+    prefix_space = bool(settings.get("add_prefix_space", False))
+    # GPT-2 marks the space before a word (Ġ), CLIP and GPT-1 the end of a word (</w>).
+    is_clip = any(right.endswith("</w>") for _, right in merges)
+    if is_clip:
+        if "<|startoftext|>" not in vocabulary:
+            raise DataError(
+                f"{folder}: words that end with </w> are understood of CLIP only", CONVERT
+            )
+        backend = _clip_bpe(vocabulary, merges, names.get("unk"))
+    else:
+        backend = tokenizers.Tokenizer(models.BPE(vocabulary, merges))
+        backend.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=prefix_space)
+        backend.decoder = decoders.ByteLevel()
+    _add_tokens(backend, folder, settings, names)
+    start = names.get("bos" if is_clip else "cls")
+    end = names.get("eos" if is_clip else "sep")
+    if start and end:
+        backend.post_processor = _roberta_template(
+            backend, start, end, prefix_space, trim_offsets=not is_clip
+        )
+    else:  # GPT-2 has no template
+        backend.post_processor = processors.ByteLevel(trim_offsets=False)
+    return backend, names
+
+
+def _clip_bpe(
+    vocabulary: dict[str, int], merges: list[tuple[str, str]], unknown: str | None
+) -> tokenizers.Tokenizer:
+    """CLIP's BPE: lower case, and the last piece of a word ends with </w>."""
+    model = models.BPE(vocabulary, merges, end_of_word_suffix="</w>", unk_token=unknown)
+    backend = tokenizers.Tokenizer(model)
+    one_space = normalizers.Replace(Regex(r"\s+"), " ")
+    backend.normalizer = normalizers.Sequence(
+        [normalizers.NFC(), one_space, normalizers.Lowercase()]
+    )
+    # Inverted: what the expression matches is kept, and what is between (spaces) removed.
+    words = pre_tokenizers.Split(Regex(_CLIP_WORDS), "removed", invert=True)
+    backend.pre_tokenizer = pre_tokenizers.Sequence(
+        [words, pre_tokenizers.ByteLevel(add_prefix_space=False)]
+    )
+    backend.decoder = decoders.Sequence(
+        [decoders.ByteLevel(), decoders.Replace("</w>", " "), decoders.Strip(" ", 0, 1)]
+    )
+    return backend
+
+
+def _roberta_template(
+    backend: tokenizers.Tokenizer,
+    start: str,
+    end: str,
+    prefix_space: bool = False,
+    trim_offsets: bool = True,
+) -> processors.RobertaProcessing:
+    """<s> A </s>, of a pair <s> A </s> </s> B </s>, all of it in one segment."""
+    return processors.RobertaProcessing(
+        (end, backend.token_to_id(end)),
+        (start, backend.token_to_id(start)),
+        trim_offsets=trim_offsets,
+        add_prefix_space=prefix_space,
+    )
+
+
+def _add_tokens(
+    backend: tokenizers.Tokenizer,
+    folder: Path,
+    settings: Mapping[str, Any],
+    special_tokens: Mapping[Role, str],
+) -> None:
+    """Added tokens beyond the vocabulary, with the ids that the folder says, and special tokens.
+
+    Special tokens keep their meaning inside texts; RoBERTa's mask takes the space before it.
+    """
+    # token → id: added_tokens.json of old folders, added_tokens_decoder (id → token) of new ones.
+    added = {token: int(i) for token, i in _read_settings(folder / "added_tokens.json").items()} | {
+        str(token_content(token)): int(i)
+        for i, token in settings.get("added_tokens_decoder", {}).items()
+    }
+    # In the order of the ids: the library numbers added tokens consecutively.
+    for token, i in sorted(added.items(), key=lambda item: item[1]):
+        if backend.token_to_id(token) is None:
+            backend.add_tokens([token])
+        if backend.token_to_id(token) != i:
+            raise DataError(
+                f"{folder}: the token {token!r} is number {i}, "
+                "which does not follow the vocabulary",
+                _GIVE_WHOLE,
+            )
+    for role, token in special_tokens.items():
+        if backend.token_to_id(token) is not None:
+            strip_left = role == "mask" and token == "<mask>"
+            backend.add_special_tokens(
+                [AddedToken(token, lstrip=strip_left, normalized=False, special=True)]
+            )

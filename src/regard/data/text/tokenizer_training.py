@@ -28,9 +28,17 @@ from functools import partial
 from typing import IO
 
 import tokenizers
-from tokenizers import Regex, decoders, models, normalizers, pre_tokenizers, processors, trainers
+from tokenizers import (
+    AddedToken,
+    Regex,
+    decoders,
+    models,
+    normalizers,
+    pre_tokenizers,
+    processors,
+    trainers,
+)
 
-from regard.data.text.byte_pair_encoding import train_byte_level_bpe
 from regard.data.text.tokenizer import (
     END,
     SPECIAL_TOKEN_NAMES,
@@ -118,26 +126,29 @@ def _with_words(model: models.Model) -> tokenizers.Tokenizer:
     return backend
 
 
-def _train_bpe(texts: Iterable[str], size: int) -> tokenizers.Tokenizer:
-    """Byte-pair encoding (Sennrich et al., 2016)."""
-    backend = _with_words(models.BPE(unk_token=UNKNOWN))
-    trainer = trainers.BpeTrainer(
-        vocab_size=size, special_tokens=list(SPECIALS), show_progress=False
-    )
+def _train_subwords(
+    model: models.Model, trainer: trainers.Trainer, texts: Iterable[str], size: int
+) -> tokenizers.Tokenizer:
+    backend = _with_words(model)
     with _without_rare_characters(texts, backend, size) as lines:
         backend.train_from_iterator(lines, trainer)
     return backend
 
 
+def _train_bpe(texts: Iterable[str], size: int) -> tokenizers.Tokenizer:
+    """Byte-pair encoding (Sennrich et al., 2016)."""
+    trainer = trainers.BpeTrainer(
+        vocab_size=size, special_tokens=list(SPECIALS), show_progress=False
+    )
+    return _train_subwords(models.BPE(unk_token=UNKNOWN), trainer, texts, size)
+
+
 def _train_unigram(texts: Iterable[str], size: int) -> tokenizers.Tokenizer:
     """The unigram language model (Kudo, 2018)."""
-    backend = _with_words(models.Unigram())
     trainer = trainers.UnigramTrainer(
         vocab_size=size, special_tokens=list(SPECIALS), unk_token=UNKNOWN, show_progress=False
     )
-    with _without_rare_characters(texts, backend, size) as lines:
-        backend.train_from_iterator(lines, trainer)
-    return _deterministic_scores(backend, size)
+    return _deterministic_scores(_train_subwords(models.Unigram(), trainer, texts, size), size)
 
 
 def _with_characters(model: models.Model) -> tokenizers.Tokenizer:
@@ -328,7 +339,7 @@ def train_lossless_tokenizer(
     `kind` is "characters" (every character that occurs, in the order of Unicode) or "bpe"
     (byte-level, as GPT-2's).
     """
-    trainers_by_kind = {"characters": _all_characters, "bpe": train_byte_level_bpe}
+    trainers_by_kind = {"characters": _all_characters, "bpe": _train_byte_level_bpe}
     if kind not in trainers_by_kind:
         hint = did_you_mean(kind, trainers_by_kind)
         raise SettingError(
@@ -349,37 +360,54 @@ def train_closed_word_tokenizer(
     that does not occur.
     """
     # White space that stands before no word is a token for each character.
-    pattern = r" ?[^\s]+|\s"
-    words = sorted({word for text in texts for word in re.findall(pattern, text)})
-    return _framed(_all_pieces(words, pattern, "words", size, template.tokens), template)
+    return _framed(_all_pieces(r" ?[^\s]+|\s", "words", texts, size, template.tokens), template)
 
 
 def _framed(backend: tokenizers.Tokenizer, template: SpecialTokenTemplate) -> Tokenizer:
     if template.single != "$A":
-        ids = [
-            (token, backend.token_to_id(token))
-            for token in template.tokens
-            if token in template.single
-        ]
         backend.post_processor = processors.TemplateProcessing(
             single=template.single,
             pair=template.pair or f"{template.single} $B",
-            special_tokens=ids,
+            special_tokens=[
+                (token, backend.token_to_id(token))
+                for token in template.tokens
+                if token in template.single
+            ],
         )
     return Tokenizer(backend, framing=Template(end=False))
 
 
-def _all_characters(
+def _train_byte_level_bpe(
     texts: Iterable[str], size: int, special_tokens: Sequence[str]
 ) -> tokenizers.Tokenizer:
-    characters = sorted({character for text in texts for character in text})
-    return _all_pieces(characters, r"[\s\S]", "characters", size, special_tokens)
+    """BPE over the 256 bytes of UTF-8, which can spell every text (Radford et al., 2019)."""
+    # GPT-2's printable characters for the 256 bytes; all are in the vocabulary from the start.
+    alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
+    smallest = len(alphabet) + len(special_tokens)
+    if size < smallest:
+        raise SettingError(
+            f"a vocabulary of {size} has no room for all bytes", f"ask for {smallest} or more"
+        )
+    backend = tokenizers.Tokenizer(models.BPE())
+    backend.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    backend.decoder = decoders.ByteLevel()
+    # A mask takes the space before it, as the tokens of whole words do.
+    special = [
+        AddedToken(token, lstrip=token in SPECIAL_TOKEN_NAMES["mask"], normalized=False)
+        for token in special_tokens
+    ]
+    trainer = trainers.BpeTrainer(
+        vocab_size=size, special_tokens=special, initial_alphabet=alphabet, show_progress=False
+    )
+    backend.train_from_iterator(texts, trainer)
+    return backend
 
 
 def _all_pieces(
-    pieces: Sequence[str], pattern: str, name: str, size: int, special_tokens: Sequence[str]
+    pattern: str, name: str, texts: Iterable[str], size: int, special_tokens: Sequence[str]
 ) -> tokenizers.Tokenizer:
-    """A vocabulary of all pieces into which a pattern splits the text."""
+    """A vocabulary of all pieces into which a pattern splits the texts."""
+    pieces = sorted({piece for text in texts for piece in re.findall(pattern, text)})
     if not pieces:
         raise _no_text()
     if len(pieces) + len(special_tokens) + 1 > size:
@@ -390,12 +418,15 @@ def _all_pieces(
     unknown_names = SPECIAL_TOKEN_NAMES["unk"]
     unknown = next((token for token in special_tokens if token in unknown_names), UNKNOWN)
     special = list(dict.fromkeys((*special_tokens, unknown)))
-    vocabulary = {token: i for i, token in enumerate([*special, *pieces])}
+    vocabulary = _numbered([*special, *pieces])
     backend = tokenizers.Tokenizer(models.WordLevel(vocabulary, unk_token=unknown))
     backend.add_special_tokens(special)
     backend.pre_tokenizer = pre_tokenizers.Split(Regex(pattern), "isolated")
     backend.decoder = decoders.Fuse()
     return backend
+
+
+_all_characters = partial(_all_pieces, r"[\s\S]", "characters")
 
 
 # --- classifiers and memory networks: all words of the data ---
@@ -416,7 +447,7 @@ def word_level_json(
     # Sorted twice, so that the order is the same in every process and for every size.
     frequent = sorted(counts, key=lambda word: (-counts[word], word))
     words = sorted(frequent if size is None else frequent[: max(0, size - len(special))])
-    vocabulary = {word: i for i, word in enumerate([*special, *words])}
+    vocabulary = _numbered([*special, *words])
     backend = tokenizers.Tokenizer(models.WordLevel(vocabulary, unk_token="[UNK]"))
     backend.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
     if cls_token:
