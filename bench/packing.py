@@ -22,7 +22,7 @@ from torch import Tensor
 from regard.builder import build
 from regard.core.context import Context
 from regard.core.masks.mask import DocumentMask
-from regard.data.batching import batch_indices, padding_share
+from regard.data.batching import batch_indices
 from regard.data.padding import IGNORED
 from regard.families.encoder_decoders import transformer
 from regard.training.objectives.losses import linear_cross_entropy
@@ -146,8 +146,9 @@ def main() -> None:
         f"{options.preset}, {torch.get_num_threads()} threads, {options.budget} cells a batch: "
         "real target tokens/s"
     )
-    plan_of_buckets = batch_indices(sizes, options.budget, seed=0, epoch=0)
-    print(f"padding of buckets: {padding_share(sizes, plan_of_buckets):.1%}")
+    buckets = batch_indices(sizes, options.budget, seed=0, epoch=0)
+    cells = sum(len(rows) * int(sizes[rows].max(axis=0).sum()) for rows in buckets)
+    print(f"padding of buckets: {1 - sizes.sum() / cells:.1%}")
     baseline = statistics.median(rates["bucketed"])
     for name, measured in rates.items():
         labels = torch.cat([batch["labels"].flatten() for batch in ways[name]])

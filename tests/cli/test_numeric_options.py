@@ -17,7 +17,7 @@ from command_line import Command
 from regard import cli
 from regard.cli.recipe_options import RecipeCommand
 from regard.cli.shared_options import Number, WholeNumber
-from regard.decode.length_penalty import parse_length_penalty
+from regard.decode.strategy import parse_length_penalty
 from regard.lab.compare.contenders import parse_budget
 from regard.system.errors import RegardError, SettingError
 from regard.training.recipe import consistency, schema

@@ -12,19 +12,22 @@ from pathlib import Path
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from listops_value import evaluate
 
 from regard.cli.data import command
 from regard.data import labelled
-from regard.data.generated import listops
 from regard.data.generated.algorithmic_tasks import (
+    SEPARATOR,
+    SPLITS,
     TASKS,
     AlgorithmicTask,
     AssociativeRecall,
     Copying,
     Dyck,
+    ListOps,
     Parity,
+    write_examples,
 )
-from regard.data.generated.generated_task import SEPARATOR, SPLITS, write_examples
 from regard.system.errors import DataError, SettingError
 
 # --- rules that know only the text of an example ---
@@ -76,7 +79,7 @@ CHECKERS: dict[str, Callable[[str, str], bool]] = {
     "associative_recall": is_recalled,
     "parity": is_parity,
     "dyck": is_dyck_label,
-    "listops": lambda source, target: str(listops.evaluate(source)) == target,
+    "listops": lambda source, target: str(evaluate(source)) == target,
 }
 
 # The length of an input in the unit of its task, by its text.
@@ -234,4 +237,4 @@ def test_what_cannot_be_generated_is_refused() -> None:
     with pytest.raises(SettingError, match="did you mean 'train'"):
         next(Copying().examples("trian"))
     with pytest.raises(SettingError, match="did you mean 'valid'"):
-        next(listops.ListOps().examples("valdi"))
+        next(ListOps().examples("valdi"))

@@ -7,11 +7,10 @@ from itertools import islice
 from pathlib import Path
 
 import pytest
+from listops_value import evaluate
 
 from regard.data import labelled
-from regard.data.generated.generated_task import write_examples
-from regard.data.generated.listops import NAMES, ListOps, evaluate
-from regard.system.errors import DataError
+from regard.data.generated.algorithmic_tasks import NAMES, ListOps, write_examples
 
 SMALL = ListOps(11, 59, 4, 5)
 
@@ -65,10 +64,3 @@ def test_longer_expressions_begin_where_those_of_training_end() -> None:
     for text, value in islice(SMALL.examples("longer"), 10):
         assert 60 <= len(text.split()) <= 118
         assert str(evaluate(text)) == value
-
-
-def test_what_cannot_be_grown_is_refused() -> None:
-    with pytest.raises(DataError, match="no expression"):
-        ListOps(depth=3)
-    with pytest.raises(DataError, match="at least 2"):
-        ListOps(3, 9, arguments=1)

@@ -18,12 +18,14 @@ from regard.decode.batch_decoding import DecodingSettings, SpecialTokens, batch_
 from regard.decode.constraints import Constraints
 from regard.decode.cuda_graphs import GraphedLoop
 from regard.decode.greedy_and_sampling import sample_tokens
-from regard.decode.length_penalty import GNMTPenalty, LengthPenalty, PowerPenalty
 from regard.decode.strategy import (
     BeamSearch,
+    GNMTPenalty,
     Greedy,
     Hypothesis,
+    LengthPenalty,
     Limit,
+    PowerPenalty,
     Sampling,
     Strategy,
 )

@@ -12,8 +12,14 @@ import looked
 import regard
 from regard import build
 from regard.data.graphs import GraphData, read_graphs
-from regard.data.labelled import LabelledText, Question, RatedText, TaggedWords, TextPair
-from regard.data.labelled_media import LabelledImage
+from regard.data.labelled import (
+    LabelledImage,
+    LabelledText,
+    Question,
+    RatedText,
+    TaggedWords,
+    TextPair,
+)
 from regard.data.series import Series
 from regard.evaluation.evaluation import read_examples
 from regard.evaluation.tasks import TASKS

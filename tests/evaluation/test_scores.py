@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from regard.evaluation.metrics.bleu import Bleu, Chrf
 from regard.evaluation.metrics.registry import metric
+from regard.evaluation.metrics.texts import Bleu, Chrf
 from regard.evaluation.scores import Score, scored, scored_tags
 from regard.evaluation.tasks import TASKS
 

@@ -21,9 +21,9 @@ from regard.core.masks.mask import CausalMask, FullMask
 from regard.core.probe import AttentionCall, Probe
 from regard.data.generated.builtin import sentences
 from regard.decode.batch_decoding import DecodingSettings
-from regard.decode.length_penalty import GNMTPenalty
 from regard.decode.strategy import (
     BeamSearch,
+    GNMTPenalty,
     Greedy,
     Limit,
     Sampling,

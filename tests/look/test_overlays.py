@@ -15,8 +15,7 @@ from click.testing import CliRunner
 import regard
 from looked import png, save_sensing, wav
 from regard.cli.look import command
-from regard.data.audio import RATE
-from regard.data.log_mel import frequency_ticks, log_mel
+from regard.data.audio import RATE, frequency_ticks, log_mel
 from regard.look import attribution, ctc_alignment, drawing, look, rollout
 from regard.look.backdrop import (
     SOUND_HEIGHT,

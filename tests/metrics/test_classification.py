@@ -15,7 +15,7 @@ from regard.evaluation.metrics.classification import (
     TagAccuracy,
     TopKAccuracy,
 )
-from regard.evaluation.metrics.question_answering import AnswerExactMatch, AnswerF1
+from regard.evaluation.metrics.texts import AnswerExactMatch, AnswerF1
 
 PAIRS = st.lists(st.tuples(st.sampled_from("abcd"), st.sampled_from("abcde")), min_size=1)
 TAG = st.sampled_from(["O", "B-X", "I-X", "B-Y", "I-Y"])

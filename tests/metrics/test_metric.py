@@ -8,12 +8,11 @@ from typing import Any
 import numpy as np
 import pytest
 
-from regard.evaluation.metrics import rouge
-from regard.evaluation.metrics.bleu import Bleu, Chrf
+from regard.evaluation.metrics import texts
 from regard.evaluation.metrics.classification import TopKAccuracy
 from regard.evaluation.metrics.metric import Metric
 from regard.evaluation.metrics.registry import METRICS, metric
-from regard.evaluation.metrics.rouge import Rouge
+from regard.evaluation.metrics.texts import Bleu, Chrf, Rouge
 from regard.system.errors import DataError, SettingError
 
 TEXTS = ["the cat sat on the mat", "a dog", "we saw nine green birds today", "yes"]
@@ -150,7 +149,7 @@ def test_a_missing_package_is_named_with_its_extra(
 ) -> None:
     monkeypatch.setitem(sys.modules, package, None)  # `import` then raises ImportError
     monkeypatch.setitem(sys.modules, f"{package}.rouge_scorer", None)
-    rouge._scorer.cache_clear()
+    texts._scorer.cache_clear()
     with pytest.raises(SettingError, match=r"regard\[metrics\]"):
         metric(name)
 

@@ -7,7 +7,6 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 
-from regard.evaluation.metrics.bleu import Bleu
 from regard.evaluation.metrics.classification import Accuracy, MacroF1
 from regard.evaluation.metrics.metric import Array, Metric
 from regard.evaluation.metrics.registry import metric
@@ -20,6 +19,7 @@ from regard.evaluation.metrics.significance import (
     confidence_interval,
     system_statistics,
 )
+from regard.evaluation.metrics.texts import Bleu
 from regard.system.errors import DataError
 
 Test = Callable[[Metric, Array, Array], PairedTest]

@@ -10,7 +10,6 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from regard.evaluation.metrics.bleu import Bleu, Chrf
 from regard.evaluation.metrics.perplexity import (
     BitsPerCharacter,
     Loss,
@@ -23,8 +22,7 @@ from regard.evaluation.metrics.regression import (
     MeanSquaredError,
     PearsonCorrelation,
 )
-from regard.evaluation.metrics.rouge import Rouge
-from regard.evaluation.metrics.word_error_rate import CharacterErrorRate, WordErrorRate
+from regard.evaluation.metrics.texts import Bleu, CharacterErrorRate, Chrf, Rouge, WordErrorRate
 from regard.evaluation.scores import scored
 
 LINE = st.lists(st.sampled_from(["a", "cat", "sat", "on", "mats", "."]), max_size=9).map(" ".join)

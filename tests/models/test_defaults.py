@@ -15,11 +15,12 @@ from regard.data.text.tokenizer_training import (
     train_lossless_tokenizer,
     train_tokenizer,
 )
-from regard.decode.length_penalty import GNMTPenalty, PowerPenalty
 from regard.decode.strategy import (
     BeamSearch,
+    GNMTPenalty,
     Greedy,
     Limit,
+    PowerPenalty,
     Sampling,
 )
 from regard.models import LanguageModel, Translator

@@ -132,7 +132,7 @@ def test_whisper(tmp_path: Path) -> None:
     beams = expected(
         model, tmp_path, given[0], [BEGIN, 259, 262, 263], num_beams=3, early_stopping=True
     )
-    from regard.decode.length_penalty import PowerPenalty
+    from regard.decode.strategy import PowerPenalty
 
     assert (
         ours.transcribe(

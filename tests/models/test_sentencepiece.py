@@ -12,8 +12,7 @@ import torch
 
 import regard
 from regard.data.text.sentencepiece import read_sentencepiece
-from regard.decode.length_penalty import PowerPenalty
-from regard.decode.strategy import BeamSearch, Limit
+from regard.decode.strategy import BeamSearch, Limit, PowerPenalty
 from regard.models import LanguageModel, Translator
 from regard.system.errors import DataError, SettingError
 

@@ -22,7 +22,7 @@ from regard.data.text.tokenizer_training import (
     train_tokenizer,
     word_level_json,
 )
-from regard.evaluation.classification import tag_words
+from regard.evaluation.outputs import tag_words
 from regard.evaluation.task import Settings
 from regard.families.presets import preset
 from regard.models import TextEncoder

@@ -15,11 +15,11 @@ from tokenizers import AddedToken, models, pre_tokenizers, processors, trainers
 import regard
 from regard.data.text.tokenizer_files import open_language_model_tokenizer
 from regard.decode.batch_decoding import DecodingSettings
-from regard.decode.length_penalty import PowerPenalty
 from regard.decode.strategy import (
     BeamSearch,
     Greedy,
     Limit,
+    PowerPenalty,
     Strategy,
 )
 from regard.models import Translator

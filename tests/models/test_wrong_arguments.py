@@ -15,7 +15,7 @@ import torch
 import looked
 import regard
 from regard import build, look, spec
-from regard.evaluation.metrics.bleu import Bleu
+from regard.evaluation.metrics.texts import Bleu
 from regard.families.presets import preset
 from regard.models import DualEncoderModel, LanguageModel, SeriesModel, Translator
 from regard.system.errors import RegardError, SettingError

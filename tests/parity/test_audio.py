@@ -11,8 +11,7 @@ import numpy as np
 import pytest
 import torch
 
-from regard.data.audio import RATE, read_wav_and_rate
-from regard.data.log_mel import log_mel
+from regard.data.audio import RATE, log_mel, read_wav_and_rate
 from regard.system.errors import DataError
 
 transformers = pytest.importorskip("transformers")

@@ -11,12 +11,12 @@ import pytest
 import torch
 
 from regard.decode.batch_decoding import DecodingSettings, SpecialTokens, decode
-from regard.decode.length_penalty import PowerPenalty
 from regard.decode.strategy import (
     BeamSearch,
     Greedy,
     Hypothesis,
     Limit,
+    PowerPenalty,
     Strategy,
 )
 from regard.families import folder as folders

@@ -17,8 +17,7 @@ from regard import spec
 from regard.builder import trainable
 from regard.builder.parameter_count import parameter_count
 from regard.decode.batch_decoding import DecodingSettings, SpecialTokens, decode
-from regard.decode.length_penalty import PowerPenalty
-from regard.decode.strategy import BeamSearch, Greedy, Limit
+from regard.decode.strategy import BeamSearch, Greedy, Limit, PowerPenalty
 from regard.families import folder as folders
 from regard.system import disk
 from regard.system.errors import DataError, ModelError

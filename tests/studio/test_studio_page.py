@@ -456,7 +456,7 @@ AXES = """() => {
 
 def test_axes_of_a_recording(studio: Studio) -> None:
     from looked import wav
-    from regard.data.log_mel import frequency_ticks
+    from regard.data.audio import frequency_ticks
 
     page = studio.page(link("look", model=sensing(studio, "wav2vec2"), at="encoder.1.self"))
     recording = {"name": "one.wav", "mimeType": "audio/wav", "buffer": wav(1.0)}

@@ -24,7 +24,7 @@ import uvicorn
 from starlette.testclient import TestClient
 
 from regard import look as looking
-from regard.data.log_mel import frequency_ticks
+from regard.data.audio import frequency_ticks
 from regard.look.forward import forward
 from regard.models import Model
 from regard.studio import server

@@ -8,8 +8,7 @@ from typing import Any
 import pytest
 
 import regard
-from regard.data.generated.algorithmic_tasks import TASKS
-from regard.data.generated.generated_task import SPLITS
+from regard.data.generated.algorithmic_tasks import SPLITS, TASKS
 from regard.evaluation.scores import Score
 from regard.system.errors import DataError, SettingError
 from regard.training.entry_points import train

@@ -19,7 +19,7 @@ import regard
 from regard import spec
 from regard.data.batching import Rows
 from regard.data.image import image_processor, new_image_processor, read_image_processor
-from regard.data.labelled_media import LabelledImage, read_captions, read_image_folders
+from regard.data.labelled import LabelledImage, read_captions, read_image_folders
 from regard.evaluation.scores import Score, scored
 from regard.system.errors import DataError, ModelError, SettingError, TrainingInterrupted
 from regard.training.assembly import assemble

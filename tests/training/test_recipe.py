@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from regard.decode.length_penalty import parse_length_penalty
+from regard.decode.strategy import parse_length_penalty
 from regard.system.errors import SettingError
 from regard.training.recipe import loading, schema
 from regard.training.recipe.options import (

@@ -20,7 +20,7 @@ from safetensors.torch import load_file
 import regard
 from regard import spec
 from regard.data.audio import RATE, resample
-from regard.data.labelled_media import Recording, read_transcripts
+from regard.data.labelled import Recording, read_transcripts
 from regard.data.padding import IGNORED
 from regard.data.text.ctc import CTCDecoder
 from regard.models.sound_models import CTCModel

@@ -11,8 +11,7 @@ import pytest
 import torch
 from test_sound import AUGMENTED, MODELS, _objective, settings, table, tone
 
-from regard.data.audio import RATE
-from regard.data.log_mel import mel_scale_hertz
+from regard.data.audio import RATE, mel_scale_hertz
 from regard.system.errors import SettingError
 from regard.training.data.sound_augmentation import LengthLimits, SoundAugmentation
 from regard.training.recipe import loading

@@ -17,7 +17,7 @@ from test_sound import AUGMENTED, MODELS, WORDS, settings, tone, write_wav
 
 import regard
 from regard.data.audio import RATE, read_wav_and_rate
-from regard.data.labelled_media import read_labelled_recordings, read_unlabelled_recordings
+from regard.data.labelled import read_labelled_recordings, read_unlabelled_recordings
 from regard.models.inputs.sound import read_recordings
 from regard.system.errors import DataError, ModelError, SettingError, TrainingInterrupted
 from regard.training.assembly import assemble

@@ -11,10 +11,10 @@ from typing import Any
 import click
 
 from regard.cli.shared_options import COUNT, SEED, WholeNumber, flag, option, options
-from regard.data.generated.algorithmic_tasks import TASKS
-from regard.data.generated.generated_task import (
+from regard.data.generated.algorithmic_tasks import (
     SEPARATOR,
     SPLITS,
+    TASKS,
     GeneratedTask,
     write_examples,
 )

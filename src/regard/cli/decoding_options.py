@@ -90,8 +90,7 @@ def decoding_strategy(flags: Mapping[str, Any]) -> Strategy | None:
 
     Flags that belong to another strategy are an error instead of being ignored.
     """
-    from regard.decode.length_penalty import parse_length_penalty
-    from regard.decode.strategy import BeamSearch, Greedy, Sampling
+    from regard.decode.strategy import BeamSearch, Greedy, Sampling, parse_length_penalty
 
     beam = flags["beam"]
     penalty = flags["penalty"]

@@ -225,7 +225,7 @@ def _write_lines(path: str, predictions: list[Any]) -> None:
 
 
 def _print_reports(reports: dict[str, dict[str, Any]], as_json: bool) -> None:
-    from regard.evaluation.table import report_table
+    from regard.evaluation.scores import report_table
 
     if as_json:
         # One object a line; the model is named only where there are several.
@@ -248,7 +248,7 @@ def _print_reports(reports: dict[str, dict[str, Any]], as_json: bool) -> None:
 
 def _print_report(report: dict[str, Any]) -> None:
     """The scores of one model with their intervals and definitions, one a line."""
-    from regard.evaluation.table import formatted
+    from regard.evaluation.scores import formatted
 
     for key, value in report.items():
         if key in report["intervals"]:

@@ -74,7 +74,7 @@ def command(
     """
     import numpy as np
 
-    from regard.evaluation.table import report_table
+    from regard.evaluation.scores import report_table
     from regard.look.head_importance import importance
     from regard.models import load
     from regard.models.head_pruning import choose_heads, count_heads, prune_heads

@@ -155,7 +155,7 @@ def exit_on_interruption() -> Iterator[None]:
 
 def print_scores(result: Result, as_json: bool) -> None:
     """Prints the scores of a finished run to standard output, once for all ranks."""
-    from regard.evaluation.table import TITLES, formatted
+    from regard.evaluation.scores import TITLES, formatted
     from regard.training.parallel.ranks import is_main_process
 
     if not is_main_process():

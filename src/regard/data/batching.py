@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import queue
 import threading
-from collections.abc import Callable, Generator, Iterable, Iterator
+from collections.abc import Callable, Generator, Iterator
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, TypeVar
@@ -62,19 +62,6 @@ def batch_indices(
     if shuffle:
         return [batches[i] for i in _permutation(random_bits, len(batches))]
     return batches
-
-
-def padding_share(lengths: NDArray[Any], batches: Iterable[Rows], multiple: int = 1) -> float:
-    """The share of padding among all positions of these batches, between 0 and 1."""
-    tokens = 0
-    positions = 0
-    for rows in batches:
-        row_lengths = lengths[rows]  # [B, columns]
-        tokens += int(row_lengths.sum())
-        positions += len(rows) * int(_round_up(row_lengths.max(axis=0), multiple).sum())
-    if not positions:
-        return 0.0
-    return 1 - tokens / positions
 
 
 def _round_up(lengths: NDArray[Any], multiple: int) -> NDArray[Any]:

@@ -12,8 +12,6 @@ import numpy as np
 
 from regard.core.finite_outputs import non_finite_error
 from regard.evaluation.examples import DataPath, shortened
-from regard.evaluation.metrics.bleu import Bleu
-from regard.evaluation.metrics.forecast import point_forecasts
 from regard.evaluation.metrics.metric import Metric, OutputKind
 from regard.evaluation.metrics.perplexity import Loss, Perplexity
 from regard.evaluation.metrics.registry import metric as registered_metric
@@ -24,7 +22,9 @@ from regard.evaluation.metrics.significance import (
     confidence_interval,
     system_statistics,
 )
-from regard.evaluation.table import formatted
+from regard.evaluation.metrics.texts import Bleu
+from regard.evaluation.outputs import predictions_of
+from regard.evaluation.scores import formatted
 from regard.evaluation.task import Outputs, Settings, Task
 from regard.evaluation.tasks import TASKS, task_of
 from regard.look.drawing import terminal
@@ -192,13 +192,6 @@ def evaluate_examples(
     # Blocks of text are cut into windows or rows, which are the examples then.
     count = min(len(of_kind.values) for of_kind in outputs.values())
     return Evaluation(task, count, model.parameter_count, results)
-
-
-def predictions_of(kind: OutputKind, values: Sequence[Any]) -> Sequence[Any]:
-    """The predictions of other outputs: the first candidate, or the quantile nearest the median."""
-    if kind == "ranking":
-        return [candidates[0] for candidates in values]
-    return [point_forecasts(forecast, levels) for levels, forecast in values]
 
 
 def _outputs(

@@ -11,10 +11,17 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
-from regard.data import labelled, labelled_media, text_files
+from regard.data import labelled, text_files
 from regard.data.graphs import GraphData, read_graphs
-from regard.data.labelled import LabelledText, Question, RatedText, TaggedWords, TextPair
-from regard.data.labelled_media import LabelledImage, Recording
+from regard.data.labelled import (
+    LabelledImage,
+    LabelledText,
+    Question,
+    RatedText,
+    Recording,
+    TaggedWords,
+    TextPair,
+)
 from regard.data.series import Series, read_series
 from regard.system.errors import DataError, SettingError
 
@@ -207,33 +214,33 @@ QUESTION = ExampleKind(
 LABELLED_IMAGE = ExampleKind(
     "a folder of images with one subfolder for each class",
     'an image with its class: ("cat.png", "cat")',
-    labelled_media.read_image_folders,
+    labelled.read_image_folders,
     _LABELLED_IMAGE,
 )
 IMAGE = ExampleKind(
     "a folder of images",
     'an image with a text: ("cat.png", "a cat")',
-    labelled_media.read_images,
+    labelled.read_images,
     _LABELLED_IMAGE,
 )
 CAPTIONED_IMAGE = ExampleKind(
     "images with captions: file, a tab, caption (.tsv or .jsonl); or a folder with one "
     "subfolder for each class",
     'an image with a text: ("cat.png", "a cat")',
-    labelled_media.read_captions,
+    labelled.read_captions,
     _LABELLED_IMAGE,
 )
 TRANSCRIPT = ExampleKind(
     "a table of recordings with transcripts: file, a tab, text (or .jsonl)",
     'a recording with its text: ("speech.wav", "text")',
-    labelled_media.read_transcripts,
+    labelled.read_transcripts,
     _recording,
 )
 LABELLED_RECORDING = ExampleKind(
     "recordings with classes: a table of file, a tab, class, or a folder with one "
     "subfolder for each class",
     'a recording with its text: ("speech.wav", "text")',
-    labelled_media.read_labelled_recordings,
+    labelled.read_labelled_recordings,
     _recording,
 )
 SERIES = ExampleKind(

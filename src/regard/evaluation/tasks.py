@@ -11,14 +11,6 @@ from dataclasses import replace
 
 from regard.evaluation import answers, examples
 from regard.evaluation.answers import of_method
-from regard.evaluation.classification import (
-    answer_questions,
-    has_entities,
-    predict_numbers,
-    rank_graph_classes,
-    rank_labels,
-    tag_words,
-)
 from regard.evaluation.corrupted_text import (
     denoising_likelihood,
     detect_replaced,
@@ -27,21 +19,27 @@ from regard.evaluation.corrupted_text import (
     replaced_likelihood,
     span_likelihood,
 )
-from regard.evaluation.forecasting import (
+from regard.evaluation.language_modelling import text_likelihood
+from regard.evaluation.outputs import (
+    answer_questions,
+    answer_stories,
     forecast_points,
     forecast_quantiles,
-)
-from regard.evaluation.language_modelling import text_likelihood
-from regard.evaluation.media import (
+    has_entities,
+    predict_numbers,
     rank_captions,
+    rank_graph_classes,
     rank_image_classes,
+    rank_labels,
+    rank_pairs,
     rank_sound_classes,
     reconstruct_patches,
+    reference_likelihood,
+    tag_words,
     transcribe,
+    translate,
 )
-from regard.evaluation.retrieval import answer_stories, rank_pairs
 from regard.evaluation.task import Card, Task
-from regard.evaluation.translation import reference_likelihood, translate
 from regard.models.base import Model
 from regard.system.errors import ModelError, SettingError, did_you_mean
 

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from regard.data.log_mel import frequency_ticks
+from regard.data.audio import frequency_ticks
 from regard.look import drawing
 from regard.look.drawing import (
     Array,

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from regard.data.audio import SUFFIXES as SOUND_SUFFIXES
-from regard.data.labelled_media import IMAGE_SUFFIXES
+from regard.data.labelled import IMAGE_SUFFIXES
 from regard.data.text.tokenizer import Tokenizer
 from regard.decode.batch_decoding import SpecialTokens
 from regard.spec import ModelSpec

@@ -12,10 +12,11 @@ from typing import Annotated, Any, Literal, Protocol
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from regard.decode.length_penalty import GNMTPenalty, PowerPenalty
 from regard.decode.strategy import (
     BeamSearch,
+    GNMTPenalty,
     Greedy,
+    PowerPenalty,
     Sampling,
     Strategy,
 )

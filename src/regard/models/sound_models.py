@@ -17,8 +17,7 @@ from torch import Tensor
 from regard import spec as kinds
 from regard.core.finite_outputs import require_finite
 from regard.core.frontends.waveform_frontend import Waveform
-from regard.data.audio import RATE, Samples
-from regard.data.log_mel import log_mel
+from regard.data.audio import RATE, Samples, log_mel
 from regard.data.padding import pad_rows
 from regard.data.text.ctc import CTCDecoder
 from regard.decode.batch_decoding import SpecialTokens, batch_by_length

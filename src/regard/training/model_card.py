@@ -8,9 +8,8 @@ from pathlib import Path
 from typing import Any
 
 from regard import __version__
-from regard.evaluation.metrics.bleu import Bleu, Chrf
-from regard.evaluation.scores import Score
-from regard.evaluation.table import TITLES
+from regard.evaluation.metrics.texts import Bleu, Chrf
+from regard.evaluation.scores import TITLES, Score
 from regard.evaluation.tasks import TASKS
 from regard.system import disk
 from regard.training.recipe.schema import SECTIONS, Recipe

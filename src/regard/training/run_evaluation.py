@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from regard.data.corpus import Corpus
-from regard.data.labelled_media import Recording
+from regard.data.labelled import Recording
 from regard.data.series import Series
 from regard.decode.strategy import BeamSearch
 from regard.evaluation import evaluation, examples

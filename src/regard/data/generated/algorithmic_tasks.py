@@ -8,18 +8,153 @@ training only.
 
 from __future__ import annotations
 
+import hashlib
 import math
 import random
 import string
-from abc import abstractmethod
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
-from itertools import count
-from typing import ClassVar
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from itertools import count, islice
+from typing import IO, ClassVar, Literal
 
-from regard.data.generated.generated_task import GeneratedTask, check_split, digest
-from regard.data.generated.listops import ListOps
-from regard.system.errors import DataError
+from regard.system.errors import DataError, SettingError, did_you_mean
+
+# The last one has lengths beyond training: it tells models that have learned a rule from others.
+SPLITS = ("train", "valid", "test", "longer")
+
+# Between input and target, where a causal language model reads both as one text.
+SEPARATOR = "="
+
+LONGEST = 100_000  # tokens of an example, which is made as a whole
+
+
+@dataclass(frozen=True)
+class GeneratedTask(ABC):
+    """A task whose examples are generated, with lengths from `min_length` to `max_length`.
+
+    Tokens have spaces between them. In the split `longer`, lengths go from there to twice
+    `max_length`.
+    """
+
+    min_length: int = 1
+    max_length: int = 20
+
+    # "pairs": input and target sequence; "classify": text and label
+    kind: ClassVar[Literal["pairs", "classify"]] = "pairs"
+
+    def __post_init__(self) -> None:
+        if not 1 <= self.min_length <= self.max_length <= LONGEST:
+            raise DataError(
+                f"no lengths from {self.min_length} to {self.max_length}",
+                f"give a minimum of 1 or more and a maximum that is no smaller, up to {LONGEST:,}",
+            )
+
+    @abstractmethod
+    def examples(self, split: str, seed: int = 0) -> Iterator[tuple[str, str]]:
+        """An endless stream of examples: input and target, or text and label."""
+
+
+def write_examples(
+    out: IO[str], examples: Iterable[tuple[str, str]], lines: int, separator: str = "\t"
+) -> None:
+    """Writes that many examples, one a line: as TSV, which readers of pairs and classes take."""
+    for source, target in islice(examples, lines):
+        out.write(f"{source}{separator}{target}\n")
+
+
+def digest(text: str) -> int:
+    """A hash of the text that is the same on every machine and in every run."""
+    return int.from_bytes(hashlib.blake2b(text.encode(), digest_size=8).digest(), "big")
+
+
+def check_split(split: str) -> None:
+    """Refuses a name that is no split."""
+    if split not in SPLITS:
+        raise SettingError(f"there is no split {split!r}", did_you_mean(split, SPLITS))
+
+
+LISTS = 0.25  # the probability that a node is a list
+MOST_DISCARDED = 2_000_000  # tokens of trees before one fits: 1,500 by the values below
+
+
+def _median(values: Sequence[int]) -> int:
+    """Of an even number, the mean of the middle two, rounded down."""
+    ordered = sorted(values)
+    return (ordered[(len(ordered) - 1) // 2] + ordered[len(ordered) // 2]) // 2
+
+
+OPERATIONS: dict[str, Callable[[Sequence[int]], int]] = {
+    "[MIN": min,
+    "[MAX": max,
+    "[MED": _median,
+    # sum modulo 10
+    "[SM": lambda values: sum(values) % 10,
+}
+NAMES = tuple(OPERATIONS)
+
+
+@dataclass(frozen=True)
+class ListOps(GeneratedTask):
+    """ListOps: the value of nested lists of digits.
+
+    A length is the number of tokens.
+    """
+
+    # Long Range Arena's values: more than 500 tokens and fewer than 2,000.
+    min_length: int = 501
+    max_length: int = 1999
+    depth: int = 10
+    arguments: int = 10  # of a list, at most
+
+    kind = "classify"
+
+    def examples(self, split: str, seed: int = 0) -> Iterator[tuple[str, str]]:
+        """An endless stream of expressions (tokens with spaces between) and their values."""
+        check_split(split)
+        task = self
+        if split == "longer":
+            task = replace(self, min_length=self.max_length + 1, max_length=2 * self.max_length)
+        rng = random.Random(f"listops {seed} {SPLITS.index(split)}")
+        digests: set[int] = set()  # of earlier expressions: shorter than the texts
+        discarded = 0  # tokens since the last expression
+        while True:
+            if discarded > MOST_DISCARDED:
+                raise DataError(
+                    f"random trees of depth {self.depth} and up to {self.arguments} arguments "
+                    f"hardly ever have {task.min_length} to {task.max_length} tokens",
+                    "lower the least length, or come nearer to depth 10 and 10 arguments",
+                )
+            tokens: list[str] = []
+            value = _grow(rng, task, 1, tokens)
+            discarded += len(tokens)
+            if value is None or not task.min_length <= len(tokens) <= task.max_length:
+                continue
+            text = " ".join(tokens)
+            key = digest(text)
+            if key not in digests:
+                digests.add(key)
+                discarded = 0
+                yield text, str(value)
+
+
+def _grow(rng: random.Random, task: ListOps, depth: int, tokens: list[str]) -> int | None:
+    """The value of a random node, whose tokens are appended; None once there are too many."""
+    if depth >= task.depth or rng.random() > LISTS:
+        digit = int(rng.random() * 10)
+        tokens.append(str(digit))
+        return digit
+    name = NAMES[int(rng.random() * len(NAMES))]
+    tokens.append(name)
+    values = []
+    for _ in range(rng.randint(2, task.arguments)):
+        value = _grow(rng, task, depth + 1, tokens)
+        if value is None or len(tokens) > task.max_length:
+            return None
+        values.append(value)
+    tokens.append("]")
+    return OPERATIONS[name](values)
+
 
 LETTERS = tuple(string.ascii_lowercase)
 NUMBERS = tuple(str(number) for number in range(100))

@@ -11,7 +11,7 @@ import random
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
-from regard.data.generated.generated_task import digest
+from regard.data.generated.algorithmic_tasks import digest
 
 PEOPLE = ("Mary", "John", "Sandra", "Daniel")
 PLACES = ("kitchen", "garden", "hallway", "office", "bedroom", "bathroom")

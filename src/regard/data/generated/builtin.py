@@ -16,7 +16,7 @@ from itertools import count
 from typing import IO
 
 from regard.data.generated import lexicon
-from regard.data.generated.generated_task import digest, write_examples
+from regard.data.generated.algorithmic_tasks import digest, write_examples
 from regard.data.generated.grammar import (
     AUXILIARIES,
     BE,

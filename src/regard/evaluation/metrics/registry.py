@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable
 from functools import partial
 
-from regard.evaluation.metrics.bleu import Bleu, Chrf
 from regard.evaluation.metrics.classification import (
     Accuracy,
     BinaryF1,
@@ -15,17 +14,24 @@ from regard.evaluation.metrics.classification import (
     TagAccuracy,
     TopKAccuracy,
 )
-from regard.evaluation.metrics.forecast import Coverage, QuantileLoss
 from regard.evaluation.metrics.metric import Metric
 from regard.evaluation.metrics.perplexity import BitsPerCharacter, Loss, Perplexity
-from regard.evaluation.metrics.question_answering import AnswerExactMatch, AnswerF1
 from regard.evaluation.metrics.regression import (
+    Coverage,
     MeanAbsoluteError,
     MeanSquaredError,
     PearsonCorrelation,
+    QuantileLoss,
 )
-from regard.evaluation.metrics.rouge import Rouge
-from regard.evaluation.metrics.word_error_rate import CharacterErrorRate, WordErrorRate
+from regard.evaluation.metrics.texts import (
+    AnswerExactMatch,
+    AnswerF1,
+    Bleu,
+    CharacterErrorRate,
+    Chrf,
+    Rouge,
+    WordErrorRate,
+)
 from regard.system.options import parse_option
 
 METRICS: dict[str, Callable[..., Metric]] = {

@@ -18,8 +18,7 @@ import torch
 from regard.builder import edit
 from regard.builder.parameter_count import parameter_count, parameters_by_module
 from regard.decode.batch_decoding import DecodingSettings, SpecialTokens, decode
-from regard.decode.length_penalty import PowerPenalty
-from regard.decode.strategy import BeamSearch, Greedy, Limit
+from regard.decode.strategy import BeamSearch, Greedy, Limit, PowerPenalty
 from regard.families.folder import open_model
 from regard.lab.bench import published
 from regard.lab.bench.models import IDS, BenchmarkModel, benchmark_model

@@ -28,9 +28,9 @@ from regard.builder.parameter_count import parameter_count
 from regard.core.context import Context
 from regard.core.probe import NO_PROBE, NullProbe
 from regard.data.generated import builtin
-from regard.data.generated.generated_task import SEPARATOR, GeneratedTask
+from regard.data.generated.algorithmic_tasks import SEPARATOR, GeneratedTask
 from regard.data.padding import pad_rows
-from regard.evaluation.metrics.bleu import Bleu
+from regard.evaluation.metrics.texts import Bleu
 from regard.families.presets import preset
 from regard.lab.study.study import Effort
 from regard.look.forward import evaluation_mode

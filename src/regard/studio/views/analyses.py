@@ -13,9 +13,9 @@ from torch.nn import functional
 
 from regard import look as analyses
 from regard.decode.batch_decoding import DecodingSettings
-from regard.decode.length_penalty import GNMTPenalty
 from regard.decode.strategy import (
     BeamSearch,
+    GNMTPenalty,
     Greedy,
     Limit,
     Sampling,

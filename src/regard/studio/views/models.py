@@ -11,7 +11,7 @@ import torch
 
 from regard import look as analyses
 from regard.core.frontends.patch_embedding import Patches
-from regard.data.log_mel import frequency_ticks
+from regard.data.audio import frequency_ticks
 from regard.look.head_importance import loss
 from regard.look.inspectable import MediaInput
 from regard.look.model_inputs import IGNORED, LabelledBatch, ModelInputs

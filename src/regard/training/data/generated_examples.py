@@ -7,7 +7,7 @@ from functools import partial
 from itertools import islice
 from typing import Any
 
-from regard.data.generated.generated_task import SEPARATOR, GeneratedTask
+from regard.data.generated.algorithmic_tasks import SEPARATOR, GeneratedTask
 from regard.data.labelled import LabelledText
 from regard.system.errors import SettingError
 from regard.training.setup import Setup, Split

@@ -16,7 +16,7 @@ from torch import Tensor
 from regard import spec
 from regard.data.batching import Batch, Rows
 from regard.data.image import ImageProcessor, new_image_processor
-from regard.data.labelled_media import (
+from regard.data.labelled import (
     LabelledImage,
     read_captions,
     read_image_folders,

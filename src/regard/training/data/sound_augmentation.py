@@ -15,8 +15,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from regard.core.seeding import derive_seed, philox
-from regard.data.audio import RATE, Samples, resample
-from regard.data.log_mel import mel_scale_hertz
+from regard.data.audio import RATE, Samples, mel_scale_hertz, resample
 
 # Apart from the streams that order recordings and augment images.
 _STREAM = 0x50D

@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from regard.data.audio import Samples, read_wav_and_rate, resample
-from regard.data.labelled_media import Recording, read_transcripts
+from regard.data.labelled import Recording, read_transcripts
 from regard.models.inputs.sound import read_samples, say_resampled
 from regard.system import disk
 from regard.system.errors import DataError

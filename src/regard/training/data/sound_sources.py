@@ -14,14 +14,13 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from regard.core.frontends.waveform_frontend import Waveform
-from regard.data.audio import RATE, Samples
+from regard.data.audio import HOP, RATE, Samples
 from regard.data.batching import Batch, Rows
-from regard.data.labelled_media import (
+from regard.data.labelled import (
     read_labelled_recordings,
     read_transcripts,
     read_unlabelled_recordings,
 )
-from regard.data.log_mel import HOP
 from regard.data.padding import IGNORED, pad_rows
 from regard.data.text.ctc import CTCDecoder
 from regard.data.text.tokenizer import Tokenizer

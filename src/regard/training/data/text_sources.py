@@ -17,7 +17,7 @@ from torch import Tensor
 from regard.data import labelled
 from regard.data.batching import Batch, BatchSampler, BlockSampler, Rows, corpus_sampler
 from regard.data.corpus import id_type
-from regard.data.generated import listops
+from regard.data.generated.algorithmic_tasks import ListOps
 from regard.data.labelled import LabelledText, Question, RatedText, TaggedWords
 from regard.data.padding import IGNORED, pad_rows, round_up
 from regard.data.tag_alignment import align_tags
@@ -212,7 +212,7 @@ class LabelledTexts(TextSource):
             return None
         # As Long Range Arena's generator has them: 500 to 2,000 tokens.
         longest = min(2000, recipe.data.context - 1)  # one position is the start token's
-        task = listops.ListOps(min(500, longest // 4) + 1, longest - 1)
+        task = ListOps(min(500, longest // 4) + 1, longest - 1)
         setup.say(f"data: ListOps expressions of {task.min_length} to {task.max_length} tokens")
         return task.examples
 

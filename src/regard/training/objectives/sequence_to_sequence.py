@@ -26,10 +26,9 @@ from regard.data.corpus import Corpus
 from regard.data.text.tokenizer import Tokenizer
 from regard.data.training_coverage import InputStatistics, corpus_statistics
 from regard.decode.batch_decoding import DecodingSettings
-from regard.decode.length_penalty import GNMTPenalty
-from regard.decode.strategy import BeamSearch, Greedy
-from regard.evaluation.metrics.bleu import Bleu, Chrf
+from regard.decode.strategy import BeamSearch, GNMTPenalty, Greedy
 from regard.evaluation.metrics.perplexity import corpus_nll, perplexity
+from regard.evaluation.metrics.texts import Bleu, Chrf
 from regard.evaluation.scores import Score, scored
 from regard.families import folder as folders
 from regard.models import Translator

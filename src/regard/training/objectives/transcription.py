@@ -22,7 +22,7 @@ from regard.core.frontends.waveform_frontend import Waveform
 from regard.data.audio import RATE, Samples
 from regard.decode.strategy import BeamSearch, Greedy, Strategy
 from regard.evaluation.metrics.perplexity import perplexity
-from regard.evaluation.metrics.word_error_rate import WordErrorRate
+from regard.evaluation.metrics.texts import WordErrorRate
 from regard.evaluation.scores import Score, scored
 from regard.families import folder as folders
 from regard.models import Model

@@ -8,8 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from regard.data.generated.algorithmic_tasks import TASKS
-from regard.data.generated.generated_task import GeneratedTask
+from regard.data.generated.algorithmic_tasks import TASKS, GeneratedTask
 from regard.system.arguments import LARGEST_SIZE
 from regard.system.errors import SettingError
 from regard.system.options import number_within, parse_option

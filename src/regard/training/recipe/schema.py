@@ -10,8 +10,8 @@ from collections.abc import Iterable
 from typing import Any, Literal
 
 from regard.data.file_access import split_location
-from regard.data.generated.generated_task import GeneratedTask
-from regard.decode.length_penalty import LengthPenalty, parse_length_penalty
+from regard.data.generated.algorithmic_tasks import GeneratedTask
+from regard.decode.strategy import LengthPenalty, parse_length_penalty
 from regard.system.errors import did_you_mean
 from regard.training.recipe.objectives import (
     CELLS,
