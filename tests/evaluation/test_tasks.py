@@ -128,9 +128,9 @@ def test_replaced_tokens_are_those_that_differ(electra: Path, texts: Path) -> No
     for rows in (by_generator, at_random):
         for row, original in zip(rows, originals, strict=True):
             differs = [a != b for a, b in zip(row.tokens, original.tokens, strict=True)]
-            assert row.is_replaced == differs
+            assert row.labels == differs
     # 15 % are replaced; a generator that has learnt something is right now and then.
-    shares = [np.mean([t for row in rows for t in row.is_replaced]) for rows in
+    shares = [np.mean([t for row in rows for t in row.labels]) for rows in
               (by_generator, at_random)]  # fmt: skip
     assert 0.05 < shares[0] < shares[1] <= 0.16
 

@@ -6,8 +6,9 @@ follows from the seed.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from itertools import chain
 from typing import Any
 
 import numpy as np
@@ -76,8 +77,8 @@ def _context(settings: Settings, positions: int | None) -> int:
 
 
 @dataclass(frozen=True)
-class MaskedRow:
-    """A framed row with masked tokens; its labels are IGNORED except at those."""
+class CorruptedRow:
+    """A framed row whose tokens are corrupted, with the labels of these."""
 
     tokens: list[int]
     labels: list[int]
@@ -86,40 +87,34 @@ class MaskedRow:
 
 def masked_likelihood(model: TextEncoder, examples: Examples, settings: Settings) -> Outputs:
     """−log p of the masked tokens of each row."""
+
+    def nll(logits: Tensor, labels: Tensor) -> tuple[float, int]:
+        # Over dimension 0, the vocabulary; 0 where nothing is to be predicted.
+        losses = functional.cross_entropy(
+            logits.T[None], labels[None], ignore_index=IGNORED, reduction="none"
+        )
+        return losses.double().sum().item(), int((labels != IGNORED).sum())
+
     rows = masked_rows(model, examples, settings, MaskingRates())
-    values = [(0.0, 0)] * len(rows)
-    for indices, logits, labels in _masked_batches(model, rows):
-        # Over dimension 1, the vocabulary; 0 where nothing is to be predicted.
-        nll = functional.cross_entropy(
-            logits.mT, labels, ignore_index=IGNORED, reduction="none"
-        )  # [B, T]
-        counts = (labels != IGNORED).sum(dim=1).tolist()
-        totals = nll.double().sum(dim=1).tolist()
-        for i, total, count in zip(indices, totals, counts, strict=True):
-            values[i] = (total, count)
-    return Outputs(values, [0] * len(rows))
+    return Outputs(_by_row(model, rows, _token_logits, nll), [0] * len(rows))
 
 
 def predict_masked(model: TextEncoder, examples: Examples, settings: Settings) -> Outputs:
     """The likeliest token at each masked position; an example is one of them."""
     rows = masked_rows(model, examples, settings, MaskingRates())
-    predictions: list[list[int]] = [[] for _ in rows]
-    references: list[list[int]] = [[] for _ in rows]
-    for indices, logits, labels in _masked_batches(model, rows):
-        best = logits.argmax(dim=-1)  # [B, T]
-        is_masked = labels != IGNORED
-        for row, i in enumerate(indices):
-            predictions[i] = best[row][is_masked[row]].tolist()
-            references[i] = labels[row][is_masked[row]].tolist()
-    return Outputs(
-        [token for row in predictions for token in row],
-        [token for row in references for token in row],
+    predictions = _by_row(
+        model,
+        rows,
+        _token_logits,
+        lambda logits, labels: logits.argmax(dim=-1)[labels != IGNORED].tolist(),
     )
+    references = [label for row in rows for label in row.labels if label != IGNORED]
+    return Outputs(list(chain.from_iterable(predictions)), references)
 
 
 def masked_rows(
     model: TextEncoder, examples: Examples, settings: Settings, rates: MaskingRates
-) -> list[MaskedRow]:
+) -> list[CorruptedRow]:
     """The framed rows of a text, masked as the objective of a model does."""
     tokenizer = model.tokenizer
     reading = settings.reading
@@ -142,7 +137,7 @@ def masked_rows(
             ordinary=np.array(ordinary, dtype=np.int64),
             rates=rates,
         )
-        row = MaskedRow([start], [IGNORED], [0])
+        row = CorruptedRow([start], [IGNORED], [0])
         first = 0
         for segment, part in enumerate(parts):
             last = first + len(part)
@@ -177,32 +172,44 @@ def _arrays(row: PackedRow) -> tuple[Ids, Ids]:
 
 
 def _batches(
-    model: TextEncoder, rows: Sequence[list[int]]
+    model: TextEncoder, rows: Sequence[CorruptedRow]
 ) -> Iterator[tuple[list[int], Tensor, Tensor]]:
-    """Row numbers, tokens and padding mask [B, T] of each batch, on the device."""
+    """Row numbers, hidden states [B, T, D] and padding mask [B, T] of each batch."""
     pad = model.tokenizer.special_token_id("pad") or 0
     model.model.eval()
-    for indices in batch_by_length([len(row) for row in rows], BATCH_TOKENS):
-        tokens, padding_mask = pad_rows([rows[i] for i in indices], pad)
-        yield indices, tokens.to(model.device), padding_mask.to(model.device)
-
-
-def _masked_batches(
-    model: TextEncoder, rows: Sequence[MaskedRow]
-) -> Iterator[tuple[list[int], Tensor, Tensor]]:
-    """Row numbers, logits [B, T, V] and labels [B, T] of each batch."""
-    head = model.model.head
-    assert head is not None, "the task has checked that"
-    for indices, *inputs in _batches(model, [row.tokens for row in rows]):
-        labels, _ = pad_rows([rows[i].labels for i in indices], IGNORED)
+    for indices in batch_by_length([len(row.tokens) for row in rows], BATCH_TOKENS):
+        tokens, padding_mask = pad_rows([rows[i].tokens for i in indices], pad)
+        padding_mask = padding_mask.to(model.device)
         options = {}
         if model.spec.tokens.segments > 1:
             segments, _ = pad_rows([rows[i].segments for i in indices], 0)
             options["segments"] = segments.to(model.device)
-        with torch.inference_mode():
-            hidden, _ = model.model(*inputs, **options)
-            logits = require_finite(head(hidden).float(), model.model)  # [B, T, V]
-        yield indices, logits, labels.to(model.device)
+        hidden, _ = model.model(tokens.to(model.device), padding_mask, **options)
+        yield indices, hidden, padding_mask
+
+
+def _token_logits(model: TextEncoder, hidden: Tensor, padding_mask: Tensor) -> Tensor:
+    """Logits [B, T, V] of the tokens at all positions."""
+    head = model.model.head
+    assert head is not None, "the task has checked that"
+    return head(hidden).float()
+
+
+@torch.inference_mode()
+def _by_row(
+    model: TextEncoder,
+    rows: Sequence[CorruptedRow],
+    logits_of: Callable[[TextEncoder, Tensor, Tensor], Tensor],
+    summarize: Callable[[Tensor, Tensor], Any],
+) -> list[Any]:
+    """For each row what its logits [T, …] and labels [T] are summarized to."""
+    values: list[Any] = [None] * len(rows)
+    for indices, hidden, padding_mask in _batches(model, rows):
+        logits = require_finite(logits_of(model, hidden, padding_mask), model.model)
+        for row, i in enumerate(indices):
+            labels = torch.tensor(rows[i].labels, device=model.device)
+            values[i] = summarize(logits[row, : len(labels)], labels)
+    return values
 
 
 # --- spans (T5) and denoising (BART) ---
@@ -220,18 +227,17 @@ def span_likelihood(model: Translator, examples: Examples, settings: Settings) -
         )
     # One special token ends a row.
     packed = packed_rows(tokenizer, examples, _context(settings, model.spec.max_length) - 1)
-    pairs = []
-    for number, row in enumerate(packed):
-        ids, _ = _arrays(row)
-        pairs.append(
-            corrupt_spans(
-                ids,
-                RandomStream(settings.reading.seed, VALIDATION_EPOCH, number),
-                share=settings.reading.corrupted_share or SPAN_SHARE,
-                mean=settings.reading.span_length,
-                sentinels=present,
-            )
+    reading = settings.reading
+    pairs = [
+        corrupt_spans(
+            _arrays(row)[0],
+            RandomStream(reading.seed, VALIDATION_EPOCH, number),
+            share=reading.corrupted_share or SPAN_SHARE,
+            mean=reading.span_length,
+            sentinels=present,
         )
+        for number, row in enumerate(packed)
+    ]
     return _restored_likelihood(model, pairs)
 
 
@@ -240,16 +246,17 @@ def denoising_likelihood(model: Translator, examples: Examples, settings: Settin
     tokenizer = model.source_tokenizer
     # Two special tokens frame a row: <s> A </s>.
     packed = packed_rows(tokenizer, examples, _context(settings, model.spec.max_length) - 2)
-    pairs = []
-    for number, row in enumerate(packed):
-        source, target, _ = denoise(
+    reading = settings.reading
+    pairs = [
+        denoise(
             *_arrays(row),
-            RandomStream(settings.reading.seed, VALIDATION_EPOCH, number),
-            share=settings.reading.corrupted_share or DENOISED_SHARE,
-            mean=settings.reading.span_length,
+            RandomStream(reading.seed, VALIDATION_EPOCH, number),
+            share=reading.corrupted_share or DENOISED_SHARE,
+            mean=reading.span_length,
             token=tokenizer.required_token_id("mask"),
-        )
-        pairs.append((source, target))
+        )[:2]
+        for number, row in enumerate(packed)
+    ]
     return _restored_likelihood(model, pairs)
 
 
@@ -272,20 +279,11 @@ SAMPLING_EPOCH = VALIDATION_EPOCH + 1
 _ALL_MASKED = MaskingRates(1.0, 0.0)
 
 
-@dataclass(frozen=True)
-class ReplacedRow:
-    """A framed row with some tokens replaced. A replacement may be the token that was there, which
-    counts as original (Clark et al. 2020, section 2).
-    """
+def replaced_rows(model: TextEncoder, examples: Examples, settings: Settings) -> list[CorruptedRow]:
+    """The rows of a text with about 15 % of their tokens replaced: their labels are 1.
 
-    tokens: list[int]
-    is_replaced: list[bool]
-
-
-def replaced_rows(model: TextEncoder, examples: Examples, settings: Settings) -> list[ReplacedRow]:
-    """The rows of a text with about 15 % of their tokens replaced.
-
-    What is drawn follows from the seed, whatever the batches are.
+    A replacement may be the token that was there, which counts as original (Clark et al. 2020,
+    section 2). What is drawn follows from the seed, whatever the batches are.
     """
     masked = masked_rows(model, examples, settings, _ALL_MASKED)
     seed = settings.reading.seed
@@ -307,28 +305,25 @@ def replaced_rows(model: TextEncoder, examples: Examples, settings: Settings) ->
     for row, tokens in zip(masked, filled, strict=True):
         columns = list(zip(row.tokens, row.labels, tokens, strict=True))
         visible = [token if label == IGNORED else new for token, label, new in columns]
-        rows.append(
-            ReplacedRow(visible, [label not in (IGNORED, new) for _, label, new in columns])
-        )
+        is_replaced = [int(label not in (IGNORED, new)) for _, label, new in columns]
+        rows.append(CorruptedRow(visible, is_replaced, row.segments))
     return rows
 
 
+@torch.inference_mode()
 def _sampled_tokens(
-    generator: TextEncoder, rows: Sequence[MaskedRow], draws: Sequence[Numbers]
+    generator: TextEncoder, rows: Sequence[CorruptedRow], draws: Sequence[Numbers]
 ) -> list[list[int]]:
     """A token for each position, from the generator's distribution there."""
-    head = generator.model.head
-    assert head is not None, "a generator predicts tokens"
     filled: list[list[int]] = [[] for _ in rows]
-    for indices, tokens, padding_mask in _batches(generator, [row.tokens for row in rows]):
-        with torch.inference_mode():
-            hidden, _ = generator.model(tokens, padding_mask)
-            # In float64: a sum over the vocabulary must not pass below the number drawn.
-            cumulative = head(hidden).double().softmax(dim=-1).cumsum(dim=-1)  # [B, T, V]
+    for indices, hidden, padding_mask in _batches(generator, rows):
+        # In float64: a sum over the vocabulary must not pass below the number drawn.
+        logits = _token_logits(generator, hidden, padding_mask)
+        cumulative = logits.double().softmax(dim=-1).cumsum(dim=-1)  # [B, T, V]
         # [B, T], with zeros behind shorter rows.
         uniform = pad_sequence([torch.from_numpy(draws[i]) for i in indices], batch_first=True)
         # Inverse transform sampling: the first token whose cumulative probability exceeds it.
-        sampled = (cumulative <= uniform[..., None].to(tokens.device)).sum(dim=-1)  # [B, T]
+        sampled = (cumulative <= uniform[..., None].to(cumulative.device)).sum(dim=-1)  # [B, T]
         sampled = sampled.clamp_max(cumulative.shape[-1] - 1)
         for row, i in enumerate(indices):
             filled[i] = sampled[row, : len(rows[i].tokens)].tolist()
@@ -338,32 +333,23 @@ def _sampled_tokens(
 def detect_replaced(model: TextEncoder, examples: Examples, settings: Settings) -> Outputs:
     """Whether each token was replaced, as predicted and in truth; an example is a token."""
     rows = replaced_rows(model, examples, settings)
-    predictions: list[list[bool]] = [[] for _ in rows]
-    for i, logits in _logits(model, rows):
-        predictions[i] = (logits > 0).tolist()  # a probability above ½
-    return Outputs(
-        [token for row in predictions for token in row],
-        [token for row in rows for token in row.is_replaced],
-    )
+    # A probability above ½.
+    predictions = _by_row(model, rows, _replaced_logits, lambda logits, _: (logits > 0).tolist())
+    labels = [bool(label) for row in rows for label in row.labels]
+    return Outputs(list(chain.from_iterable(predictions)), labels)
 
 
 def replaced_likelihood(model: TextEncoder, examples: Examples, settings: Settings) -> Outputs:
     """−log p of whether each token of a row was replaced."""
+
+    def nll(logits: Tensor, labels: Tensor) -> tuple[float, int]:
+        loss = functional.binary_cross_entropy_with_logits(logits, labels.double(), reduction="sum")
+        return loss.item(), len(labels)
+
     rows = replaced_rows(model, examples, settings)
-    values = [(0.0, 0)] * len(rows)
-    for i, logits in _logits(model, rows):
-        truth = torch.tensor(rows[i].is_replaced, dtype=torch.float64, device=logits.device)
-        nll = functional.binary_cross_entropy_with_logits(logits, truth, reduction="sum")
-        values[i] = (float(nll), len(truth))
-    return Outputs(values, [0] * len(rows))
+    return Outputs(_by_row(model, rows, _replaced_logits, nll), [0] * len(rows))
 
 
-def _logits(model: TextEncoder, rows: Sequence[ReplacedRow]) -> Iterator[tuple[int, Tensor]]:
-    """The number of each row, and its logits [T]; above 0: replaced."""
-    for indices, tokens, padding_mask in _batches(model, [row.tokens for row in rows]):
-        with torch.inference_mode():
-            hidden, _ = model.model(tokens, padding_mask)
-            logits = model.model.classes(hidden, padding_mask)[..., 0].double()  # [B, T]
-            require_finite(logits, model.model)
-        for row, i in enumerate(indices):
-            yield i, logits[row, : len(rows[i].tokens)]
+def _replaced_logits(model: TextEncoder, hidden: Tensor, padding_mask: Tensor) -> Tensor:
+    """Logits [B, T]; above 0: replaced."""
+    return model.model.classes(hidden, padding_mask)[..., 0].double()

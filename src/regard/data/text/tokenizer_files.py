@@ -310,9 +310,10 @@ def _roberta_template(
     trim_offsets: bool = True,
 ) -> processors.RobertaProcessing:
     """<s> A </s>, of a pair <s> A </s> </s> B </s>, all of it in one segment."""
+    ids = backend.get_vocab()
     return processors.RobertaProcessing(
-        (end, backend.token_to_id(end)),
-        (start, backend.token_to_id(start)),
+        (end, ids[end]),
+        (start, ids[start]),
         trim_offsets=trim_offsets,
         add_prefix_space=prefix_space,
     )

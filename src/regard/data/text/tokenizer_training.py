@@ -339,7 +339,10 @@ def train_lossless_tokenizer(
     `kind` is "characters" (every character that occurs, in the order of Unicode) or "bpe"
     (byte-level, as GPT-2's).
     """
-    trainers_by_kind = {"characters": _all_characters, "bpe": _train_byte_level_bpe}
+    trainers_by_kind: dict[str, Callable[..., tokenizers.Tokenizer]] = {
+        "characters": _all_characters,
+        "bpe": _train_byte_level_bpe,
+    }
     if kind not in trainers_by_kind:
         hint = did_you_mean(kind, trainers_by_kind)
         raise SettingError(

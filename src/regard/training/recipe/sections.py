@@ -26,7 +26,7 @@ _PARSERS = {
     "generated": "training.recipe.options:parse_generated_task",
     "init": "training.recipe.options:parse_initialization",
     "final_weights": "training.recipe.options:parse_weights",
-    "length_penalty": "decode.length_penalty:parse_length_penalty",
+    "length_penalty": "decode.strategy:parse_length_penalty",
     "forecast": "families.series.forecast_options:parse_forecast",
     "lags": "families.series.forecast_options:parse_lags",
     "scales": "families.series.forecast_options:parse_scales",
