@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import tracemalloc
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -14,7 +15,7 @@ from hypothesis import strategies as st
 from regard.data import batching, corpus, epoch_order
 from regard.data.batching import BlockSampler, corpus_sampler
 from regard.data.corpus import Corpus, Mixture, order_notes, write_columns
-from regard.data.epoch_order import KeyedPermutation, RowOrder, RowSpan, mixture_weights
+from regard.data.epoch_order import RowOrder, RowSpan, mixture_weights, permuted_numbers
 from regard.system.errors import DataError, SettingError
 
 # --- the permutation ---
@@ -22,13 +23,13 @@ from regard.system.errors import DataError, SettingError
 
 @given(st.integers(1, 3000), st.integers(0, 2**63))
 def test_every_number_comes_once(size: int, key: int) -> None:
-    permuted = KeyedPermutation(size, key)(np.arange(size))
+    permuted = permuted_numbers(np.arange(size), size, key)
     assert np.array_equal(np.sort(permuted), np.arange(size))
 
 
 def test_positions_are_permuted_one_by_one() -> None:
     """Constant time a position: no other position is needed, however many there are."""
-    permutation = KeyedPermutation(10**12, key=7)
+    permutation = partial(permuted_numbers, size=10**12, key=7)
     positions = np.array([0, 1, 10**6, 10**12 - 1])
     together = permutation(positions)
     alone = [int(permutation(np.array([position]))[0]) for position in positions]
@@ -40,12 +41,12 @@ def test_positions_are_permuted_one_by_one() -> None:
 def test_the_permutation_looks_random() -> None:
     """Fixed points, neighbours and displacement are those of random permutations."""
     size = 50_000
-    permuted = KeyedPermutation(size, key=3)(np.arange(size))
+    permuted = permuted_numbers(np.arange(size), size, key=3)
     assert np.count_nonzero(permuted == np.arange(size)) < 10  # 1 is expected
     assert np.count_nonzero(np.diff(permuted) == 1) < 10
     # The mean distance of two random numbers is a third of the range.
     assert np.abs(permuted - np.arange(size)).mean() == pytest.approx(size / 3, rel=0.02)
-    other = KeyedPermutation(size, key=4)(np.arange(size))
+    other = permuted_numbers(np.arange(size), size, key=4)
     assert np.count_nonzero(permuted == other) < 10
 
 

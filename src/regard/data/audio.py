@@ -45,38 +45,36 @@ def read_wav_and_rate(path: str | Path | bytes) -> tuple[Samples, int]:
 
     `path` may be the contents of a file. Several channels are averaged.
     """
-    if _is_flac(path):
-        return _read_by_soundfile(path, "is a FLAC file")
-    file_or_path = BytesIO(path) if isinstance(path, bytes) else str(path)
-    name = _name(path)
+    name = "the recording"
+    if isinstance(path, bytes):
+        content = path
+    else:
+        name = str(path)
+        try:
+            content = Path(path).read_bytes()
+        except (OSError, ValueError) as error:  # ValueError: a name with a zero byte
+            raise DataError(f"{name!r} cannot be read: {error}", "give a WAV file") from None
+    convert = f"convert it, for example: ffmpeg -i FILE -ar {RATE} -ac 1 -c:a pcm_s16le new.wav"
+    if content.startswith(_FLAC_MARKER):
+        return _read_by_soundfile(content, f"{name} is a FLAC file", convert)
     try:
-        with wave.open(file_or_path, "rb") as file:
+        with wave.open(BytesIO(content)) as file:
             channels = file.getnchannels()
             width = file.getsampwidth()  # bytes
             file_rate = file.getframerate()
             frames = file.getnframes()
             raw = file.readframes(frames)
-    except FileNotFoundError:
-        raise DataError(f"{name} does not exist", "give a WAV file") from None
-    except OSError as error:  # a folder, or a file that may not be read
-        raise DataError(f"{name} cannot be read: {error.strerror}", "give a WAV file") from None
-    except ValueError as error:  # a name with a zero byte
-        raise DataError(f"{name!r} cannot be read: {error}", "give a WAV file") from None
-    except RuntimeError:  # from `wave`, where a chunk is longer than the file
-        raise DataError(f"{name} is cut off or damaged", _convert(name, RATE)) from None
-    except (wave.Error, EOFError) as error:
+    except (wave.Error, EOFError, RuntimeError) as error:
         if str(error).startswith("unknown format"):
             # Floating point, or the extensible header that many programs write for 24 bits.
-            return _read_by_soundfile(path, "is not a WAV file of plain whole numbers")
-        reason = f": {error}" if str(error) else ", or it is empty"
-        raise DataError(
-            f"{name} is not a WAV file{reason}",
-            "give a WAV or FLAC file; convert other recordings, for example with ffmpeg",
-        ) from None
+            problem = f"{name} is not a WAV file of plain whole numbers"
+            return _read_by_soundfile(content, problem, convert)
+        # RuntimeError: a chunk is longer than the file.
+        reason = f": {error}" if str(error) else ", it is cut off, damaged or empty"
+        raise DataError(f"{name} is not a WAV file{reason}", "give a WAV or FLAC file") from None
     if width > _WIDEST or not _LOWEST_RATE <= file_rate <= _HIGHEST_RATE:
         raise DataError(
-            f"{name} has {8 * width} bits a sample and {file_rate} samples a second",
-            _convert(name, RATE),
+            f"{name} has {8 * width} bits a sample and {file_rate} samples a second", convert
         )
     if len(raw) < frames * width * channels:
         raise DataError(
@@ -88,43 +86,19 @@ def read_wav_and_rate(path: str | Path | bytes) -> tuple[Samples, int]:
     return np.ascontiguousarray(samples.mean(axis=1, dtype=np.float32)), file_rate
 
 
-def _is_flac(path: str | Path | bytes) -> bool:
-    """Whether a file begins with FLAC's marker, whatever its name is."""
-    if isinstance(path, bytes):
-        return path[:4] == _FLAC_MARKER
-    try:
-        with open(path, "rb") as file:
-            return file.read(4) == _FLAC_MARKER
-    except (OSError, ValueError):
-        return False  # reading it as WAV says what is wrong
-
-
-def _read_by_soundfile(path: str | Path | bytes, reason: str) -> tuple[Samples, int]:
+def _read_by_soundfile(content: bytes, problem: str, convert: str) -> tuple[Samples, int]:
     try:
         import soundfile
     except ImportError:
         raise DataError(
-            f"{_name(path)} {reason}, which needs soundfile",
-            f"pip install 'regard[sound]', or {_convert(_name(path), RATE)}",
+            f"{problem}, which needs soundfile", f"pip install 'regard[sound]', or {convert}"
         ) from None
     try:
-        file = BytesIO(path) if isinstance(path, bytes) else str(path)
-        samples, rate = soundfile.read(file, dtype="float32", always_2d=True)  # [N, channels]
+        samples, rate = soundfile.read(BytesIO(content), dtype="float32", always_2d=True)
     except soundfile.LibsndfileError as error:
-        raise DataError(f"{_name(path)} cannot be read: {error}", "convert it again") from None
+        raise DataError(f"{problem} that cannot be read: {error}", convert) from None
+    # [N, channels]
     return np.ascontiguousarray(samples.mean(axis=1, dtype=np.float32)), int(rate)
-
-
-def _name(path: str | Path | bytes) -> str:
-    """A file in error messages."""
-    return "the recording" if isinstance(path, bytes) else str(path)
-
-
-def _convert(path: str, rate: int) -> str:
-    name = "sound.mp3" if path == "the recording" else path
-    return (
-        f"convert it, for example: ffmpeg -i {name} -ar {rate} -ac 1 -c:a pcm_s16le converted.wav"
-    )
 
 
 def _pcm_to_float(raw: bytes, width: int) -> Samples:

@@ -12,7 +12,6 @@ other; the manifest says where each ends and what its weight is.
 from __future__ import annotations
 
 import hashlib
-import itertools
 import json
 import mmap
 import sys
@@ -32,7 +31,7 @@ from regard.data.epoch_order import RowSpan, mixture_weights, spans
 from regard.data.text.tokenizer import Tokenizer
 from regard.system import disk
 from regard.system.errors import DataError
-from regard.system.process_pool import ordered_map
+from regard.system.process_pool import batched, ordered_map
 
 FORMAT = 1  # of the manifest; another number is refused
 MANIFEST = "corpus.json"
@@ -40,7 +39,7 @@ VERIFIED_BYTES = 1 << 25  # of tokens: 32 MB are hashed in less than a tenth of 
 PARTS = ("tokens", "offsets")  # suffixes of a column's files
 TYPES = ("uint16", "uint32")  # of token ids
 CHUNK = 2000  # pairs tokenized at a time: enough for all cores, little enough for memory
-BUFFER = 1 << 18  # ids, and rows, buffered before they are written
+ROWS_AT_ONCE = 256  # buffered before they are written
 # Up to so many rows, an epoch is one shuffled list of batches; longer ones are shuffled in blocks.
 MAX_LISTED_ROWS = 1 << 18
 
@@ -272,8 +271,7 @@ class PreparationReport:
             setattr(self, name, getattr(self, name) + getattr(other, name))
         del self.first_too_long[MAX_NAMED_LINES:]
 
-    def lines(self) -> list[str]:
-        """The report in sentences."""
+    def __str__(self) -> str:
         lines = [
             f"{self.kept:,} pairs kept: "
             f"{self.source_tokens:,} source and {self.target_tokens:,} target tokens."
@@ -281,25 +279,17 @@ class PreparationReport:
         if self.empty:
             lines.append(f"{self.empty:,} pairs skipped because a side is empty.")
         if self.too_long:
-            numbers = ", ".join(map(str, self.first_too_long))
-            if self.too_long > len(self.first_too_long):
-                numbers += ", …"
+            more = ", …" if self.too_long > len(self.first_too_long) else ""
             lines.append(
                 f"{self.too_long:,} pairs skipped because a side is over {self.max_length:,} "
-                f"tokens (lines {numbers})."
+                f"tokens (lines {', '.join(map(str, self.first_too_long))}{more})."
             )
-        sides = (
-            ("source", self.source_unknown, self.source_tokens),
-            ("target", self.target_unknown, self.target_tokens),
-        )
-        for side, unknown, tokens in sides:
+        for side in ("source", "target"):
+            unknown = getattr(self, f"{side}_unknown")
             if unknown:
-                share = f"{unknown / tokens:.2%}"
+                share = f"{unknown / getattr(self, f'{side}_tokens'):.2%}"
                 lines.append(f"{unknown:,} {side} tokens ({share}) are not in the vocabulary.")
-        return lines
-
-    def __str__(self) -> str:
-        return "\n".join(self.lines())
+        return "\n".join(lines)
 
 
 _COUNTS = [one.name for one in fields(PreparationReport) if one.name != "max_length"]
@@ -332,7 +322,8 @@ def prepare(
     def chunks() -> Iterator[tuple[RowChunk, ...]]:
         for name, stream in corpora.items():
             before = report.kept
-            for chunk, counts in ordered_map(tokenize, _numbered_chunks(stream), workers):
+            some = batched(enumerate(stream, start=1), CHUNK)
+            for chunk, counts in ordered_map(tokenize, some, workers):
                 report.add(counts)
                 yield chunk
             rows[name] = report.kept - before
@@ -391,24 +382,14 @@ def id_type(tokenizer: Tokenizer) -> str:
     return "uint16" if len(tokenizer) <= 65_535 else "uint32"
 
 
-def _numbered_chunks(pairs: Iterable[Pair]) -> Iterator[tuple[int, list[Pair]]]:
-    """Pairs, some at a time, with the number of the first."""
-    stream = iter(pairs)
-    first = 1
-    while chunk := list(itertools.islice(stream, CHUNK)):
-        yield first, chunk
-        first += len(chunk)
-
-
 def _tokenize_pairs(
     source: Tokenizer,
     target: Tokenizer,
     dtypes: Sequence[str],
     max_length: int,
-    numbered_pairs: tuple[int, list[Pair]],
+    numbered_pairs: list[tuple[int, Pair]],
 ) -> tuple[tuple[RowChunk, ...], PreparationReport]:
     """The rows of some pairs, and what became of these."""
-    first, pairs = numbered_pairs
     report = PreparationReport(max_length)
     special = len(source.frame(()))  # tokens around a source
     eos = target.required_token_id("eos")
@@ -416,10 +397,11 @@ def _tokenize_pairs(
     source_unknown: Any = source.special_token_id("unk")
     target_unknown: Any = target.special_token_id("unk")
     rows: list[tuple[list[int], list[int]]] = []
-    source_rows = source.encode_batch([pair[0] for pair in pairs])
-    target_rows = target.encode_batch([pair[1] for pair in pairs])
-    numbered = enumerate(zip(pairs, source_rows, target_rows, strict=True), start=first)
-    for number, (pair, source_ids, target_ids) in numbered:
+    source_rows = source.encode_batch([pair[0] for _, pair in numbered_pairs])
+    target_rows = target.encode_batch([pair[1] for _, pair in numbered_pairs])
+    for (number, pair), source_ids, target_ids in zip(
+        numbered_pairs, source_rows, target_rows, strict=True
+    ):
         # Blank text need not give zero tokens, nor text more than zero: both count as empty.
         if not (source_ids and target_ids and pair[0].strip() and pair[1].strip()):
             report.empty += 1
@@ -451,18 +433,14 @@ class RowChunk:
 
     @classmethod
     def of(cls, rows: Sequence[Sequence[int]], dtype: str) -> RowChunk:
-        """Rows of ids that fit the type; OverflowError, with the row's number, if one does not."""
+        """Rows of ids; OverflowError if one does not fit the type."""
         lengths = np.fromiter(map(len, rows), np.int64, len(rows))
         # array.extend reads a list of integers several times faster than numpy does.
-        ids = array("q")
+        ids = array({"uint16": "H", "uint32": "I"}[dtype])
         for row in rows:
             ids.extend(row)
-        values = np.frombuffer(ids, np.int64) if ids else np.zeros(0, np.int64)
-        outside = (values < 0) | (values > np.iinfo(dtype).max)
-        if outside.any():
-            place = int(np.argmax(outside))
-            raise OverflowError(int(np.searchsorted(np.cumsum(lengths), place, side="right")))
-        return cls(values.astype(np.dtype(dtype).newbyteorder("<")), lengths)
+        little_endian = np.array(ids, dtype).astype(np.dtype(dtype).newbyteorder("<"), copy=False)
+        return cls(little_endian, lengths)
 
 
 def write_columns(
@@ -477,43 +455,11 @@ def write_columns(
     `about()`, called last, goes into the manifest. Everything is written and synced next to the
     folder, then renamed: a crash leaves no corpus or a complete one.
     """
-    write_chunks(_row_chunks(rows, names, dtypes), names, dtypes, folder, about)
-
-
-def _row_chunks(
-    rows: Iterable[tuple[Sequence[int], ...]], names: Sequence[str], dtypes: Sequence[str]
-) -> Iterator[tuple[RowChunk, ...]]:
-    written = 0
-    for some in _buffered(rows):
-        columns = []
-        for name, dtype, column in zip(names, dtypes, zip(*some, strict=True), strict=True):
-            try:
-                columns.append(RowChunk.of(column, dtype))
-            except OverflowError as error:
-                row = written + error.args[0] + 1
-                raise DataError(
-                    f"an id of column {name!r}, row {row}, does not fit {dtype}",
-                    "write the column as uint32; ids are never negative",
-                ) from None
-        yield tuple(columns)
-        written += len(some)
-
-
-def _buffered(
-    rows: Iterable[tuple[Sequence[int], ...]],
-) -> Iterator[list[tuple[Sequence[int], ...]]]:
-    """Rows, as many at a time as the buffer takes."""
-    some: list[tuple[Sequence[int], ...]] = []
-    count = 0
-    for row in rows:
-        some.append(row)
-        count += 1 + sum(map(len, row))
-        if count >= BUFFER:
-            yield some
-            some = []
-            count = 0
-    if some:
-        yield some
+    chunks = (
+        tuple(RowChunk.of(*side) for side in zip(zip(*some, strict=True), dtypes, strict=True))
+        for some in batched(rows, ROWS_AT_ONCE)
+    )
+    write_chunks(chunks, names, dtypes, folder, about)
 
 
 def write_chunks(

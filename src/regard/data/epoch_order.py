@@ -27,38 +27,34 @@ ROUNDS = 6  # of the Feistel network; four are a pseudo-random permutation (Luby
 WEIGHT_UNIT = 1 << 32  # weights are whole numbers of this fraction: their sums are exact
 
 
-class KeyedPermutation:
-    """A pseudo-random permutation of range(size): a Feistel network with cycle walking.
+def permuted_numbers(positions: Rows, size: int, key: int) -> Rows:
+    """The numbers that come at positions of a pseudo-random permutation of range(size).
 
-    Black and Rogaway (2002), Section 4. Any position is permuted by itself: nothing is stored.
+    A Feistel network with cycle walking (Black and Rogaway 2002, Section 4). Any position is
+    permuted by itself: nothing is stored.
     """
+    # Two halves of equally many bits: the least power of four that holds all positions.
+    half_bits = np.uint64(max(1, -(-max(size - 1, 1).bit_length() // 2)))
+    mask = np.uint64((1 << int(half_bits)) - 1)
+    round_keys = philox(key, 0).random_raw(ROUNDS)
 
-    def __init__(self, size: int, key: int) -> None:
-        self.size = size
-        # Two halves of equally many bits: the least power of four that holds all positions.
-        self._half_bits = np.uint64(max(1, -(-max(size - 1, 1).bit_length() // 2)))
-        self._mask = np.uint64((1 << int(self._half_bits)) - 1)
-        self._round_keys = philox(key, 0).random_raw(ROUNDS)
-
-    def __call__(self, positions: Rows) -> Rows:
-        """The numbers that come at these positions."""
-        values = self._feistel(positions.astype(np.uint64))
-        outside = values >= self.size
-        # Below four values in five are outside: a few more turns bring all of them back.
-        while outside.any():
-            values[outside] = self._feistel(values[outside])
-            outside = values >= self.size
-        return values.astype(np.int64)
-
-    def _feistel(self, values: NDArray[np.uint64]) -> NDArray[np.uint64]:
-        left = values >> self._half_bits
-        right = values & self._mask
-        for key in self._round_keys:
-            mixed = _mix(right ^ key) & self._mask
+    def feistel(values: NDArray[np.uint64]) -> NDArray[np.uint64]:
+        left = values >> half_bits
+        right = values & mask
+        for round_key in round_keys:
+            mixed = _mix(right ^ round_key) & mask
             previous = left
             left = right
             right = previous ^ mixed
-        return (left << self._half_bits) | right
+        return (left << half_bits) | right
+
+    values = feistel(positions.astype(np.uint64))
+    outside = values >= size
+    # Below four values in five are outside: a few more turns bring all of them back.
+    while outside.any():
+        values[outside] = feistel(values[outside])
+        outside = values >= size
+    return values.astype(np.int64)
 
 
 def _mix(values: NDArray[np.uint64]) -> NDArray[np.uint64]:
@@ -131,7 +127,7 @@ def _permuted(size: int, start: int, end: int, key: int) -> Rows:
     in_chunks = positions < chunks * CHUNK_ROWS
     numbers = positions[in_chunks] // CHUNK_ROWS
     if len(numbers):
-        permuted = KeyedPermutation(chunks, key)(np.arange(numbers[0], numbers[-1] + 1))
+        permuted = permuted_numbers(np.arange(numbers[0], numbers[-1] + 1), chunks, key)
         rows[in_chunks] += CHUNK_ROWS * (permuted[numbers - numbers[0]] - numbers)
     # ... and everything is turned by a random number of rows: every epoch cuts other chunks.
     return (rows + key % size) % size

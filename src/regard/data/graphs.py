@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
 from zipfile import BadZipFile
@@ -17,7 +17,6 @@ from regard.system.errors import DataError, RegardWarning, did_you_mean
 
 Level = Literal["nodes", "graphs"]
 SPLITS = ("train", "valid", "test")
-_FILES = ("nodes", "edges")
 _SUFFIXES = (".tsv", ".tsv.gz", ".csv", ".csv.gz")
 _LARGEST_DENSE = 20_000  # nodes of a graph whose pairs are listed (eigenvectors, shortest paths)
 _MOST_FEATURES = 2**32  # numbers of all nodes: 16 GB
@@ -70,107 +69,78 @@ def read_graphs(path: str | Path) -> GraphData:
         raise DataError(
             f"{path} is not a graph folder", "give a folder with nodes.tsv and edges.tsv"
         )
-    tables = {name: list(_rows(path, name)) for name in _FILES}
+    try:
+        return _read_tables(path)
+    except ValueError as error:
+        raise DataError(
+            f"{path}: {error}",
+            "number nodes and graphs 0, 1, 2, …; write features as INDEX or INDEX:VALUE",
+        ) from None
+
+
+def _read_tables(folder: Path) -> GraphData:
+    nodes = _rows(folder, "nodes")
+    edges = _rows(folder, "edges")
     # Labels of graphs stand in a table of their own; without it, nodes have them.
-    has_graphs = _table(path, "graphs") is not None
-    nodes = tables["nodes"]
-    if not nodes:
-        raise DataError(f"{path} has no nodes", "write one a line: number, class, split, features")
-    _check_numbers([row[0] for row in nodes], f"{path}/nodes")
-    features = _features([row[3] if len(row) > 3 else "" for row in nodes], f"{path}/nodes")
-    edges = _edges(tables["edges"], f"{path}/edges")
-    graph = np.zeros(len(nodes), np.int64)
-    labelled = nodes
-    if has_graphs:
-        labelled = list(_rows(path, "graphs"))
-        _check_numbers([row[0] for row in labelled], f"{path}/graphs")
-        graph = np.array([_whole(row[1], f"{path}/nodes, row {row[0]}") for row in nodes], np.int64)
-    labels = [row[1] for row in labelled]
-    splits = [row[2] if len(row) > 2 else "" for row in labelled]
-    level: Level = "graphs" if has_graphs else "nodes"
-    return _checked(features, edges, graph, labels, splits, level)
-
-
-def _table(folder: Path, name: str) -> Path | None:
-    for suffix in _SUFFIXES:
-        file = folder / f"{name}{suffix}"
-        if file.is_file():
-            return file
-    return None
-
-
-def _rows(folder: Path, name: str) -> Iterator[list[str]]:
-    """The rows of a table; one of names at its top is left out."""
-    file = _table(folder, name)
-    if file is None:
-        raise DataError(f"{folder} has no {name}.tsv", "give nodes.tsv and edges.tsv")
-    # Features have spaces between them, so that both dividers are free.
-    divider = "," if ".csv" in file.name else "\t"
-    for number, line in enumerate(text_files.lines(file), 1):
-        row = [cell.strip() for cell in line.split(divider)]
-        if not row[0].isdecimal() or len(row) < 2:
-            if number == 1 or not line.strip():
-                continue
-            raise DataError(f"{file}, line {number}: {line!r} is not a row", "begin with a number")
-        yield row
-
-
-def _check_numbers(numbers: Sequence[str], where: str) -> None:
-    if [int(number) for number in numbers] != list(range(len(numbers))):
-        raise DataError(f"the rows of {where} are not numbered 0, 1, 2, …", "sort and number them")
-
-
-def _edges(rows: list[list[str]], where: str) -> NDArray[np.int64]:
-    """The first two columns: [edges, 2]."""
-    if any(any(row[2:]) for row in rows):
+    graphs = _rows(folder, "graphs")
+    for rows in (nodes, graphs):
+        if [int(row[0]) for row in rows] != list(range(len(rows))):
+            raise ValueError("its rows are not numbered 0, 1, 2, …")
+    if any(any(row[2:]) for row in edges):
         warnings.warn(
-            f"{where}: an edge is two numbers; what else its row has, such as a weight, is ignored",
+            f"{folder}/edges: an edge is two numbers; what else its row has, such as a weight, "
+            "is ignored",
             RegardWarning,
             stacklevel=3,
         )
-    pairs = [
-        [_whole(cell, f"{where}, row {number}") for cell in row[:2]]
-        for number, row in enumerate(rows, 1)
-    ]
-    return np.array(pairs, np.int64).reshape(-1, 2)
+    graph = [int(row[1]) for row in nodes] if graphs else [0] * len(nodes)
+    labelled = graphs or nodes
+    return _checked(
+        _features([row[3] if len(row) > 3 else "" for row in nodes]),
+        np.array([[int(cell) for cell in row[:2]] for row in edges], np.int64).reshape(-1, 2),
+        np.array(graph, np.int64),
+        [row[1] for row in labelled],
+        [row[2] if len(row) > 2 else "" for row in labelled],
+        "graphs" if graphs else "nodes",
+    )
 
 
-def _whole(cell: str, where: str) -> int:
-    """The number of a node or of a graph."""
-    try:
-        return int(cell)
-    except ValueError:
-        raise DataError(f"{where}: {cell!r} is not a whole number", "count from 0") from None
+def _rows(folder: Path, name: str) -> list[list[str]]:
+    """The rows of a table; one of names at its top is left out."""
+    files = [folder / f"{name}{suffix}" for suffix in _SUFFIXES]
+    file = next((file for file in files if file.is_file()), None)
+    if file is None:
+        if name != "graphs":
+            raise DataError(f"{folder} has no {name}.tsv", "give nodes.tsv and edges.tsv")
+        return []
+    # Features have spaces between them, so that both dividers are free.
+    divider = "," if ".csv" in file.name else "\t"
+    rows = []
+    for number, line in enumerate(text_files.lines(file), 1):
+        row = [cell.strip() for cell in line.split(divider)]
+        if row[0].isdecimal() and len(row) > 1:
+            rows.append(row)
+        elif number > 1 and line.strip():
+            raise DataError(f"{file}, line {number}: {line!r} is not a row", "begin with a number")
+    return rows
 
 
-def _features(texts: Sequence[str], where: str) -> NDArray[np.float32]:
+def _features(texts: Sequence[str]) -> NDArray[np.float32]:
     """INDEX or INDEX:VALUE, with spaces between them: [nodes, features]."""
     entries = []
-    width = 0
     for node, text in enumerate(texts):
         for item in text.split():
             index, _, value = item.partition(":")
-            try:
-                if not index.isdecimal():
-                    raise ValueError("an index counts from 0")
-                entries.append((node, int(index), float(value or 1)))
-            except ValueError:
-                raise DataError(
-                    f"{where}, node {node}: {item!r} is not a feature",
-                    "write INDEX, from 0 on, or INDEX:VALUE",
-                ) from None
-            width = max(width, int(index) + 1)
+            if not index.isdecimal():
+                raise ValueError(f"{item!r} is not a feature")
+            entries.append((node, int(index), float(value or 1)))
+    width = max((column + 1 for _, column, _ in entries), default=1)
     if len(texts) * width > _MOST_FEATURES:
-        raise DataError(
-            f"{where}: {len(texts):,} nodes of {width:,} features are too many numbers",
-            "number the features from 0 on, without gaps",
-        )
-    features = np.zeros((len(texts), max(1, width)), np.float32)
+        raise ValueError(f"{len(texts):,} nodes of {width:,} features are too many numbers")
+    # Nodes without features are all alike.
+    features = np.full((len(texts), width), 0.0 if entries else 1.0, np.float32)
     for node, column, number in entries:
         features[node, column] = number
-    _check_finite(features, where)
-    if not entries:
-        features[:] = 1.0  # nodes without features are all alike
     return features
 
 
@@ -199,13 +169,7 @@ def _read_arrays(path: Path) -> GraphData:
             "give whole numbers [edges, 2]; an edge_index [2, edges] has to be transposed",
         )
     edges = edges.astype(np.int64)
-    _check_finite(values["features"], str(path))
     return _checked(values["features"].astype(np.float32), edges, graph, labels, splits, level)
-
-
-def _check_finite(features: NDArray[Any], where: str) -> None:
-    if features.ndim != 2 or not np.isfinite(features).all():
-        raise DataError(f"{where}: features are not finite numbers", "give them [nodes, features]")
 
 
 def _checked(
@@ -219,6 +183,8 @@ def _checked(
     nodes = len(features)
     if not nodes:
         raise DataError("a graph without nodes", "give at least one")
+    if features.ndim != 2 or not np.isfinite(features).all():
+        raise DataError("features of nodes are not finite numbers", "give them [nodes, features]")
     for name in set(splits) - {"", *SPLITS}:
         # Its nodes would never be used.
         raise DataError(f"there is no split {name!r}", did_you_mean(name, SPLITS))
@@ -235,8 +201,7 @@ def _checked(
         raise DataError("the nodes of a graph do not follow each other", "sort them by graph")
     if len(edges) and (graph[edges[:, 0]] != graph[edges[:, 1]]).any():
         raise DataError("an edge leads from one graph to another", "leave it out")
-    edges = undirected(edges.reshape(-1, 2), nodes)
-    return GraphData(features, edges, graph, tuple(labels), tuple(splits), level)
+    return GraphData(features, undirected(edges, nodes), graph, tuple(labels), tuple(splits), level)
 
 
 def undirected(edges: NDArray[np.int64], nodes: int) -> NDArray[np.int64]:
@@ -265,18 +230,14 @@ def subgraph(data: GraphData, nodes: Sequence[int]) -> GraphData:
     edges = place[data.edges]
     edges = edges[(edges >= 0).all(axis=1)]
     # A label of all the graphs would be none of a part of one.
-    labels: tuple[str, ...] = ("",)
-    splits: tuple[str, ...] = ("",)
-    if data.level == "nodes":
-        labels = tuple(data.labels[i] for i in nodes)
-        splits = tuple(data.splits[i] for i in nodes)
-    return GraphData(
-        data.features[list(nodes)],
-        np.unique(edges, axis=0),
-        np.zeros(len(nodes), np.int64),
-        labels,
-        splits,
-        data.level,
+    labelled = list(nodes) if data.level == "nodes" else []
+    return replace(
+        data,
+        features=data.features[list(nodes)],
+        edges=np.unique(edges, axis=0),
+        graph=np.zeros(len(nodes), np.int64),
+        labels=tuple(data.labels[i] for i in labelled) or ("",),
+        splits=tuple(data.splits[i] for i in labelled) or ("",),
     )
 
 

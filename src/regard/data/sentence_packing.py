@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import io
-import itertools
 from collections.abc import Iterable, Iterator
 
 from regard.data.text.tokenizer import Tokenizer
-from regard.system.process_pool import ordered_map
+from regard.system.process_pool import batched, ordered_map
 
 PackedRow = tuple[list[int], list[int]]  # token ids, and where sentences begin
 
@@ -58,7 +57,5 @@ def _sentences(
         sentences = tokenizer.encode_batch(chunk)
         return [ids if line.strip() else None for line, ids in zip(chunk, sentences, strict=True)]
 
-    stream = iter(lines)
-    chunks = iter(lambda: list(itertools.islice(stream, LINES_AT_ONCE)), [])
-    for sentences in ordered_map(encode, chunks, workers):
+    for sentences in ordered_map(encode, batched(lines, LINES_AT_ONCE), workers):
         yield from sentences

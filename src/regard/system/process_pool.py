@@ -29,6 +29,13 @@ def available_cores() -> int:
     return os.cpu_count() or 1
 
 
+def batched(items: Iterable[Item], size: int) -> Iterator[list[Item]]:
+    """Lists of so many items; the last may be shorter."""
+    stream = iter(items)
+    while some := list(itertools.islice(stream, size)):
+        yield some
+
+
 def ordered_map(
     function: Callable[[Item], Result], items: Iterable[Item], workers: int | None = None
 ) -> Iterator[Result]:

@@ -16,7 +16,6 @@ than the space (tab, no-break space, line feed) is kept as it is.
 
 from __future__ import annotations
 
-import itertools
 import json
 import re
 import tempfile
@@ -50,7 +49,7 @@ from regard.data.text.tokenizer import (
     library_errors,
 )
 from regard.system.errors import DataError, SettingError, did_you_mean
-from regard.system.process_pool import ordered_map
+from regard.system.process_pool import batched, ordered_map
 
 TEXTS_AT_ONCE = 1000  # normalized by one process
 SUBWORDS = ("bpe", "unigram")  # kinds whose tokens are pieces of words
@@ -254,8 +253,7 @@ def _without_rare_characters(
     be a stream larger than memory: hence the temporary file.
     """
     counts: Counter[str] = Counter()
-    stream = iter(texts)
-    chunks = iter(lambda: list(itertools.islice(stream, TEXTS_AT_ONCE)), [])
+    chunks = batched(texts, TEXTS_AT_ONCE)
     with tempfile.TemporaryFile("w+", encoding="utf-8") as spool:
         for lines, characters in ordered_map(partial(_normalized_lines, backend), chunks):
             spool.write(lines)
