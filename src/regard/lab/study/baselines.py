@@ -13,8 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from regard import spec
-from regard.data.generated.algorithmic_tasks import LETTERS, Copying, Dyck, Parity
-from regard.data.generated.generated_task import GeneratedTask
+from regard.data.generated.algorithmic_tasks import LETTERS, Copying, Dyck, GeneratedTask, Parity
 from regard.families.presets import preset
 from regard.lab.study.evidence import (
     above,
