@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from html import escape
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from regard import spec as kinds
 from regard.builder import edit
@@ -19,7 +19,7 @@ from regard.builder.parameter_count import parameter_count, parameters_by_module
 from regard.data.text.tokenizer import Text, Tokenizer
 from regard.data.text.tokenizer_files import open_encoder_tokenizer
 from regard.data.training_coverage import TrainingCoverage
-from regard.models import saving
+from regard.models import hf_loss, saving
 from regard.models.hf_call import (
     OUTPUT_OPTIONS,
     ModelOutput,
@@ -27,6 +27,7 @@ from regard.models.hf_call import (
     call,
     fold_choices,
 )
+from regard.models.hf_loss import LABELS, with_decoder_inputs
 from regard.models.inputs.input_checks import check_inputs, check_separators, require_known_ids
 from regard.models.inputs.input_warnings import warn_of_inputs
 from regard.models.inputs.token_batches import (
@@ -54,6 +55,21 @@ if TYPE_CHECKING:
 __all__ = ["Model", "ModelOutput", "TokenizerModel", "choose_device", "to_standard_error"]
 
 
+# What people of transformers and PyTorch look for, and how it is done here.
+_OTHER_NAMES = {
+    "save_pretrained": "model.save(folder)",
+    "from_pretrained": "regard.load(folder)",
+    "push_to_hub": "model.save(folder), which writes what the hub takes",
+    "half": 'model.to(dtype="float16")',
+    "bfloat16": 'model.to(dtype="bfloat16")',
+    "float": 'model.to(dtype="float32")',
+    "cuda": 'model.to("cuda")',
+    "cpu": 'model.to("cpu")',
+    "named_parameters": "model.model.named_parameters()",
+    "zero_grad": "model.model.zero_grad()",
+}
+
+
 def to_standard_error(text: str) -> None:
     """Prints a message where it does not mix with output."""
     print(text, file=sys.stderr)
@@ -65,7 +81,9 @@ class Model(Tasks):
     Called with Hugging Face's argument names it returns the same main tensors under the same names.
     As there, `output_hidden_states` adds the embeddings and the output of each layer,
     `output_attentions` the attention weights of each layer [B, H, T, S], and the caller decides
-    about gradients: `with torch.inference_mode():` where none are needed.
+    about gradients: `with torch.inference_mode():` where none are needed. With `labels` (of
+    answers, start_positions and end_positions) the first output is their `loss`, and
+    `return_dict=False` gives a tuple.
     """
 
     def __init__(
@@ -78,13 +96,25 @@ class Model(Tasks):
         self.coverage = TrainingCoverage()  # of training_coverage.json, where a folder has one
         self.say: Callable[[str], None] = to_standard_error  # receives warnings and messages
 
-    def __call__(self, *inputs: Tensor | None, **named_inputs: Tensor | bool | None) -> ModelOutput:
+    def __call__(self, *inputs: Tensor | None, **named_inputs: Any) -> ModelOutput:
         # Among the keywords, so that a type checker accepts `model(**model.tokens(texts))`.
         options = {name: bool(named_inputs.pop(name, False)) for name in OUTPUT_OPTIONS}
+        as_names = named_inputs.pop("return_dict", None) is not False
+        # A cache is the caller's, of `start` and `step`: none comes out of a call.
+        named_inputs.pop("use_cache", None)
+        given = {name: named_inputs.pop(name, None) for name in LABELS}
+        labels = {name: value for name, value in given.items() if value is not None}
+        named_inputs = with_decoder_inputs(
+            self.spec, self.config, named_inputs, labels.get("labels")
+        )
         tensors, choices = self._arguments(*inputs, **named_inputs)
         check_separators(self.spec, tensors)
         try:
-            return call(self.model, self.config, tensors, choices=choices, **options)
+            outputs = call(self.model, self.config, tensors, choices=choices, **options)
+            if labels:
+                loss = hf_loss.loss(self.spec, self.config, tensors, outputs, labels)
+                outputs = ModelOutput({"loss": loss, **outputs})
+            return outputs if as_names else tuple(outputs.values())  # type: ignore[return-value]
         except IndexError:
             # Looked for afterwards: on the way in it would cost each call a pass over its ids.
             require_known_ids(self.spec, tensors)
@@ -220,6 +250,33 @@ class Model(Tasks):
     def dtype(self) -> torch.dtype:
         """The data type of the parameters."""
         return next(self.model.parameters()).dtype
+
+    # ------------------------------------------------------------------ as a module of PyTorch
+
+    def parameters(self) -> Iterator[nn.Parameter]:
+        """The parameters, as an optimizer takes them."""
+        return self.model.parameters()
+
+    def state_dict(self) -> dict[str, Any]:
+        """The parameters and buffers by name."""
+        return self.model.state_dict()
+
+    def train(self, mode: bool = True) -> Self:
+        """Turns dropout on, or off again."""
+        self.model.train(mode)
+        return self
+
+    def eval(self) -> Self:
+        """Turns dropout off."""
+        return self.train(False)
+
+    if not TYPE_CHECKING:
+        # Hidden from type checkers, which would otherwise accept any name.
+        def __getattr__(self, name: str) -> Any:
+            problem = f"{type(self).__name__!r} object has no attribute {name!r}"
+            if name in _OTHER_NAMES:
+                problem += f" → use {_OTHER_NAMES[name]}"
+            raise AttributeError(problem)
 
     # ------------------------------------------------------------------ device, precision, files
 

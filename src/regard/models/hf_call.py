@@ -12,7 +12,6 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.nn import functional
 
 from regard import spec as kinds
 from regard.core.context import Context
@@ -21,8 +20,8 @@ from regard.core.output import OutputOptions
 from regard.core.probe import NO_PROBE, NullProbe, Probe
 from regard.core.stack import Stack
 from regard.core.stacks.reversible import ReversibleStack
-from regard.families import folder as folders
 from regard.look.probe_names import residual_probes
+from regard.models.hf_loss import shift_right
 from regard.system.errors import SettingError, did_you_mean
 from regard.wirings.core_model import CoreModel
 
@@ -137,7 +136,7 @@ def call(
         if one.name == "decoder_input_ids" and one.name not in tensors:
             # A classifier's decoder reads the source again.
             source = tensors[model.inputs[0].name]
-            tensors[one.name] = shift_right(source, folders.start_token_id(config))
+            tensors[one.name] = shift_right(source, config)
     # config.json lists one architecture: the class that the weights were saved from.
     architecture = str((config.get("architectures") or [""])[0])
     options = OutputOptions(Context(recorded.probe), architecture, config.get("pad_token_id"))
@@ -156,11 +155,6 @@ def padding_mask(attention_mask: Tensor | None) -> Tensor | None:
     if attention_mask is None or bool(attention_mask.all()):
         return None
     return attention_mask.bool()
-
-
-def shift_right(ids: Tensor, start: int) -> Tensor:
-    """Ids [B, T] behind the start token, without the last of them: what a decoder reads."""
-    return functional.pad(ids[:, :-1], (1, 0), value=start)
 
 
 # ------------------------------------------------------------------ from inside the model

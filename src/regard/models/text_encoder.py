@@ -20,9 +20,9 @@ from regard.core.heads.head import Pool
 from regard.data.padding import pad_rows
 from regard.data.text.tokenizer import Text
 from regard.decode.batch_decoding import batch_by_length
-from regard.families.folder.special_tokens import start_token_id
 from regard.models.base import TokenizerModel
-from regard.models.hf_call import padding_mask, shift_right
+from regard.models.hf_call import padding_mask
+from regard.models.hf_loss import shift_right
 from regard.models.inputs.input_warnings import warn_of_inputs
 from regard.models.inputs.token_batches import (
     SAY_TRUNCATION,
@@ -369,7 +369,7 @@ class TextEncoder(TokenizerModel):
         2020, Section 3.1)."""
         if not self.spec.is_encoder_decoder:
             return {}
-        return {"target": shift_right(tokens, start_token_id(self.config))}
+        return {"target": shift_right(tokens, self.config)}
 
     def _batch(self, encodings: Sequence[Encoding]) -> dict[str, Tensor]:
         """The padded tensors of the call, on the model's device."""
