@@ -144,10 +144,9 @@ class _Translator(_TwoSided):
             Input(self.source.main_input_name),
             Input("attention_mask", required=False),
             # Without a language-model head the decoder reads the source once more (BART's
-            # classifier), unless it is given something else, and there are no target tokens to
-            # score.
+            # classifier), unless it is given something else.
             Input("decoder_input_ids", required=writes or isinstance(self.source, Spectrogram)),
-            *arguments("", "decoder_attention_mask" + " labels" * writes),
+            *arguments("", "decoder_attention_mask"),
         )
 
     @property

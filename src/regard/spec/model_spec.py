@@ -29,7 +29,7 @@ from regard.system.errors import ModelError
 # The arguments of a model's call, under the names that transformers has.
 
 InputKind = Literal[
-    "tokens", "pixels", "samples", "frames", "values", "nodes", "mask", "segments", "labels", "more"
+    "tokens", "pixels", "samples", "frames", "values", "nodes", "mask", "segments", "more"
 ]
 
 
@@ -58,7 +58,6 @@ _ARGUMENTS = {
     "question_mask": _Argument("mask", shaped_as=("question",)),
     "past_observed_mask": _Argument("mask", shaped_as=("past_values",)),
     "token_type_ids": _Argument("segments", "[texts, tokens]", ("input_ids",)),
-    "labels": _Argument("labels", "[texts, tokens]", ("decoder_input_ids",)),
 }
 
 

@@ -11,14 +11,13 @@ from collections.abc import Mapping
 from dataclasses import replace
 
 from torch import Tensor, nn
-from torch.nn import functional
 
 from regard.core.caches.kv_cache import DecoderState
 from regard.core.context import AuxiliaryLosses, Context
 from regard.core.encoder_output import EncoderOutput
 from regard.core.frontends.embedding import Embedding
 from regard.core.heads.head import Pool, Reading
-from regard.core.output import Output, OutputOptions, Outputs, asides
+from regard.core.output import Output, OutputOptions, Outputs
 from regard.core.side import FrontEnd, Side
 from regard.system.errors import SettingError
 from regard.wirings.core_model import Split, bool_mask
@@ -110,11 +109,6 @@ class EncoderDecoder(Generative):
         target = inputs["decoder_input_ids"]
         hidden = self.decode(target, encoded, options.context, reading.padding_mask)  # [B, T, D]
         outputs = self.named(hidden, reading)
-        if "labels" in inputs:
-            # Labels of -100 are padding. The loss is a mean over all others.
-            labels = inputs["labels"].flatten().long()
-            logits = outputs["logits"].tensor.flatten(0, 1)
-            outputs = asides(loss=functional.cross_entropy(logits, labels)) | outputs
         outputs["encoder_last_hidden_state"] = Output(encoded.hidden, encoded.padding_mask)
         return outputs
 
