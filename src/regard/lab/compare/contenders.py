@@ -89,12 +89,10 @@ class Contender:
 
     def recipe(self, base: Recipe, more_changes: Mapping[str, Any] | None = None) -> Recipe:
         """The common recipe with this model in it."""
-        changes = self.changes | dict(more_changes or {})
         values: dict[str, Any] = base.model_dump()
         values["model"] = self._model_settings(base)
-        for key, value in changes.items():
-            section = KEYS[key]
-            values[section][key] = value
+        for key, value in {**self.changes, **(more_changes or {})}.items():
+            values[KEYS[key]][key] = value
         return parse(values)
 
     def takes(self, key: str, base: Recipe) -> bool:
@@ -118,52 +116,42 @@ class Contender:
 
     def sized(self, base: Recipe, parameters: int, spec_of: SpecOf) -> Recipe:
         """Its recipe, with the widths that come closest to this number of parameters."""
-
-        def count(**widths: int) -> int:
-            return parameter_count(spec_of(self.recipe(base, widths)))
-
-        model = spec_of(self.recipe(base))
-        if self.recipe(base).model_name in LINEAR_FORECASTERS:
-            # Look-back times horizon: there is no width to choose.
-            return self.recipe(base)
-        if len(model.widths) > 1:
-            # The widths of the towers belong together; the recipe's are compared as they are.
-            return self._checked_size(self.recipe(base), count(), parameters)
-        if model.stacks:
-            widths = _transformer_widths(model, parameters, count)
-        else:
-            # Even, because each direction of a bidirectional encoder has half of it.
-            half = _closest(lambda n: count(d_model=2 * n), parameters)
-            widths = {"d_model": 2 * half}
-        return self._checked_size(self.recipe(base, widths), count(**widths), parameters)
+        recipe, nearest = self._nearest(base, parameters, spec_of)
+        self._check_size(nearest, parameters)
+        return recipe
 
     def require_possible(self, base: Recipe, parameters: int, spec_of: SpecOf) -> None:
         """Refuses a number of parameters that is below that of the smallest widths."""
+        _, smallest = self._nearest(base, 1, spec_of)
+        self._check_size(max(smallest or 0, parameters), parameters)
+
+    def _nearest(self, base: Recipe, parameters: int, spec_of: SpecOf) -> tuple[Recipe, int | None]:
+        """Its recipe of about this size, and its parameters; None where no width can be chosen."""
 
         def count(**widths: int) -> int:
             return parameter_count(spec_of(self.recipe(base, widths)))
 
-        model = spec_of(self.recipe(base))
-        if self.recipe(base).model_name in LINEAR_FORECASTERS:
-            return
+        recipe = self.recipe(base)
+        model = spec_of(recipe)
+        if recipe.model_name in LINEAR_FORECASTERS:
+            return recipe, None  # look-back times horizon
         if len(model.widths) > 1:
-            smallest = count()
+            # The widths of the towers belong together; the recipe's are compared as they are.
+            widths = {}
         elif model.stacks:
-            heads = next(iter(model.stacks.values())).block.attention.heads
-            smallest = count(d_model=_width_step(heads, count), d_ff=1)
+            widths = _transformer_widths(model, parameters, count)
         else:
-            smallest = count(d_model=2)
-        if smallest > parameters:
-            self._checked_size(self.recipe(base), smallest, parameters)
+            # Even, because each direction of a bidirectional encoder has half of it.
+            widths = {"d_model": 2 * _closest(lambda n: count(d_model=2 * n), parameters)}
+        return self.recipe(base, widths), count(**widths)
 
-    def _checked_size(self, recipe: Recipe, nearest: int, parameters: int) -> Recipe:
-        if abs(nearest / parameters - 1) > TOLERANCE:
+    def _check_size(self, nearest: int | None, parameters: int) -> None:
+        if nearest is not None and abs(nearest / parameters - 1) > TOLERANCE:
             raise SettingError(
                 f"{self.word} cannot have about {parameters:,} parameters: "
                 f"the closest size is {nearest:,}",
                 "choose another --parameters",
             )
-        return recipe
 
 
 def parse_contenders(words: str) -> list[Contender]:

@@ -7,11 +7,12 @@ result, so that an interrupted comparison goes on where it was.
 from __future__ import annotations
 
 import json
+import math
 import os
 import shutil
 import statistics
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import nullcontext
+from contextlib import nullcontext, suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -19,7 +20,6 @@ from typing import Any
 from regard import spec
 from regard.builder.parameter_count import parameter_count
 from regard.evaluation.evaluation import paired_tests
-from regard.evaluation.metrics.perplexity import BitsPerCharacter
 from regard.evaluation.metrics.significance import PairedTest
 from regard.evaluation.scores import Score
 from regard.lab.compare.contenders import Budget, Contender
@@ -34,6 +34,7 @@ from regard.training import preflight
 from regard.training.assembly import assemble, objective_class
 from regard.training.data.parallel_text import Pair, test_sets
 from regard.training.data.plain_text import TextCorpora
+from regard.training.engine.metrics_log import records
 from regard.training.objectives.objective import Objective
 from regard.training.recipe.objectives import DATA_KEYS
 from regard.training.recipe.schema import Recipe
@@ -125,12 +126,9 @@ def compare(
 
 def _say_what_is_replaced(file: Path, contenders: Sequence[Contender], say: Say) -> None:
     """The table of other models in the same folder is replaced; their runs are kept."""
-    if not file.is_file():
-        return
-    try:
+    earlier = []
+    with suppress(SettingError, LookupError, TypeError):  # nobody's table
         earlier = [model["word"] for model in disk.read_json(file, SettingError)["contestants"]]
-    except (SettingError, LookupError, TypeError):
-        return  # nobody's table
     missing = [word for word in earlier if word not in {each.word for each in contenders}]
     if missing:
         say(f"{file} is replaced, without {', '.join(missing)}: add them to --models to keep them")
@@ -142,10 +140,6 @@ def _check_before_data(
     """Checks that need no data; they run before a folder is created."""
     if base.objective_settings.data == "pairs" and not _has_test_pairs(base):
         raise _no_test_set(base)
-    if parameters is not None and parameters < 1:
-        raise SettingError(
-            f"--parameters {parameters:,} is less than 1", "use a larger --parameters"
-        )
     for contender in contenders:
         preflight.check(contender.recipe(base))
         if parameters is not None:
@@ -185,16 +179,14 @@ def _paired_tests(folders: Sequence[Path], examples: Path) -> dict[str, PairedTe
 
 def _shared_data(folder: Path, base: Recipe, name: str, say: Say) -> SharedData:
     """The data of all runs, prepared once; a folder that was begun with other data is refused."""
-    if (folder / "state" / "recipe.json").exists():
-        run_folder, recipe, _ = read_run(folder)
-        if (recipe.data, recipe.tokens) != (base.data, base.tokens):
-            if _has_trained(folder.parent):
-                raise SettingError(
-                    f"{folder.parent} contains a comparison on other data", "choose another --out"
-                )
-            # What a mistaken command prepared, before anything was trained on it.
-            run_folder = begin(base, folder, name)
-    else:
+    run_folder = RunFolder(folder)
+    begun = read_run(folder)[1] if run_folder.recipe.is_file() else None
+    if begun is None or (begun.data, begun.tokens) != (base.data, base.tokens):
+        if _has_trained(folder.parent):
+            raise SettingError(
+                f"{folder.parent} contains a comparison on other data", "choose another --out"
+            )
+        # Also in place of what a mistaken command prepared, before anything was trained on it.
         run_folder = begin(base, folder, name)
     objective = objective_class(base.objective)
     prepared = objective.prepare(Setup(run_folder, base, say), None)
@@ -292,7 +284,7 @@ def _longest(recipe: Recipe) -> int | None:
 def _train(folder: Path, data: SharedData, recipe: Recipe, name: str, say: Say) -> Run:
     """Trains a model, or goes on with it, or reads the result of its finished run."""
     file = folder / "study.json"
-    if (folder / "state" / "recipe.json").exists():
+    if RunFolder(folder).recipe.is_file():
         _, begun_with, _ = read_run(folder)
         if begun_with != recipe:
             raise SettingError(f"{folder} was started with other settings", "choose another --out")
@@ -306,8 +298,8 @@ def _train(folder: Path, data: SharedData, recipe: Recipe, name: str, say: Say) 
         result = run(_new_run_folder(folder, data.folder, recipe, name), recipe, name, quiet=True)
     if not result.scores:
         raise _no_test_set(recipe)
-    metrics = _read_metrics(folder)
-    # metrics.jsonl has records of validations, and of training between them.
+    # Records of validations, and of training between them.
+    metrics = list(records(folder / "metrics.jsonl"))
     losses = [[m["step"], m["loss"]] for m in metrics if m.get("event") == "validation"]
     rates = [m["tokens_per_second"] for m in metrics if "tokens_per_second" in m]
     finished = Run(
@@ -330,9 +322,7 @@ def _scores(scores: Mapping[str, Score], characters: int | None) -> Scores:
         values = {key: value for key, value in vars(score).items() if isinstance(value, float)}
         if characters and "tokens" in vars(score):
             tokens = vars(score)["tokens"]
-            metric = BitsPerCharacter()
-            total = metric.statistics([(values["loss"] * tokens, tokens)], [characters]).sum(axis=0)
-            values[metric.name] = metric.score(total)
+            values["bits_per_character"] = values["loss"] * tokens / characters / math.log(2)
         numbers[split] = values
     return numbers
 
@@ -341,9 +331,9 @@ def _translation_results(
     folder: Path, recipe: Recipe, scores: Mapping[str, Score]
 ) -> dict[str, Any]:
     """The quality of translations, by length too, and the speed of decoding."""
-    first = scores.get("test", next(iter(scores.values())))
     if recipe.objective != "translate":
         return {}
+    first = scores.get("test", next(iter(scores.values())))
     translator = load(folder, Translator, device=recipe.train.device, say=_silent)
     sets = test_sets(RunFolder(folder))
     pairs: Sequence[Pair] = sets.get("test", next(iter(sets.values())))
@@ -368,9 +358,3 @@ def _test_files(recipe: Recipe) -> str:
         return f"a longer {kind}, whose splits are not empty"
     key = DATA_KEYS[kind]
     return f"--valid-{key}"
-
-
-def _read_metrics(folder: Path) -> list[dict[str, Any]]:
-    """The records of metrics.jsonl, one object a line."""
-    lines = (folder / "metrics.jsonl").read_text(encoding="utf-8").splitlines()
-    return [json.loads(line) for line in lines]

@@ -3,19 +3,17 @@
 from __future__ import annotations
 
 import statistics
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass, field
-from functools import partial
 from html import escape
-from typing import Any
+from typing import Any, NamedTuple
 
 from regard.evaluation.metrics.significance import PairedTest
 from regard.lab.compare.contenders import Budget
-from regard.lab.compare.results import ContenderResult
+from regard.lab.compare.results import ContenderResult, Run
 from regard.look import drawing
 from regard.look.drawing import terminal
 
-Measure = Callable[[ContenderResult], float]
 # The metrics that are shown, if a run has them: their titles, and digits after the point.
 METRICS = {
     "bleu": ("BLEU", 2),
@@ -47,6 +45,11 @@ class Comparison:
     # metric, and its p-value.
     tests: dict[str, PairedTest] = field(default_factory=dict)
 
+    @property
+    def first_run(self) -> Run:
+        """A run of the first model: all have the same data, and so the same scores and buckets."""
+        return self.contestants[0].runs[0]
+
     def data(self) -> dict[str, Any]:
         """The comparison as JSON values."""
         return asdict(self)
@@ -63,7 +66,7 @@ class Comparison:
 def lines(comparison: Comparison, width: int = 200) -> list[str]:
     """One row for each model, and below it quality by the length of the sentences."""
     tables = [_overview(comparison)]
-    if comparison.contestants[0].runs[0].buckets:
+    if comparison.first_run.buckets:
         tables.append(_by_length(comparison, "loss by source length", "loss", 3))
         tables.append(_by_length(comparison, "exact match by length", "exact_match", 1))
     text = [_headline(comparison)]
@@ -82,14 +85,14 @@ def _significance(comparison: Comparison) -> str:
         for name, test in comparison.tests.items()
     ]
     return (
-        f"{second} against {first} on the test set, seed {comparison.contestants[0].runs[0].seed}, "
+        f"{second} against {first} on the test set, seed {comparison.first_run.seed}, "
         f"by paired approximate randomization: {', '.join(differences)}"
     )
 
 
 def _headline(comparison: Comparison) -> str:
     budget = comparison.budget
-    seeds = max((len(one.runs) for one in comparison.contestants), default=1)
+    seeds = len(comparison.contestants[0].runs)
     mean = "mean of 1 seed" if seeds == 1 else f"mean of {seeds} seeds ± standard deviation"
     return (
         f"{comparison.name}: about {comparison.parameters:,} parameters, "
@@ -98,35 +101,58 @@ def _headline(comparison: Comparison) -> str:
 
 
 def _overview(comparison: Comparison) -> list[list[str]]:
-    unit = "tok" if comparison.unit == "tokens" else comparison.unit
-    # The columns with how each is written; n is the length of a sentence.
-    columns: dict[str, Callable[[ContenderResult], str]] = {
-        "model": lambda one: one.word,
-        "parameters": lambda one: f"{one.parameters:,}",
-        "steps": lambda one: f"{one.steps:,}",
-        "loss": lambda one: _with_deviation(one, one.mean("loss"), one.stdev("loss"), 3),
+    models = comparison.contestants
+    columns = {
+        "model": [one.word for one in models],
+        "parameters": [f"{one.parameters:,}" for one in models],
+        "steps": [f"{one.steps:,}" for one in models],
+        "loss": [_mean([run.loss for run in one.runs], 3) for one in models],
     }
     for title, split, metric in _metrics(comparison):
-        columns[title] = partial(_score, split=split, metric=metric)
-    columns[f"train {unit}/s"] = lambda one: f"{one.mean('train_rate'):,.0f}"
-    if comparison.contestants[0].runs[0].decode_rate is not None:
-        columns["decode tok/s"] = lambda one: f"{one.mean('decode_rate'):,.0f}"
-    columns |= {
-        "GFLOP/step": lambda one: f"{one.cost.flops / 1e9:.2f}",
-        "MB/step": lambda one: f"{one.cost.memory / 1e6:.0f}",
-    }
-    if comparison.contestants[0].cost.growth is not None:
-        columns |= {
-            "FLOPs ~ n^": lambda one: f"{one.cost.growth:.2f}",
-            "time ~ n^": lambda one: f"{one.cost.time_growth:.2f}",
-        }
-    rows = [[column(one) for column in columns.values()] for one in comparison.contestants]
-    return [list(columns), *rows]
+        digits = METRICS[metric][1]
+        columns[title] = [_mean(one.score(split, metric), digits) for one in models]
+    for cost in _costs(comparison):
+        columns[cost.heading] = cost.texts
+    return [list(columns), *map(list, zip(*columns.values(), strict=True))]
+
+
+class _Measured(NamedTuple):
+    """A number of each model."""
+
+    heading: str  # in the table
+    title: str  # of its figure
+    number_format: str
+    values: list[float]
+
+    @property
+    def texts(self) -> list[str]:
+        return [format(value, self.number_format) for value in self.values]
+
+
+def _costs(comparison: Comparison) -> Iterator[_Measured]:
+    """The speed and the cost of each model, and how it grows with the length n of a sentence."""
+    models = comparison.contestants
+    costs = [one.cost for one in models]
+    unit = "tok" if comparison.unit == "tokens" else comparison.unit
+    title = f"training, {comparison.unit} per second"
+    yield _Measured(f"train {unit}/s", title, ",.0f", [one.mean("train_rate") for one in models])
+    if comparison.first_run.decode_rate is not None:
+        rates = [one.mean("decode_rate") for one in models]
+        yield _Measured("decode tok/s", "decoding, tokens per second", ",.0f", rates)
+    flops = [cost.flops / 1e9 for cost in costs]
+    yield _Measured("GFLOP/step", "FLOPs of an update, 10⁹", ",.2f", flops)
+    yield _Measured("MB/step", "memory of an update, MB", ",.0f", [c.memory / 1e6 for c in costs])
+    if costs[0].growth is not None:
+        title = "growth: exponent of {} in the length"
+        growth = [cost.growth or 0.0 for cost in costs]
+        yield _Measured("FLOPs ~ n^", title.format("FLOPs"), ".2f", growth)
+        time_growth = [cost.time_growth or 0.0 for cost in costs]
+        yield _Measured("time ~ n^", title.format("time"), ".2f", time_growth)
 
 
 def _metrics(comparison: Comparison) -> Iterator[tuple[str, str, str]]:
     """The title of each score with its split and metric; `test` needs no name in its title."""
-    scores = comparison.contestants[0].runs[0].scores
+    scores = comparison.first_run.scores
     # What training has not looked at, if there is any, `test` first.
     splits = [name for name in scores if name not in _VALIDATION] or list(scores)
     splits.sort(key=lambda name: name != "test")
@@ -136,24 +162,19 @@ def _metrics(comparison: Comparison) -> Iterator[tuple[str, str, str]]:
                 yield (title if split == splits[0] else f"{title} {split}"), split, metric
 
 
-def _score(one: ContenderResult, split: str, metric: str) -> str:
-    mean = one.mean_score(split, metric)
-    return _with_deviation(one, mean, one.stdev_score(split, metric), METRICS[metric][1])
-
-
 def _by_length(comparison: Comparison, title: str, measure: str, digits: int) -> list[list[str]]:
-    buckets = comparison.contestants[0].runs[0].buckets  # the same in all runs
+    buckets = comparison.first_run.buckets
     rows = [[title, *(f"{bucket.shortest}–{bucket.longest}" for bucket in buckets)]]
     for one in comparison.contestants:
         rows.append([one.word, *(f"{value:.{digits}f}" for _, value in one.by_length(measure))])
     return rows
 
 
-def _with_deviation(one: ContenderResult, mean: float, deviation: float, digits: int) -> str:
+def _mean(values: Sequence[float], digits: int) -> str:
     """The mean over the seeds, with the standard deviation if there are several."""
-    text = f"{mean:.{digits}f}"
-    if len(one.runs) > 1:
-        text += f" ±{deviation:.{digits}f}"
+    text = f"{statistics.mean(values):.{digits}f}"
+    if len(values) > 1:
+        text += f" ±{statistics.stdev(values):.{digits}f}"
     return text
 
 
@@ -162,40 +183,30 @@ def _with_deviation(one: ContenderResult, mean: float, deviation: float, digits:
 
 def scene(comparison: Comparison) -> drawing.Scene:
     """The figure: quality, learning curves, quality by length, speed, memory and growth."""
-    contenders = comparison.contestants
-    names = [one.word for one in contenders]
+    models = comparison.contestants
+    names = [one.word for one in models]
 
-    def bars(title: str, measure: Measure, number_format: str) -> drawing.Scene:
-        values = [measure(one) for one in contenders]
-        texts = [format(value, number_format) for value in values]
-        return drawing.bars(values, names, title=title, labels=texts)
+    def bars(measured: _Measured) -> drawing.Scene:
+        return drawing.bars(measured.values, names, title=measured.title, labels=measured.texts)
 
-    def scored(one: ContenderResult, split: str, metric: str) -> float:
-        return one.mean_score(split, metric)
-
-    scores = [
-        bars(title, partial(scored, split=split, metric=metric), f".{METRICS[metric][1]}f")
+    scenes = [
+        bars(
+            _Measured(
+                title,
+                title,
+                f".{METRICS[metric][1]}f",
+                [statistics.mean(one.score(split, metric)) for one in models],
+            )
+        )
         for title, split, metric in _metrics(comparison)
     ]
-    learning_curves = {one.word: _learning_curve(one) for one in contenders}
-    scenes = [*scores, drawing.curves(learning_curves, title="validation loss", x_name="step")]
-    if contenders[0].runs[0].buckets:
-        loss_by_length = {one.word: one.by_length("loss") for one in contenders}
+    learning_curves = {one.word: _learning_curve(one) for one in models}
+    scenes.append(drawing.curves(learning_curves, title="validation loss", x_name="step"))
+    if comparison.first_run.buckets:
+        loss_by_length = {one.word: one.by_length("loss") for one in models}
         title = "loss per token by source length (test set)"
         scenes.append(drawing.curves(loss_by_length, title=title, x_name="source tokens"))
-    title = f"training, {comparison.unit} per second"
-    scenes.append(bars(title, lambda one: one.mean("train_rate"), ",.0f"))
-    if contenders[0].runs[0].decode_rate is not None:
-        title = "decoding, tokens per second"
-        scenes.append(bars(title, lambda one: one.mean("decode_rate"), ",.0f"))
-    growth = "growth: exponent of FLOPs in the length"
-    scenes += [
-        bars("memory of an update, MB", lambda one: one.cost.memory / 1e6, ",.0f"),
-        bars("FLOPs of an update, 10⁹", lambda one: one.cost.flops / 1e9, ",.2f"),
-    ]
-    if contenders[0].cost.growth is not None:
-        scenes.append(bars(growth, lambda one: one.cost.growth or 0.0, ".2f"))
-    return drawing.below(scenes)
+    return drawing.below([*scenes, *map(bars, _costs(comparison))])
 
 
 def _learning_curve(one: ContenderResult) -> list[tuple[float, float]]:

@@ -69,23 +69,12 @@ class ContenderResult:
     runs: list[Run]
 
     def mean(self, measure: str) -> float:
-        """The mean over the seeds of a measure, such as `loss`."""
-        return statistics.mean(self._values(measure))
+        """The mean over the seeds of a measure, such as `train_rate`."""
+        return statistics.mean(getattr(one, measure) for one in self.runs)
 
-    def stdev(self, measure: str) -> float:
-        """The standard deviation over the seeds; 0 where there is one."""
-        return _stdev(self._values(measure))
-
-    def _values(self, measure: str) -> list[float]:
-        return [getattr(one, measure) for one in self.runs]
-
-    def mean_score(self, split: str, metric: str) -> float:
-        """The mean over the seeds of a metric on a split."""
-        return statistics.mean(one.scores[split][metric] for one in self.runs)
-
-    def stdev_score(self, split: str, metric: str) -> float:
-        """The standard deviation over the seeds; 0 where there is one."""
-        return _stdev([one.scores[split][metric] for one in self.runs])
+    def score(self, split: str, metric: str) -> list[float]:
+        """A metric on a split, of each seed."""
+        return [one.scores[split][metric] for one in self.runs]
 
     def by_length(self, measure: str) -> list[tuple[float, float]]:
         """For each bucket the middle of its lengths, and the mean of a measure over the seeds."""
@@ -95,7 +84,3 @@ class ContenderResult:
             middle = (first.shortest + first.longest) / 2
             points.append((middle, statistics.mean(getattr(b, measure) for b in buckets)))
         return points
-
-
-def _stdev(values: list[float]) -> float:
-    return statistics.stdev(values) if len(values) > 1 else 0.0

@@ -12,16 +12,15 @@ import math
 import shutil
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, nullcontext
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import nullcontext, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from shlex import quote
 from typing import Any
 
 from regard.lab.plan.step_trace import trace_step
-from regard.lab.plan.subject import Request, Subject, of_recipe
-from regard.lab.tune.recipe_file import recipe_toml
+from regard.lab.plan.subject import Request, of_recipe
 from regard.lab.tune.settings import Sizes, stages, warmup
 from regard.lab.tune.successive_halving import Changes, Stage, longest_run, rungs, search
 from regard.system import disk
@@ -29,10 +28,13 @@ from regard.system.arguments import LARGEST_SIZE
 from regard.system.errors import CheckpointError, DivergenceError, SettingError, TrainingInterrupted
 from regard.training import preflight
 from regard.training.engine.loop import Loop
+from regard.training.engine.metrics_log import records
+from regard.training.engine.progress import greater_is_better
+from regard.training.model_card import toml_value
 from regard.training.recipe.consistency import parse
 from regard.training.recipe.schema import KEYS, Recipe
 from regard.training.run import run
-from regard.training.run_folder import begin, read_run
+from regard.training.run_folder import RunFolder, begin, read_run
 
 Say = Callable[[str], None]
 
@@ -40,7 +42,6 @@ STATE = "tune.json"
 BEST = "best.toml"
 PROBE_UPDATES = 20  # by which the time of an update is measured, after as many to warm up
 MIN_UPDATES = 4  # of the longest run; with fewer there is nothing to compare
-_LOWER_IS_BETTER = ("loss", "mse", "mae", "wer", "cer")
 
 
 @dataclass(frozen=True)
@@ -140,24 +141,29 @@ def tune(
 
 def _take_again(folder: Path) -> None:
     """Removes a search that ended before its first step; any other one is refused."""
-    if not (folder / STATE).exists():
+    path = folder / STATE
+    if not path.exists():
         return
-    has_trained = any(folder.glob("trials/*/metrics.jsonl"))
-    if has_trained or not _is_search(folder / STATE):
-        raise SettingError(
-            f"{folder} already contains a search",
-            f"resume it: regard tune --resume {quote(str(folder))}",
-        )
-    shutil.rmtree(folder / "trials", ignore_errors=True)
-    (folder / STATE).unlink()
+    # Nobody else's file is removed.
+    with suppress(CheckpointError):
+        _read(path)
+        if not any(folder.glob("trials/*/metrics.jsonl")):
+            shutil.rmtree(folder / "trials", ignore_errors=True)
+            path.unlink()
+            return
+    raise SettingError(
+        f"{folder} already contains a search",
+        f"resume it: regard tune --resume {quote(str(folder))}",
+    )
 
 
-def _is_search(path: Path) -> bool:
-    """Whether a file is the state of a search: nobody else's is removed."""
+def _read(path: Path) -> State:
+    content = disk.read_json_object(path, CheckpointError)
     try:
-        return "trials" in disk.read_json_object(path, CheckpointError)
-    except CheckpointError:
-        return False
+        trials = [Trial(**trial) for trial in content.pop("trials")]
+        return State(**content, trials=trials)
+    except (TypeError, KeyError) as error:
+        raise CheckpointError(f"{path} cannot be read: {error}", "start a new search") from None
 
 
 def resume(folder: Path, say: Say = print) -> Tuned:
@@ -167,13 +173,7 @@ def resume(folder: Path, say: Say = print) -> Tuned:
         raise CheckpointError(
             f"{folder} does not contain a search ({STATE})", "start one: regard tune RECIPE"
         )
-    content = disk.read_json_object(path, CheckpointError)
-    try:
-        trials = [Trial(**trial) for trial in content.pop("trials")]
-        state = State(**content, trials=trials)
-    except (TypeError, KeyError) as error:
-        raise CheckpointError(f"{path} cannot be read: {error}", "start a new search") from None
-    return _Search(folder, state, say).run()
+    return _Search(folder, _read(path), say).run()
 
 
 class _Search:
@@ -184,8 +184,7 @@ class _Search:
         self.state = state
         self.say = say
         self.recipe = parse(state.recipe)
-        subject = of_recipe(self.recipe, state.name, Request())
-        self.subject = subject
+        self.subject = of_recipe(self.recipe, state.name, Request())
         self.metric = self.recipe.train.metric
         self.validates = False  # until a run has shown it
 
@@ -210,7 +209,9 @@ class _Search:
         best = search(self.stages, self.most, self._evaluate)
         state.best = best
         self._save()
-        disk.write_file(self.folder / BEST, recipe_toml(self._best_values(best), state.name))
+        used = {"warmup_steps": warmup(self.recipe, self.most), **best}
+        text = recipe_toml(_with_changes(state.recipe, used), state.name)
+        disk.write_file(self.folder / BEST, text)
         score = min(state.trial(self._different(best)).scores.values(), default=math.inf)
         return Tuned(self.folder, best, score, self.metric, tuple(state.trials))
 
@@ -219,10 +220,6 @@ class _Search:
         layers = max((stack.layers for stack in description.stacks.values()), default=1)
         sizes = Sizes(max(description.widths.values()), layers, updates)
         return stages(self.recipe, self.state.order, sizes)
-
-    def _best_values(self, best: Changes) -> dict[str, dict[str, Any]]:
-        used = {"warmup_steps": warmup(self.recipe, self.most), **best}
-        return _with_changes(self.state.recipe, used)
 
     def _save(self) -> None:
         content = {**vars(self.state), "trials": [vars(trial) for trial in self.state.trials]}
@@ -237,7 +234,9 @@ class _Search:
         if budget.updates is not None:
             return budget.updates
         if budget.flops is not None:
-            return int(budget.flops / update_flops(self.subject))
+            # Counted on a trace of an update.
+            flops = trace_step(self.subject).flops * self.subject.settings.accumulate
+            return int(budget.flops / flops)
         assert budget.minutes is not None
         # Once: what a busy machine does later changes no choice of the search.
         seconds = self._seconds_of_update()
@@ -282,26 +281,32 @@ class _Search:
         }
 
     def _train(self, trial: Trial, updates: int) -> float:
-        stop = _StopAt(updates)
         folder = self.folder / "trials" / trial.name
+        stopped = False
 
         def on_step(loop: Loop) -> None:
+            nonlocal stopped
             # Few examples have none held out: seen after the first update, not after the last.
-            if not self.validates:
-                self.validates = _has_validation(loop)
-            if not self.validates:
+            if not self.validates and loop.strategy.evaluation.validate(nullcontext()) is None:
                 raise _NoValidation
-            stop(loop)
+            self.validates = True
+            # The run ends here, with its state saved.
+            if loop.progress.step >= updates and not loop.interrupted:
+                stopped = True
+                loop.request_stop()
 
         try:
-            with stop.expected():
-                # A run of an earlier rung, or of a search that was killed, goes on bit for bit.
-                if (folder / "state" / "recipe.json").is_file():
-                    begun = read_run(folder)
-                else:
-                    recipe = self._trial_recipe(trial)
-                    begun = (begin(recipe, folder, self.state.name), recipe, self.state.name)
-                run(*begun, score=False, quiet=True, on_step=on_step)
+            # A run of an earlier rung, or of a search that was killed, goes on bit for bit.
+            if RunFolder(folder).recipe.is_file():
+                begun = read_run(folder)
+            else:
+                recipe = self._trial_recipe(trial)
+                begun = (begin(recipe, folder, self.state.name), recipe, self.state.name)
+            run(*begun, score=False, quiet=True, on_step=on_step)
+        except TrainingInterrupted:
+            # Ctrl-C ends the search too.
+            if not stopped:
+                raise
         except _NoValidation:
             # Nothing in it is of value, and it would stand in the way of the corrected command.
             shutil.rmtree(folder)
@@ -332,48 +337,29 @@ class _Search:
     def _score(self, folder: Path, updates: int) -> float:
         """The metric of the validation at this update; negative where more is better."""
         # The search minimizes.
-        sign = 1.0 if self.metric in _LOWER_IS_BETTER else -1.0
-        for line in (folder / "metrics.jsonl").read_text(encoding="utf-8").splitlines():
-            entry = json.loads(line)
-            if entry.get("event") == "validation" and entry["step"] == updates:
-                value = float(entry[self.metric])
-                return sign * value if math.isfinite(value) else math.inf
-        raise SettingError(f"{folder} was not validated at update {updates}", "add validation data")
+        sign = -1.0 if greater_is_better(self.metric) else 1.0
+        score = next(
+            sign * float(record[self.metric])
+            for record in records(folder / "metrics.jsonl")
+            if record.get("event") == "validation" and record["step"] == updates
+        )
+        return score if math.isfinite(score) else math.inf
 
 
 class _NoValidation(Exception):
     """A run that is validated on nothing."""
 
 
-def _has_validation(loop: Loop) -> bool:
-    return loop.strategy.evaluation.validate(nullcontext()) is not None
-
-
-class _StopAt:
-    """Ends a run after so many updates, with its state saved."""
-
-    def __init__(self, updates: int) -> None:
-        self.updates = updates
-        self.reached = False
-
-    def __call__(self, loop: Loop) -> None:
-        if loop.progress.step >= self.updates and not loop.interrupted:
-            self.reached = True
-            loop.request_stop()
-
-    @contextmanager
-    def expected(self) -> Iterator[None]:
-        """Lets this stop pass, but no other one: Ctrl-C ends the search too."""
-        try:
-            yield
-        except TrainingInterrupted:
-            if not self.reached:
-                raise
-
-
-def update_flops(subject: Subject) -> float:
-    """The FLOPs of one update, counted on a trace of it."""
-    return float(trace_step(subject).flops * subject.settings.accumulate)
+def recipe_toml(values: Mapping[str, Mapping[str, Any]], name: str) -> str:
+    """The text of a recipe, which `regard train` takes: its sections with what is set."""
+    lines = [f"# {name}, tuned by `regard tune`."]
+    for section, entries in values.items():
+        # None is no value of TOML: such keys keep their defaults.
+        settings = {key: value for key, value in entries.items() if value is not None}
+        if settings:
+            lines += ["", f"[{section}]"]
+            lines += [f"{key} = {toml_value(value)}" for key, value in settings.items()]
+    return "\n".join(lines) + "\n"
 
 
 def _absolute(values: dict[str, dict[str, Any]]) -> dict[str, dict[str, Any]]:
