@@ -19,7 +19,6 @@ from forked_command import run_command
 from regard import spec
 from regard.builder import build
 from regard.families import folder as folders
-from regard.families.decoders import gpt2
 from regard.families.encoder_decoders import recurrent
 from regard.families.encoder_decoders.transformer import transformer
 from regard.families.folder import write_model
@@ -320,7 +319,7 @@ def test_onnxruntime_computes_the_same(name: str, tmp_path: Path) -> None:
 
 _LM: dict[str, Any] = {"d_model": 8, "heads": 2, "layers": 1}
 OURS = {
-    "compressed": gpt2.preset("tiny", 30, 16, memory=5, compressed="4:2", **_LM),
+    "compressed": preset("gpt2:tiny", 30, 16, memory=5, compressed="4:2", **_LM),
     "convs2s": recurrent.preset("convs2s", "tiny", 30, 30, d_model=8),
     "bytenet": recurrent.preset("bytenet", "tiny", 30, 30, d_model=8),
 }

@@ -9,7 +9,6 @@ import torch
 
 from regard import spec
 from regard.builder import build
-from regard.families.decoders import gpt2
 from regard.families.encoder_decoders import transformer
 from regard.families.encoders import bert
 from regard.families.preset_changes import POSITIONS, RESIDUALS, parse_position
@@ -151,11 +150,7 @@ def test_stochastic_depth_of_every_wiring(name: str) -> None:
 def test_presets_of_before_are_the_same_specs() -> None:
     """What training asked of the families' own functions, it can ask by name."""
     sizes: dict[str, Any] = {"d_model": 32, "heads": 2, "layers": 1, "attention": "window:4"}
-    assert preset("gpt2:tiny", 50, 16, **sizes) == gpt2.preset("tiny", 50, 16, **sizes)
     assert preset("bert:tiny", 50, 16, **sizes) == bert.preset("tiny", 50, 16, **sizes)
-    assert preset("gpt2:tiny", 50, 16, memory=8, compressed="4:2") == gpt2.preset(
-        "tiny", 50, 16, memory=8, compressed="4:2"
-    )
     old = transformer.preset(
         "small",
         50,
@@ -194,9 +189,9 @@ def test_presets_of_before_are_the_same_specs() -> None:
         ("transformer:tiny", {"target_vocabulary": 40, "tie_embeddings": "all"}, "one vocabulary"),
         ("lstm:tiny", {"position": "rope"}, "setting of Transformers"),
         ("vit:tiny", {"position": "rope"}, "known: learned, sinusoidal"),
-        ("wav2vec2:tiny", {"position": "rope"}, "convolutional positional embedding"),
-        ("clip:tiny", {"position": "rope"}, "towers"),
-        ("graph:tiny", {"position": "learned"}, "nodes of a graph have no order"),
+        ("wav2vec2:tiny", {"position": "rope"}, "positions of their own"),
+        ("clip:tiny", {"position": "rope"}, "positions of their own"),
+        ("graph:tiny", {"position": "learned"}, "positions of their own"),
         ("bert:tiny", {"decoder_layers": 2}, "known: "),  # and not another word
         ("clip:tiny", {"tie_embeddings": "none"}, "no output matrix"),
         ("gpt2:tiny", {"position": "rop"}, "rope"),

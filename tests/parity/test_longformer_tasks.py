@@ -151,8 +151,9 @@ def test_answers_of_text_have_a_global_question(tmp_path: Path) -> None:
 def test_longformer_from_scratch_has_projections_of_its_own() -> None:
     """With the local projections copied to them, it is attention with a global first position."""
     sizes: dict[str, Any] = {"layers": 2, "d_model": 16, "heads": 2, "dropout": 0.0}
-    plain = bert.classifier("tiny", 61, 64, 3, attention="global:2", **sizes)
-    own = bert.classifier("tiny", 61, 64, 3, attention="longformer:2", **sizes)
+    heads = (kinds.Pool(), kinds.ClassifierHead(3))
+    plain: Any = preset("bert:tiny", 61, 64, attention="global:2", **sizes).with_heads(*heads)
+    own: Any = preset("bert:tiny", 61, 64, attention="longformer:2", **sizes).with_heads(*heads)
     assert own.stack.block.attention.global_tokens == kinds.FirstTokens()
     assert kinds.from_dict(kinds.to_dict(own)) == own
     torch.manual_seed(0)

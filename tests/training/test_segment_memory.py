@@ -14,8 +14,8 @@ import regard
 from regard import spec
 from regard.builder import build
 from regard.families import folder as folders
-from regard.families.decoders import gpt2
 from regard.families.encoders import bert
+from regard.families.presets import preset
 from regard.lab.verify.invariants import check_invariants
 from regard.look import cache
 from regard.system.errors import DataError, SettingError
@@ -147,7 +147,7 @@ def test_streams_need_text(text: str, tmp_path: Path) -> None:
 def test_language_models_look_as_they_are_told(word: str, text: str, tmp_path: Path) -> None:
     place = trained(tmp_path / "run", text, attention=word, steps=6, validate_every=6)
     model = regard.load(place.folder)
-    made = gpt2.preset("tiny", 50, 16, attention=word).stack
+    made = preset("gpt2:tiny", 50, 16, attention=word).stack  # type: ignore[union-attr]
     assert model.spec.stack.block.pattern == made.block.pattern  # type: ignore[attr-defined]
     assert type(model.spec.stack.block.attention.mixer) is type(made.block.attention.mixer)  # type: ignore[attr-defined]
 

@@ -10,7 +10,6 @@ from dataclasses import replace
 from typing import Any, Literal, cast
 
 from regard import spec
-from regard.system.errors import SettingError
 from regard.system.options import construct, parse_option
 
 
@@ -77,23 +76,17 @@ def self_attention(
 ) -> tuple[spec.Attention, spec.MaskPattern]:
     """The self-attention that an option names, and its mask pattern.
 
-    `softmax` is the plain attention of the same sizes, whose dropout is taken over; `length` is
+    `softmax` is the plain attention of the same sizes, whose dropout is taken over where attention
+    weights are computed (not in linear attention); `length` is
     the longest input, which Linformer's projections depend on.
     """
     mixer, pattern = parse_attention(option)
     dropout = softmax.mixer.dropout
-    if dropout and isinstance(mixer, spec.LinearAttention):
-        raise SettingError(
-            f"attention {option!r} does not support attention_dropout = {dropout}",
-            "set attention_dropout = 0",
-        )
     match mixer:
         case spec.SoftmaxAttention() | spec.LshAttention() | spec.AdditiveAttention():
             mixer = replace(mixer, dropout=dropout)
         case spec.Linformer():
             mixer = replace(mixer, dropout=dropout, length=length)
-        case spec.LinearAttention():
-            pass
     # Reformer's hashing needs equal queries and keys.
     projection: Literal["apart", "shared"] = "apart"
     if isinstance(mixer, spec.LshAttention):

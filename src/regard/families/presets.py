@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from regard import spec
+from regard.families.attention_options import parse_attention
 from regard.families.preset_changes import CHANGES, with_changes
 from regard.families.preset_list import ALIASES, PRESET_FAMILIES
 from regard.families.preset_settings import Kind, PresetFamily
@@ -46,6 +47,12 @@ def preset(
             # Settings of other families (decoder_layers) are not typing errors.
             repair = did_you_mean(key, known, likeness=0.8)
             raise SettingError(f"{name} has no option {key!r}", repair)
+    mixer, _ = parse_attention(changes.get("attention") or "softmax")
+    if changes.get("attention_dropout") and isinstance(mixer, spec.LinearAttention):
+        raise SettingError(
+            f"attention {changes['attention']!r} does not support attention_dropout",
+            "set attention_dropout = 0",
+        )
     row = family.sizes[size]
     vocabulary = vocabulary or row.vocabulary or family.vocabulary
     context = context or row.context or family.context

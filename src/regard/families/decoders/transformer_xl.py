@@ -34,19 +34,20 @@ SIZES = {
         context=768,
     ),
 }
-DEFAULTS: dict[str, Any] = {
-    key: value for key, value in PRESET_DEFAULTS.items() if key not in ("attention", "memory")
-} | {"activation": "relu", "attention_dropout": 0.0}
+DEFAULTS = {**PRESET_DEFAULTS, "activation": "relu", "attention_dropout": 0.0}
 
 
 def _make(settings: Mapping[str, Any]) -> spec.Decoder:
     """Positions are distances, so the context is no part of the model."""
-    model = decoder({**settings, "attention": "softmax"})
+    model = decoder(settings)
     # Queries, keys and values have no biases but u and v, which all queries share (Section 3.3).
-    attention = replace(model.stack.block.attention, bias="")
-    stack = model.stack.with_blocks(attention=attention, residual=spec.PostNorm())
-    tokens = replace(model.tokens, scale=True)
-    stack = replace(stack, final=None)
+    stack = model.stack.with_blocks(
+        attention=replace(model.stack.block.attention, bias=""),
+        residual=spec.PostNorm(),
+        position=spec.RelativeSinusoids(),
+    )
+    stack = replace(stack, final=None, scheme=spec.Segments(settings["memory"]))
+    tokens = replace(model.tokens, position=None, scale=True, segment_tokens=False)
     return replace(model, tokens=tokens, stack=stack, heads=(spec.LMHead(bias=True),))
 
 

@@ -63,16 +63,6 @@ preset = PresetFamily("encoder", _masked_language_model, SIZES, DEFAULTS, 30_522
 PRESETS = {"bert": preset}
 
 
-def classifier(
-    name: str, vocabulary: int, context: int, count: int, **changes: Any
-) -> spec.Encoder:
-    """A named size that classifies a text by its first token into `count` classes."""
-    model: spec.Encoder = preset(name, vocabulary, context, **changes)
-    return model.with_heads(
-        spec.Pool(), spec.ClassifierHead(count, dropout=model.stack.block.dropout)
-    )
-
-
 def encoder(settings: Any, *heads: spec.Head, embedding_size: int | None = None) -> spec.Encoder:
     """The encoder of these settings, with the given heads.
 
