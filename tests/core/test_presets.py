@@ -10,8 +10,7 @@ from regard.builder.parameter_count import parameter_count
 from regard.families import folder as folders
 from regard.families.decoders import gpt2
 from regard.families.encoders import bert, electra
-from regard.families.preset_list import PRESET_FAMILIES
-from regard.families.presets import preset
+from regard.families.presets import PRESET_FAMILIES, preset
 from regard.system.errors import SettingError
 
 # Millions. GPT-2: the corrected counts of its release; GPT-3: Table 2.1; PaLM: Table 1; T5: the released checkpoints;

@@ -12,8 +12,7 @@ from regard.builder import build
 from regard.families.encoder_decoders import transformer
 from regard.families.encoders import bert
 from regard.families.preset_changes import POSITIONS, RESIDUALS, parse_position
-from regard.families.preset_list import PRESET_FAMILIES
-from regard.families.presets import preset
+from regard.families.presets import PRESET_FAMILIES, preset
 from regard.system.errors import DataError, SettingError
 from regard.training.recipe.schema import KEYS
 

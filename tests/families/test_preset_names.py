@@ -14,8 +14,7 @@ from regard.core.frontends.lagged_values import Covariates
 from regard.families import folder as folders
 from regard.families import presets
 from regard.families.encoder_decoders import recurrent
-from regard.families.preset_list import ALIASES, PRESET_FAMILIES
-from regard.families.presets import about, listing, preset
+from regard.families.presets import ALIASES, PRESET_FAMILIES, about, listing, preset
 from regard.families.registry import FAMILIES as MODEL_TYPES
 from regard.system.errors import SettingError
 

@@ -17,7 +17,7 @@ import torch
 
 import regard
 from regard.families import folder as folders
-from regard.families.unsupported_keys import COMMON, UNSUPPORTED_KEYS, is_unsupported
+from regard.families.config_schema import COMMON, UNSUPPORTED_KEYS, is_unsupported
 from regard.system.errors import ModelError, UnknownKeyError, UnknownKeyWarning
 from zoo import save
 

@@ -33,7 +33,7 @@ from regard.families.encoders import bigbird
 from regard.families.folder.files import weight_files
 from regard.families.folder.special_tokens import check_token_ids
 from regard.families.presets import preset
-from regard.families.speech.waveform_config import convolutions
+from regard.families.speech.wav2vec2 import convolutions
 from regard.families.tensor_table import Constant
 from regard.lab.verify.random_inputs import random_batch
 from regard.models.generation_config import generation_defaults

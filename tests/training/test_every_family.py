@@ -16,7 +16,7 @@ from PIL import Image
 import regard
 from looked import wav
 from regard.families import presets
-from regard.families.preset_list import PRESET_FAMILIES as FAMILIES
+from regard.families.presets import PRESET_FAMILIES as FAMILIES
 from regard.lab.compare import cost
 from regard.lab.compare.contenders import Contender, parse_budget
 from regard.lab.compare.experiment import compare

@@ -91,11 +91,11 @@ PLACES = {
     "patchtst": "series.patchtst",
     "time_series_transformer": "series.time_series_transformer",
     "clip": "vision.clip",
-    "clip_text_model": "vision.clip_text:TEXT",
-    "clip_vision_model": "vision.clip_vision:VISION",
+    "clip_text_model": "vision.clip:TEXT",
+    "clip_vision_model": "vision.clip:VISION",
     "siglip": "vision.siglip",
-    "siglip_text_model": "vision.siglip_tower:TEXT",
-    "siglip_vision_model": "vision.siglip_tower:VISION",
+    "siglip_text_model": "vision.siglip:TEXT",
+    "siglip_vision_model": "vision.siglip:VISION",
     # Our own format.
     "regard": "native",
 }

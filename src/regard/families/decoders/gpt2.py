@@ -19,7 +19,6 @@ from regard.families.block_config import (
     stack_config,
 )
 from regard.families.config_schema import IGNORED_KEYS, NOT_ENCODER_DECODER, ConfigSchema
-from regard.families.decoders.gpt_decoder import PRESET_DEFAULTS, decoder
 from regard.families.heads import DECODER_HEADS, DOUBLE_HEADS, HeadLayout, HeadTable, token_labels
 from regard.families.preset_settings import (
     BASE_LAYERS,
@@ -36,6 +35,40 @@ from regard.families.tensor_table import (
     module_rules,
     per_layer,
 )
+
+PRESET_DEFAULTS: dict[str, Any] = {
+    "d_ff": None,  # 4 d_model
+    "d_k": None,  # d_model / heads
+    "dropout": 0.1,
+    "attention_dropout": None,  # as `dropout`
+    "activation": "gelu_tanh",
+}
+
+
+def decoder(settings: Any) -> spec.Decoder:
+    """The decoder of these settings."""
+    s = settings
+    dropout = s["dropout"]
+    attention_dropout = s["attention_dropout"]
+    if attention_dropout is None:
+        attention_dropout = dropout
+    mixer = spec.SoftmaxAttention(attention_dropout)
+    block = spec.Block(
+        spec.Attention(s["heads"], s["d_k"], s["d_k"], mixer=mixer),
+        spec.FeedForward(s["d_ff"], s["activation"]),
+        residual=spec.PreNorm(),
+        dropout=dropout,
+    )
+    tokens = spec.Tokens(
+        s["vocabulary"],
+        spec.LearnedPosition(s["context"]),
+        scale=False,
+        dropout=dropout,
+        segment_tokens=True,
+    )
+    stack = spec.Stack.of(s["layers"], block, spec.CausalMask(), final=spec.LayerNorm())
+    return spec.Decoder(s["d_model"], tokens, stack)
+
 
 # ------------------------------------------------------------------ presets
 

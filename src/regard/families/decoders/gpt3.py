@@ -6,7 +6,7 @@ does not print; here all layers attend to everything, which changes no parameter
 
 from __future__ import annotations
 
-from regard.families.decoders.gpt_decoder import PRESET_DEFAULTS, decoder
+from regard.families.decoders.gpt2 import PRESET_DEFAULTS, decoder
 from regard.families.preset_settings import (
     BASE_LAYERS,
     LARGE_LAYERS,

@@ -12,7 +12,7 @@ from dataclasses import replace
 from typing import Any
 
 from regard import spec
-from regard.families.decoders.gpt_decoder import PRESET_DEFAULTS, decoder
+from regard.families.decoders.gpt2 import PRESET_DEFAULTS, decoder
 from regard.families.preset_settings import PresetFamily, Size
 
 # `memory` is that of training.

@@ -2,11 +2,22 @@
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, replace
+from typing import Any, ClassVar
 
 from regard import spec
-from regard.families.encoder_decoders import mt5
-from regard.families.encoder_decoders.t5_layout import KEYS, SCHEMA, T5Family, both_stacks
+from regard.families.block_config import stack_config
+from regard.families.config_schema import IGNORED_KEYS, NOT_ENCODER_DECODER, ConfigSchema
+from regard.families.heads import (
+    BASE_MODEL,
+    END_TOKEN_MODULES,
+    SPANS,
+    HeadLayout,
+    HeadTable,
+    end_token_labels,
+    label_count,
+)
 from regard.families.preset_settings import (
     BASE_LAYERS,
     LARGE_LAYERS,
@@ -15,6 +26,244 @@ from regard.families.preset_settings import (
     PresetFamily,
     Size,
 )
+from regard.families.tensor_table import (
+    ParameterRule,
+    Rename,
+    Rule,
+    Unused,
+    fused_module_rules,
+    module_rules,
+    per_layer,
+)
+from regard.system.errors import ModelError
+
+# ------------------------------------------------------------------ config keys
+
+_LM_HEAD = "lm_head.weight"
+# feed_forward_proj → (gated, their name of the activation, ours); "gated-gelu" means the
+# approximation by tanh, "gelu" does not.
+_FEEDFORWARDS: dict[str, tuple[bool, str, spec.Activation]] = {
+    "relu": (False, "relu", "relu"),
+    "gelu": (False, "gelu", "gelu"),
+    "gated-gelu": (True, "gelu_new", "gelu_tanh"),
+    "gated-silu": (True, "silu", "silu"),
+}
+SCHEMA = ConfigSchema(
+    defaults={
+        "vocab_size": 32128,
+        "d_model": 512,
+        "d_kv": 64,  # of a head; heads × d_kv need not be d_model
+        "d_ff": 2048,
+        "num_layers": 6,
+        "num_decoder_layers": None,  # as many as the encoder has
+        "num_heads": 8,
+        "relative_attention_num_buckets": 32,  # of distances
+        "relative_attention_max_distance": 128,  # larger ones share a bucket
+        "dropout_rate": 0.1,
+        "layer_norm_epsilon": 1e-6,
+        "feed_forward_proj": "relu",  # see _FEEDFORWARDS
+        "tie_word_embeddings": True,
+    },
+    fixed={**NOT_ENCODER_DECODER, "is_encoder_decoder": True},
+    synonyms={
+        "hidden_size": "d_model",
+        "num_attention_heads": "num_heads",
+        "num_hidden_layers": "num_layers",
+        "head_dim": "d_kv",
+    },
+    ignored=IGNORED_KEYS | {"n_positions", "initializer_factor"},
+)
+KEYS = {
+    "d_model": "d_model",
+    "num_layers": "layers",
+    "num_heads": "heads",
+    "d_ff": "d_ff",
+    "dropout_rate": "dropout",
+    "layer_norm_epsilon": "eps",
+}
+_END = 1  # eos_token_id where config.json does not say it
+
+
+def _token_labels(config: Mapping[str, Any]) -> tuple[spec.Head, ...]:
+    dropout = config.get("classifier_dropout") or 0.0
+    return (spec.ClassifierHead(label_count(config), "tag", dropout=dropout),)
+
+
+_WITHIN = "transformer."  # before the tensors of the base model in most classes of labels
+_HEADS: dict[str, HeadLayout] = {
+    "Model": BASE_MODEL,
+    "EncoderModel": HeadLayout(lambda config: (), side="encoder"),
+    "ForSequenceClassification": HeadLayout(end_token_labels(_END), END_TOKEN_MODULES, _WITHIN),
+    "ForTokenClassification": HeadLayout(
+        _token_labels, {"labels.output": "classifier"}, _WITHIN, side="encoder"
+    ),
+    "ForQuestionAnswering": SPANS,
+}
+
+
+@dataclass(frozen=True)
+class T5Family:
+    """T5 or mT5; only T5 has a version that scales the input of the output matrix."""
+
+    model_type: str
+    class_prefix: str  # of its architectures: "T5" in T5ForConditionalGeneration
+    schema: ConfigSchema
+    can_scale: bool
+    PREFIX: str = ""
+    SPEC_TYPES: ClassVar = (spec.EncoderDecoder, spec.Tokens)
+
+    @property
+    def HEAD_TABLE(self) -> HeadTable:
+        return HeadTable(self.class_prefix, _HEADS)
+
+    # -------------------------------------------------------------- spec → config.json
+
+    def to_config(self, model: spec.EncoderDecoder, positions: int) -> dict[str, Any]:
+        block = model.encoder.block
+        position = model.encoder.block.position
+        bias = position if isinstance(position, spec.T5Bias) else spec.T5Bias()
+        config = {
+            "model_type": self.model_type,
+            "architectures": [self.class_prefix + "ForConditionalGeneration"],
+            "is_encoder_decoder": True,
+            "vocab_size": model.target.vocabulary,
+            **stack_config(model.d_model, model.encoder, KEYS),
+            "d_kv": block.attention.d_k,
+            "num_decoder_layers": model.decoder.layers,
+            "relative_attention_num_buckets": bias.count,
+            "relative_attention_max_distance": bias.distance,
+            "feed_forward_proj": _feedforward_name(block.feedforward),
+            "tie_word_embeddings": model.share == "all",
+        }
+        if self.can_scale:
+            config["scale_decoder_outputs"] = bool(model.head and model.head.scale != 1.0)
+        return config
+
+    # -------------------------------------------------------------- config.json → spec
+
+    def to_spec(
+        self, config: Mapping[str, Any], stored: Collection[str] = ()
+    ) -> spec.EncoderDecoder:
+        name = config.get("feed_forward_proj") or self.schema.defaults["feed_forward_proj"]
+        if not isinstance(name, str) or name not in _FEEDFORWARDS:
+            names = ", ".join(_FEEDFORWARDS)
+            raise ModelError(
+                f"config.json: feed_forward_proj {name!r} is not supported", f"known: {names}"
+            )
+        gated, hf_activation, activation = _FEEDFORWARDS[name]
+        fixed = {**self.schema.fixed, "dense_act_fn": hf_activation, "is_gated_act": gated}
+        keys = dict(config)
+        if self.can_scale:
+            keys.pop("scale_decoder_outputs", None)
+        values = replace(self.schema, fixed=fixed).parse(keys)
+        d_model = values["d_model"]
+        d_kv = values["d_kv"]
+        dropout = values["dropout_rate"]
+        norm = spec.RMSNorm(values["layer_norm_epsilon"])
+        mixer = spec.SoftmaxAttention(dropout)
+        attention = spec.Attention(values["num_heads"], d_kv, d_kv, bias="", scale=1.0, mixer=mixer)
+        feedforward_type = spec.GatedFeedForward if gated else spec.FeedForward
+        feedforward = feedforward_type(values["d_ff"], activation, dropout, bias=False)
+        block = spec.Block(attention, feedforward, None, spec.PreNorm(), norm, dropout)
+        bias = spec.T5Bias(
+            values["relative_attention_num_buckets"], values["relative_attention_max_distance"]
+        )
+        layers = values["num_layers"]
+        encoder = spec.Stack.of(layers, block, None, bias, norm, dropout=dropout)
+        decoder = spec.Stack.of(
+            values["num_decoder_layers"] or layers,
+            replace(block, cross=attention, pattern=spec.CausalMask()),
+            None,
+            bias,
+            norm,
+            dropout=dropout,
+        )
+        tokens = spec.Tokens(values["vocab_size"], None, scale=False, dropout=dropout)
+        scaled = self._scales(config)
+        has_own_matrix = _LM_HEAD in stored if stored else not values["tie_word_embeddings"]
+        untied = has_own_matrix and not scaled
+        lm_head = spec.LMHead(scale=d_model**-0.5 if scaled else 1.0)
+        share: Any = "inputs" if untied else "all"
+        return spec.EncoderDecoder(d_model, tokens, tokens, encoder, decoder, (lm_head,), share)
+
+    def _scales(self, config: Mapping[str, Any]) -> bool:
+        """Whether it is version 1.0, which scales and ties; 1.1 does neither."""
+        if not self.can_scale:
+            return False
+        tied = config.get("tie_word_embeddings") is not False
+        return bool(config.get("scale_decoder_outputs", tied))
+
+    # -------------------------------------------------------------- tensors
+
+    def tensor_table(self, model: spec.EncoderDecoder, positions: int) -> list[Rule]:
+        copies = ("encoder.embed_tokens.weight", "decoder.embed_tokens.weight")
+        rules: list[Rule] = []
+        if model.share == "all":
+            aliases = (*copies, _LM_HEAD)
+            rules.append(Rename("source.table.weight", "shared.weight", aliases))
+        else:
+            rules.append(Rename("source.table.weight", "shared.weight", copies))
+            rules.append(Rename("head.table.weight", _LM_HEAD))
+        rules += _stack_rules("encoder", model.encoder)
+        rules += _stack_rules("decoder", model.decoder)
+        # The first files have a relative bias of cross-attention too, which T5's own code never
+        # used.
+        cross = "decoder.block.0.layer.1.EncDecAttention"
+        rules.append(Unused(f"{cross}.relative_attention_bias.weight"))
+        return rules
+
+
+def _feedforward_name(feedforward: spec.PositionWise) -> str:
+    is_gated = isinstance(feedforward, spec.GatedFeedForward)
+    for name, (gated, _, activation) in _FEEDFORWARDS.items():
+        if gated == is_gated and activation == feedforward.activation:
+            return name
+    return ""  # cannot be read back, so that the spec does not match
+
+
+def _stack_rules(side: str, stack: spec.Stack) -> list[Rule]:
+    # The relative bias of all layers is stored with the first.
+    bias = f"{side}.block.0.layer.0.SelfAttention.relative_attention_bias.weight"
+    return [
+        Rename(f"{side}.positions.0.table", bias),
+        *per_layer(stack.layers, _block_rules(side, stack.block)),
+        *module_rules(f"{side}.final_norm", f"{side}.final_layer_norm", bias=False),
+    ]
+
+
+def _block_rules(side: str, block: spec.Block) -> list[ParameterRule]:
+    name = f"{side}.blocks.{{i}}"
+    # Sublayers are numbered: self-attention, cross-attention in the decoder, feed-forward.
+    hf = f"{side}.block.{{i}}.layer"
+    last = 1 if block.cross is None else 2
+    d_attention = block.attention.heads * block.attention.d_k
+    d_ff = block.feedforward.d_ff
+    attention = f"{hf}.0.SelfAttention"
+    qkv = [f"{attention}.{letter}" for letter in "qkv"]
+    dense = f"{hf}.{last}.DenseReluDense"
+    inner = [f"{dense}.wi"]
+    if isinstance(block.feedforward, spec.GatedFeedForward):
+        inner = [f"{dense}.wi_0", f"{dense}.wi_1"]
+    inner_rows = [d_ff] * len(inner)
+    rules: list[ParameterRule] = [
+        *fused_module_rules(f"{name}.attention.project.qkv", qkv, [d_attention] * 3, bias=False),
+        *module_rules(f"{name}.attention.output", f"{attention}.o", bias=False),
+        *fused_module_rules(f"{name}.feedforward.inner", inner, inner_rows, bias=False),
+        *module_rules(f"{name}.feedforward.outer", f"{dense}.wo", bias=False),
+    ]
+    for j in range(last + 1):
+        hf_norm = f"{hf}.{j}.layer_norm.weight"
+        rules.append(Rename(f"{name}.residual.each.{j}.norm.weight", hf_norm))
+    if block.cross is not None:
+        cross = f"{hf}.1.EncDecAttention"
+        keys_values = [f"{cross}.k", f"{cross}.v"]
+        rules += module_rules(f"{name}.cross.project.q", f"{cross}.q", bias=False)
+        rules += fused_module_rules(
+            f"{name}.cross.project.kv", keys_values, [d_attention] * 2, bias=False
+        )
+        rules += module_rules(f"{name}.cross.output", f"{cross}.o", bias=False)
+    return rules
+
 
 # ------------------------------------------------------------------ presets
 
@@ -34,59 +283,41 @@ SIZES = {
         {"layers": 24, "d_model": 1024, "heads": 128, "d_k": 128, "d_ff": 65536}, 11_000, ROUNDED
     ),
 }
+# Of version 1.1: gated, and with an output matrix of its own. The counts are those of Chung et al.
+# 2022 (Flan-T5), who trained it further.
+SIZES_1_1 = {
+    "tiny": Size({"layers": 2, "d_model": 128, "heads": 4, "d_k": 32, "d_ff": 256}),
+    "small": Size({"layers": 8, "d_model": 512, "heads": 6, "d_ff": 1024}, 80, ROUNDED),
+    "base": Size({**BASE_LAYERS, "d_ff": 2048}, 250, ROUNDED),
+    "large": Size({**LARGE_LAYERS, "d_ff": 2816}, 780),
+    "xl": Size({"layers": 24, "d_model": 2048, "heads": 32, "d_ff": 5120}, 3000, ROUNDED),
+    "xxl": Size({"layers": 24, "d_model": 4096, "heads": 64, "d_ff": 10240}, 11_000, ROUNDED),
+}
 PRESET_DEFAULTS = {
     "d_ff": None,  # 4 d_model
     "d_k": 64,
     "decoder_layers": None,  # as many as the encoder has
     "dropout": 0.1,
-    "activation": "relu",
 }
 
 
-def _make(settings: Any) -> spec.EncoderDecoder:
-    """Version 1.0. Positions are distances, so the context is no part of it."""
-    s = settings
-    d_model = s["d_model"]
-    dropout = s["dropout"]
-    norm = spec.RMSNorm()
-    # T5 does not divide the scores by √d_k; its initialization accounts for that.
-    attention = spec.Attention(
-        s["heads"], s["d_k"], s["d_k"], bias="", scale=1.0, mixer=spec.SoftmaxAttention(dropout)
-    )
-    feedforward = spec.FeedForward(s["d_ff"], s["activation"], dropout, bias=False)
-    block = spec.Block(attention, feedforward, None, spec.PreNorm(), norm, dropout)
-    encoder, decoder = both_stacks(block, spec.T5Bias(), s["layers"], s["decoder_layers"])
-    tokens = spec.Tokens(s["vocabulary"], None, scale=False, dropout=dropout)
-    lm_head = spec.LMHead(scale=d_model**-0.5)
-    return spec.EncoderDecoder(d_model, tokens, tokens, encoder, decoder, (lm_head,))
+def presets(
+    family: T5Family, sizes: Mapping[str, Size], vocabulary: int, **constants: Any
+) -> PresetFamily:
+    """The presets of these sizes, whose configs have these constants."""
+    keys = {
+        **KEYS,
+        "vocab_size": "vocabulary",
+        "d_kv": "d_k",
+        "num_decoder_layers": "decoder_layers",
+    }
+    make = FromConfig(family.to_spec, keys, constants)
+    return PresetFamily("encoder-decoder", make, sizes, PRESET_DEFAULTS, vocabulary, 512, "base")
 
-
-# ------------------------------------------------------------------ files
 
 T5 = T5Family("t5", "T5", SCHEMA, can_scale=True)
-
-
-# ------------------------------------------------------------------ version 1.1
-
-
-# The sizes of mT5, which followed it: gated, and with an output matrix of its own. The counts are
-# those of Chung et al. 2022 (Flan-T5), who trained it further.
-SIZES_1_1 = {
-    "tiny": mt5.SIZES["tiny"],
-    "small": Size(mt5.SIZES["small"].settings, 80, ROUNDED),
-    "base": Size(mt5.SIZES["base"].settings, 250, ROUNDED),
-    "large": Size(mt5.SIZES["large"].settings, 780),
-    "xl": Size(mt5.SIZES["xl"].settings, 3000, ROUNDED),
-    "xxl": Size(mt5.SIZES["xxl"].settings, 11_000, ROUNDED),
-}
-_make_1_1 = FromConfig(
-    T5.to_spec,
-    {**KEYS, **mt5.PRESET_KEYS},
-    {"tie_word_embeddings": False, "feed_forward_proj": "gated-gelu"},
-)
+UNTIED = {"tie_word_embeddings": False, "feed_forward_proj": "gated-gelu"}
 PRESETS = {
-    "t5": PresetFamily("encoder-decoder", _make, SIZES, PRESET_DEFAULTS, 32_128, 512, "base"),
-    "t5-v1.1": PresetFamily(
-        "encoder-decoder", _make_1_1, SIZES_1_1, mt5.PRESET_DEFAULTS, 32_128, 512, "base"
-    ),
+    "t5": presets(T5, SIZES, 32_128),
+    "t5-v1.1": presets(T5, SIZES_1_1, 32_128, **UNTIED),
 }

@@ -7,7 +7,7 @@ they say so.
 
 from __future__ import annotations
 
-from regard.families.block_config import BERT_KEYS
+from regard.families.block_config import BERT_KEYS, LayerNames
 from regard.families.config_schema import ConfigSchema
 from regard.families.encoders.bert_layout import (
     CLASSIFIERS,
@@ -19,7 +19,6 @@ from regard.families.encoders.bert_layout import (
     Heads,
     LMHeadNames,
 )
-from regard.families.encoders.encoder_tensor_names import LayerNames
 from regard.families.preset_settings import (
     BASE_LAYERS,
     LARGE_LAYERS,

@@ -15,10 +15,15 @@ from typing import Any, ClassVar
 import torch
 
 from regard import spec
-from regard.families.block_config import BERT_KEYS, block_from_config, stack_config
-from regard.families.classifier_labels import classifier_head, label_count, label_names
+from regard.families.block_config import (
+    BERT_KEYS,
+    LayerNames,
+    block_from_config,
+    norm_rules,
+    stack_config,
+)
 from regard.families.config_schema import IGNORED_KEYS, ConfigSchema
-from regard.families.encoders.encoder_tensor_names import LayerNames, norm_rules
+from regard.families.heads import classifier_head, label_count, label_names
 from regard.families.tensor_table import (
     Constant,
     ParameterRule,

@@ -15,7 +15,6 @@ from typing import Any
 
 from regard import spec
 from regard.families.block_config import ACTIVATIONS, BERT_KEYS
-from regard.families.classifier_labels import classifier_head
 from regard.families.config_schema import ConfigSchema, token_id
 from regard.families.encoders.bert import BERT
 from regard.families.encoders.bert_layout import (
@@ -26,6 +25,7 @@ from regard.families.encoders.bert_layout import (
     ClassifierDense,
     Heads,
 )
+from regard.families.heads import classifier_head
 from regard.families.preset_settings import (
     BASE_LAYERS,
     ENCODER_DEFAULTS,

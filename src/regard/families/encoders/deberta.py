@@ -11,7 +11,7 @@ from dataclasses import replace
 from typing import Any
 
 from regard import spec
-from regard.families.block_config import BERT_KEYS, activation_name, parse_activation
+from regard.families.block_config import BERT_KEYS, LayerNames, activation_name, parse_activation
 from regard.families.config_schema import ConfigSchema
 from regard.families.encoders.bert import BERT
 from regard.families.encoders.bert_layout import (
@@ -23,7 +23,6 @@ from regard.families.encoders.bert_layout import (
     ClassifierDense,
     learned_positions,
 )
-from regard.families.encoders.encoder_tensor_names import LayerNames
 from regard.families.preset_settings import (
     BASE_LAYERS,
     ENCODER_DEFAULTS,

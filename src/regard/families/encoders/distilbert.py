@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from regard.families.block_config import BERT_KEYS
+from regard.families.block_config import BERT_KEYS, LayerNames
 from regard.families.config_schema import ConfigSchema
 from regard.families.encoders.bert_layout import (
     DEFAULTS,
@@ -18,7 +18,6 @@ from regard.families.encoders.bert_layout import (
     ClassifierDense,
     LMHeadNames,
 )
-from regard.families.encoders.encoder_tensor_names import LayerNames
 from regard.families.preset_settings import (
     ENCODER_DEFAULTS,
     TEXT_KEYS,

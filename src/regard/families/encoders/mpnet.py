@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from regard import spec
-from regard.families.block_config import BERT_KEYS
+from regard.families.block_config import BERT_KEYS, LayerNames
 from regard.families.config_schema import ConfigSchema
 from regard.families.encoders.bert_layout import (
     CLASSIFIERS,
@@ -13,7 +13,6 @@ from regard.families.encoders.bert_layout import (
     BertFamily,
     ClassifierDense,
 )
-from regard.families.encoders.encoder_tensor_names import LayerNames
 from regard.families.encoders.roberta import LM_HEAD, rows_of_positions
 from regard.families.preset_settings import (
     BASE_LAYERS,

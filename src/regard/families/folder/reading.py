@@ -17,6 +17,7 @@ from regard import spec as specs
 from regard.builder import outline, trainable
 from regard.core.positions.positional_encoding import Sinusoidal, Sinusoidal2D
 from regard.families import native
+from regard.families.config_schema import is_unsupported
 from regard.families.folder.files import (
     has_weights,
     load_tensors,
@@ -34,7 +35,6 @@ from regard.families.folder.special_tokens import (
 )
 from regard.families.registry import FAMILIES, family_of
 from regard.families.tensor_table import Constant, Unused, from_hf, match_prefix
-from regard.families.unsupported_keys import is_unsupported
 from regard.system import memory
 from regard.system.arguments import is_whole
 from regard.system.errors import (

@@ -17,10 +17,10 @@ from regard.families.preset_settings import (
 from regard.families.speech.wav2vec2 import (
     PRESET_DEFAULTS,
     PRESET_KEYS,
+    SCHEMA,
     SpeechEncoderFamily,
     conv_dim,
 )
-from regard.families.speech.waveform_config import SCHEMA
 
 HUBERT = SpeechEncoderFamily(
     "hubert",

@@ -11,7 +11,6 @@ from dataclasses import replace
 from typing import Any
 
 from regard import spec
-from regard.families.classifier_labels import label_count
 from regard.families.config_schema import IGNORED_KEYS, ConfigSchema
 from regard.families.encoder_decoders.fairseq_layout import (
     DEFAULTS,
@@ -24,7 +23,7 @@ from regard.families.encoder_decoders.fairseq_layout import (
     stack_keys,
     stack_rules,
 )
-from regard.families.heads import HeadLayout, HeadTable
+from regard.families.heads import HeadLayout, HeadTable, label_count
 from regard.families.preset_settings import (
     BASE_LAYERS,
     LARGE_LAYERS,

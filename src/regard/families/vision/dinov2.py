@@ -12,13 +12,13 @@ from typing import Any
 from regard import spec
 from regard.families.block_config import (
     BERT_KEYS,
+    LayerNames,
     activation_name,
     block_from_config,
     stack_config,
 )
-from regard.families.classifier_labels import label_count, label_names
 from regard.families.config_schema import IGNORED_KEYS, NOT_ENCODER_DECODER, ConfigSchema
-from regard.families.encoders.encoder_tensor_names import LayerNames
+from regard.families.heads import label_count, label_names
 from regard.families.preset_settings import (
     BASE_LAYERS,
     IMAGE_DEFAULTS,

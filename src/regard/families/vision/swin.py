@@ -11,10 +11,9 @@ from itertools import accumulate
 from typing import Any
 
 from regard import spec
-from regard.families.block_config import block_from_config, stack_config
-from regard.families.classifier_labels import label_count, label_names
+from regard.families.block_config import LayerNames, block_from_config, stack_config
 from regard.families.config_schema import IGNORED_KEYS, NOT_ENCODER_DECODER, ConfigSchema
-from regard.families.encoders.encoder_tensor_names import LayerNames
+from regard.families.heads import label_count, label_names
 from regard.families.preset_settings import (
     IMAGE_DEFAULTS,
     IMAGE_KEYS,
@@ -23,8 +22,15 @@ from regard.families.preset_settings import (
     Size,
 )
 from regard.families.tensor_table import Rename, Rule, Unused, module_rules
-from regard.families.vision import masked_images
-from regard.families.vision.vit import labels_of_preset, patch_rules
+from regard.families.vision.vit import (
+    MASKED_DEFAULTS,
+    labels_of_preset,
+    masked_config,
+    masked_rules,
+    patch_rules,
+    with_decoder,
+    with_stored_mask_token,
+)
 from regard.system.errors import ModelError
 
 PREFIX = "swin."
@@ -45,7 +51,7 @@ _SCHEMA = ConfigSchema(
         "drop_path_rate": 0.1,  # of the last layer
         "hidden_act": "gelu",
         "layer_norm_eps": 1e-5,
-        **masked_images.CONFIG_DEFAULTS,
+        **MASKED_DEFAULTS,
         "encoder_stride": 32,
     },
     fixed={
@@ -101,7 +107,7 @@ def to_config(model: spec.Encoder, positions: int) -> dict[str, Any]:
         config |= label_names(model.labels.count)
     if model.pixels:
         config["architectures"] = ["SwinForMaskedImageModeling"]
-    return config | masked_images.config_keys(model)
+    return config | masked_config(model)
 
 
 # ------------------------------------------------------------------ config.json → spec
@@ -175,13 +181,11 @@ def _with_head(
 ) -> spec.Encoder:
     match (config.get("architectures") or ["SwinModel"])[0]:
         case "SwinModel":
-            return replace(
-                model, input=masked_images.with_stored_mask_token(model.patches, values, stored)
-            )
+            return replace(model, input=with_stored_mask_token(model.patches, values, stored))
         case "SwinForImageClassification":
             return model.with_head(spec.ClassifierHead(label_count(config)))
         case "SwinForMaskedImageModeling":
-            return masked_images.with_decoder(model, values)
+            return with_decoder(model, values)
         case other:
             raise ModelError(
                 f"the architecture {other!r} of swin is not supported",
@@ -213,7 +217,7 @@ def tensor_table(model: spec.Encoder, positions: int) -> list[Rule]:
     rules += module_rules("stack.final_norm", f"{prefix}layernorm")
     if model.labels:
         rules += module_rules("labels.output", "classifier")
-    return [*rules, *masked_images.tensor_rules(model, f"{prefix}embeddings.mask_token")]
+    return [*rules, *masked_rules(model, f"{prefix}embeddings.mask_token")]
 
 
 def _layer_rules(block: spec.Block, number: int, hf: str) -> list[Rule]:

@@ -13,14 +13,14 @@ from typing import Any, ClassVar
 from regard import spec
 from regard.families.block_config import (
     BERT_KEYS,
+    LayerNames,
     activation_name,
     block_from_config,
     parse_activation,
     stack_config,
 )
-from regard.families.classifier_labels import label_count, label_names
 from regard.families.config_schema import NOT_ENCODER_DECODER, ConfigSchema
-from regard.families.encoders.encoder_tensor_names import LayerNames
+from regard.families.heads import label_count, label_names
 from regard.families.preset_settings import (
     BASE_LAYERS,
     IMAGE_DEFAULTS,
@@ -31,8 +31,59 @@ from regard.families.preset_settings import (
     Size,
 )
 from regard.families.tensor_table import Rename, Reshape, Rule, module_rules, per_layer
-from regard.families.vision import masked_images
 from regard.system.errors import ModelError
+
+MASKED_DEFAULTS: dict[str, Any] = {
+    "encoder_stride": 16,  # side of what one position reconstructs, in pixels
+    # transformers does not read these there: training alone knows the share that is hidden (the key
+    # is ViT-MAE's), and the weights alone show a mask token (DINOv2's).
+    "mask_ratio": spec.SIMMIM_MASK_RATIO,
+    "use_mask_token": False,
+}
+
+
+def with_decoder(model: spec.Encoder, values: Mapping[str, Any]) -> spec.Encoder:
+    """SimMIM's model of an encoder, in every family of transformers that has it."""
+    share = float(values["mask_ratio"])
+    return spec.masked_image_model(model, values["encoder_stride"], share)
+
+
+def with_stored_mask_token(
+    patches: spec.Patches, values: Mapping[str, Any], stored: Collection[str]
+) -> spec.Patches:
+    """The encoder of masked image modelling without its decoder: only the weights show it."""
+    has_token = values["use_mask_token"]
+    if stored:
+        has_token = any(name.endswith("embeddings.mask_token") for name in stored)
+    return replace(patches, mask_token=has_token)
+
+
+def masked_config(model: spec.Encoder) -> dict[str, Any]:
+    """The keys of masked image modelling; what transformers does not read is left out if it can."""
+    patches = model.patches
+    if not isinstance(model.pixels, spec.PixelShuffleHead):
+        return {"use_mask_token": True} if patches.mask_token else {}
+    config: dict[str, Any] = {"encoder_stride": model.pixels.stride}
+    if patches.masked_share != spec.SIMMIM_MASK_RATIO:
+        config["mask_ratio"] = patches.masked_share
+    return config
+
+
+def masked_rules(model: spec.Encoder, mask_token: str) -> list[Rule]:
+    """The mask token, and the decoder: a 1 × 1 convolution there, a linear map here."""
+    rules: list[Rule] = []
+    if model.patches.mask_token:
+        rules.append(Reshape("input.mask_token", mask_token, (1, 1, model.d_model)))
+    if not isinstance(model.pixels, spec.PixelShuffleHead):
+        return rules
+    width = model.stack.width(model.d_model)
+    outputs = model.patches.channels * model.pixels.stride**2
+    return [
+        *rules,
+        Reshape("pixels.output.weight", "decoder.0.weight", (outputs, width, 1, 1), (-1, width)),
+        Rename("pixels.output.bias", "decoder.0.bias"),
+    ]
+
 
 # Of the stack and its patches, in every model of this layout.
 CONFIG_DEFAULTS = {
@@ -53,7 +104,7 @@ _SCHEMA = ConfigSchema(
     defaults={
         **CONFIG_DEFAULTS,
         "pooler_act": "tanh",
-        **masked_images.CONFIG_DEFAULTS,
+        **MASKED_DEFAULTS,
         # A key of ours: only the weights show whether a model without labels has a pooler.
         "regard_pooler": True,
         # Stochastic depth, of training alone: DINOv2's key, which transformers' ViT does not read.
@@ -107,7 +158,7 @@ class VitFamily:
             config["drop_path_rate"] = model.stack.block.drop_path
         if model.labels:
             return {**config, **label_names(model.labels.count)}
-        config |= masked_images.config_keys(model)
+        config |= masked_config(model)
         if model.pixels:
             return config
         if model.pool is None:
@@ -144,10 +195,10 @@ class VitFamily:
         architecture = (config.get("architectures") or [f"{self.class_prefix}Model"])[0]
         match architecture.removeprefix(self.class_prefix):
             case "Model":
-                patches = masked_images.with_stored_mask_token(model.patches, values, stored)
+                patches = with_stored_mask_token(model.patches, values, stored)
                 return replace(model, input=patches, heads=spec.heads(self._pooler(values, stored)))
             case "ForMaskedImageModeling":
-                return masked_images.with_decoder(model, values)
+                return with_decoder(model, values)
             case "ForImageClassification":
                 labels = spec.ClassifierHead(label_count(config))
                 return model.with_heads(spec.Pool("first", None), labels)
@@ -185,7 +236,7 @@ class VitFamily:
             *per_layer(model.stack.layers, LAYER.layer_template(model, prefix)),
             *module_rules("stack.final_norm", f"{prefix}layernorm"),
         ]
-        rules += masked_images.tensor_rules(model, f"{embeddings}.mask_token")
+        rules += masked_rules(model, f"{embeddings}.mask_token")
         if model.pool and model.pool.activation:
             rules += module_rules("pool.dense", "pooler.dense")
         if isinstance(model.labels, spec.ClassifierHead):

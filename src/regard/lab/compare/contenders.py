@@ -10,7 +10,7 @@ from typing import Any
 
 from regard import spec
 from regard.builder.parameter_count import parameter_count
-from regard.families.preset_list import ALIASES, PRESET_FAMILIES
+from regard.families.presets import ALIASES, PRESET_FAMILIES
 from regard.system.arguments import LARGEST_SIZE
 from regard.system.errors import RegardError, SettingError
 from regard.system.options import number_within, parse_option
