@@ -16,7 +16,7 @@ from command_line import Command
 from looked import wav
 from regard.data import text_files
 from regard.data.audio import read_wav_and_rate
-from regard.decode import events
+from regard.decode import limits
 from regard.decode.strategy import Sampling
 from regard.evaluation.prediction import PredictionOptions
 from regard.models.inputs.sound import read_samples
@@ -147,7 +147,7 @@ def test_a_translation_that_is_cut_off(demo: Path) -> None:
 
 
 def test_a_very_long_output_is_announced(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(events, "_LONG", 4)
+    monkeypatch.setattr(limits, "_LONG", 4)
     model = regard.load(kind("gpt2", folder))
     with pytest.warns(LongOutputWarning, match="up to 5 tokens"):
         model.generate("The dog", max_new_tokens=5)

@@ -14,7 +14,6 @@ from regard.decode import worker_pool
 from regard.decode.batch_decoding import DecodingSettings, SpecialTokens, decode
 from regard.decode.strategy import Greedy, Limit
 from regard.lab.bench.models import benchmark_model
-from regard.system.errors import SettingError
 
 PROGRAM = Path(__file__).parent / "programs" / "fork_workers.py"
 SPECIAL_TOKENS = SpecialTokens(0, 1, 2, (0,))
@@ -46,11 +45,6 @@ def test_a_call_neither_forks_nor_sets_threads_unless_asked(
         monkeypatch.undo()
         torch.set_num_threads(threads)
     assert len(hypotheses) == 40
-
-
-def test_fewer_than_one_worker_is_refused() -> None:
-    with pytest.raises(SettingError, match="workers = 0 is less than 1"):
-        DecodingSettings(workers=0)
 
 
 def test_small_groups_are_not_cut() -> None:

@@ -25,7 +25,7 @@ from regard.decode import (
     speculative_decoding,
     worker_pool,
 )
-from regard.decode.constraints import Constraints, HistoryRules
+from regard.decode.constraints import Constraints
 from regard.decode.events import BeamStep, StepCallback, TokenCallback, TokenStep
 from regard.decode.strategy import BeamSearch, Hypothesis, Limit, Strategy
 from regard.decode.worker_count import default_workers
@@ -84,12 +84,6 @@ class DecodingSettings:
     probe: NullProbe = NO_PROBE
     stream: TokenCallback | None = None
 
-    def __post_init__(self) -> None:
-        if self.workers is not None and self.workers < 1:
-            raise SettingError(
-                f"workers = {self.workers} is less than 1", "set workers to 1 or more, or to None"
-            )
-
 
 def decode(
     model: Generative,
@@ -126,17 +120,16 @@ def decode(
             assert settings.stream is not None
             settings.stream(rows[sentence], token)
 
-        batch = _Batch(
-            model,
-            [sources[row] for row in rows],
-            [row if keys is None else keys[row] for row in rows],
-            special_tokens,
-            settings,
-            on_step and show,
-            settings.stream and stream,
-        )
         with cuda_graphs.exclusive(device):
-            return batch.decode(draft)
+            return _decode_batch(
+                model,
+                [sources[row] for row in rows],
+                [row if keys is None else keys[row] for row in rows],
+                special_tokens,
+                replace(settings, stream=settings.stream and stream),
+                on_step and show,
+                draft,
+            )
 
     width = settings.strategy.width if isinstance(settings.strategy, BeamSearch) else 1
     lengths = [_length(source) for source in sources]
@@ -187,83 +180,70 @@ def batch_by_length(lengths: Sequence[int], batch_tokens: int, width: int = 1) -
 # --- one batch ---
 
 
-@dataclass(frozen=True)
-class _Batch:
-    """Sources that are decoded together."""
-
-    model: Generative
-    sources: list[Source]
-    keys: list[int]
-    special_tokens: SpecialTokens
-    settings: DecodingSettings
-    on_step: StepCallback | None
-    stream: TokenCallback | None
-
-    def decode(self, draft: speculative_decoding.DraftModel | None) -> list[list[Hypothesis]]:
-        model = self.model
-        strategy = self.settings.strategy
-        device = next(model.parameters()).device
-        tokens, padding_mask = _collate(self.sources, self.special_tokens.pad, model.padding_side)
-        tokens = tokens.to(device)
-        if padding_mask is not None:
-            padding_mask = padding_mask.to(device)
-        constraints = self._constraints(tokens)
-        if draft is not None:
-            if isinstance(strategy, BeamSearch) or model.reads_target:
-                raise SettingError(
-                    "speculative decoding (a draft) needs a language model and no beam search",
-                    "remove the beam or the draft",
-                )
-            if self.settings.min_new_tokens or self.settings.no_repeat_ngram_size:
-                raise SettingError(
-                    "a draft does not support a minimum length or repetition constraints",
-                    "remove the draft or these settings",
-                )
-            hypothesis = speculative_decoding.generate(
-                model,
-                draft,
-                tokens,
-                strategy,
-                constraints,
-                self.keys[0],
-                self.on_step,
-                self.stream,
+def _decode_batch(
+    model: Generative,
+    sources: list[Source],
+    keys: list[int],
+    special_tokens: SpecialTokens,
+    settings: DecodingSettings,
+    on_step: StepCallback | None,
+    draft: speculative_decoding.DraftModel | None,
+) -> list[list[Hypothesis]]:
+    """Decodes sources together."""
+    strategy = settings.strategy
+    device = next(model.parameters()).device
+    tokens, padding_mask = _collate(sources, special_tokens.pad, model.padding_side)
+    tokens = tokens.to(device)
+    constraints = _constraints(sources, tokens, special_tokens, settings)
+    if draft is not None:
+        has_rules = settings.min_new_tokens or settings.no_repeat_ngram_size
+        if isinstance(strategy, BeamSearch) or model.reads_target or has_rules:
+            raise SettingError(
+                "a draft needs a language model, and no beam search, minimum length or repetition "
+                "constraints",
+                "remove the draft or these settings",
             )
-            return [[hypothesis]]
-        encoded: Any = model.encode(tokens, padding_mask, Context(probe=self.settings.probe))
-        if isinstance(strategy, BeamSearch):
-            return beam_search.search(model, encoded, strategy, constraints, self.on_step)
-        hypotheses = greedy_and_sampling.generate(
-            model, encoded, strategy, constraints, self.keys, self.on_step, self.stream
+        hypothesis = speculative_decoding.generate(
+            model, draft, tokens, strategy, constraints, keys[0], on_step, settings.stream
         )
-        return [[hypothesis] for hypothesis in hypotheses]
+        return [[hypothesis]]
+    if padding_mask is not None:
+        padding_mask = padding_mask.to(device)
+    encoded: Any = model.encode(tokens, padding_mask, Context(probe=settings.probe))
+    if isinstance(strategy, BeamSearch):
+        return beam_search.search(model, encoded, strategy, constraints, on_step)
+    hypotheses = greedy_and_sampling.generate(
+        model, encoded, strategy, constraints, keys, on_step, settings.stream
+    )
+    return [[hypothesis] for hypothesis in hypotheses]
 
-    def _constraints(self, tokens: Tensor) -> Constraints:
-        """The constraints on what follows the sources, tokens [B, S]."""
-        special = self.special_tokens
-        device = tokens.device
-        limits = [self.settings.limit(_length(source)) for source in self.sources]
-        if special.start is None:
-            # A language model continues from the last token of its prompt.
-            start_tokens = tokens[:, -1:]
-            prefix = tokens
-        else:
-            start = (special.start,) if isinstance(special.start, int) else special.start
-            start_tokens = torch.tensor(start).expand(len(self.sources), -1).to(device)
-            prefix = start_tokens
-        ids = partial(torch.tensor, dtype=torch.long, device=device)
-        settings = self.settings
-        return Constraints(
-            start_tokens=start_tokens,
-            limits=ids(limits),
-            end=special.end,
-            banned=ids(special.banned),
-            forced_bos=special.forced_bos,
-            forced_eos=special.forced_eos,
-            begin_suppressed=ids(special.begin_suppressed),
-            extra_ends=special.extra_ends,
-            rules=HistoryRules(settings.min_new_tokens, settings.no_repeat_ngram_size, prefix),
-        )
+
+def _constraints(
+    sources: list[Source], tokens: Tensor, special: SpecialTokens, settings: DecodingSettings
+) -> Constraints:
+    """The constraints on what follows the sources, tokens [B, S]."""
+    ids = partial(torch.tensor, dtype=torch.long, device=tokens.device)
+    if special.start is None:
+        # A language model continues from the last token of its prompt.
+        start_tokens = tokens[:, -1:]
+        prefix = tokens
+    else:
+        start = (special.start,) if isinstance(special.start, int) else special.start
+        start_tokens = ids(start).expand(len(sources), -1)
+        prefix = start_tokens
+    return Constraints(
+        start_tokens=start_tokens,
+        limits=ids([settings.limit(_length(source)) for source in sources]),
+        end=special.end,
+        banned=ids(special.banned),
+        forced_bos=special.forced_bos,
+        forced_eos=special.forced_eos,
+        begin_suppressed=ids(special.begin_suppressed),
+        extra_ends=special.extra_ends,
+        min_new_tokens=settings.min_new_tokens,
+        no_repeat_ngram_size=settings.no_repeat_ngram_size,
+        prefix=prefix,
+    )
 
 
 def _length(source: Source) -> int:

@@ -37,20 +37,6 @@ class FinishedPool:
     ended: Tensor  # [N, W] by an end token, not by the limit
     tokens: Tensor  # [N, W, L]
 
-    @classmethod
-    def empty(
-        cls, sentences: int, width: int, length: int, constraints: Constraints
-    ) -> FinishedPool:
-        device = constraints.limits.device
-        shape = (sentences, width)
-        return cls(
-            scores=torch.full(shape, NEG_INF, device=device),
-            sums=torch.full(shape, NEG_INF, device=device),
-            lengths=torch.zeros(shape, dtype=torch.long, device=device),
-            ended=torch.zeros(shape, dtype=torch.bool, device=device),
-            tokens=torch.full((*shape, length), constraints.end, device=device),
-        )
-
     def count(self, sentences: Tensor) -> Tensor:
         """[B] how many hypotheses of these sentences are finished."""
         return (self.scores[sentences] > NEG_INF).sum(dim=1)
@@ -139,15 +125,22 @@ def _first_state(
     divisors = [strategy.penalty.divisor(n) for n in range(1, length + 1)]
     sums = torch.full((count, width), NEG_INF, device=device)
     sums[:, 0] = 0.0  # all beams begin alike, so one of them is enough
+    tokens = torch.full((count, width, length), constraints.end, device=device)
     return SearchState(
         cache=model.start(encoded, width=width, capacity=capacity),
         constraints=constraints,
-        finished=FinishedPool.empty(count, width, length, constraints),
+        finished=FinishedPool(
+            scores=torch.full((count, width), NEG_INF, device=device),
+            sums=torch.full((count, width), NEG_INF, device=device),
+            lengths=torch.zeros(count, width, dtype=torch.long, device=device),
+            ended=torch.zeros(count, width, dtype=torch.bool, device=device),
+            tokens=tokens.clone(),
+        ),
         divisors=torch.tensor(divisors, device=device),
         t=torch.zeros(1, dtype=torch.long, device=device),
         sentences=torch.arange(count, device=device),
         sums=sums,
-        tokens=torch.full((count, width, length), constraints.end, device=device),
+        tokens=tokens,
         last=constraints.start_tokens.repeat_interleave(width, dim=0),
         running=torch.ones(count, dtype=torch.bool, device=device),
     )

@@ -13,22 +13,6 @@ NEG_INF = float("-inf")
 
 
 @dataclass(frozen=True)
-class HistoryRules:
-    """Rules that depend on the tokens so far: a minimum length, and no n-gram twice.
-
-    The names are those of Hugging Face's generation config. A value of 0 switches a rule off.
-    """
-
-    min_new_tokens: int
-    no_repeat_ngram_size: int
-    prefix: Tensor  # [B, P] what the decoder has read when decoding begins; n-grams count it
-
-    @property
-    def active(self) -> bool:
-        return self.min_new_tokens > 0 or self.no_repeat_ngram_size > 0
-
-
-@dataclass(frozen=True)
 class Constraints:
     """The constraints of one batch, as tensors on its device.
 
@@ -36,6 +20,8 @@ class Constraints:
     `forced_eos`: an output that reaches its length limit closes with the end token.
     `begin_suppressed`: token ids that are not chosen first.
     `extra_ends`: further token ids that end an output.
+    `min_new_tokens`, `no_repeat_ngram_size`: rules that depend on the tokens so far, by the names
+      of Hugging Face's generation config: a minimum length, and no n-gram twice; 0 is off.
     """
 
     start_tokens: Tensor  # [B, P] the decoder's first input ids
@@ -46,7 +32,9 @@ class Constraints:
     forced_eos: bool = False
     begin_suppressed: Tensor | None = None
     extra_ends: tuple[int, ...] = ()
-    rules: HistoryRules | None = None
+    min_new_tokens: int = 0
+    no_repeat_ngram_size: int = 0
+    prefix: Tensor | None = None  # [B, P] what n-grams count besides: read before decoding begins
 
     @property
     def first_step_is_regular(self) -> bool:
@@ -57,9 +45,7 @@ class Constraints:
     @property
     def graph_key(self) -> tuple[Hashable, ...]:
         """The key of a captured CUDA graph, besides the shapes of tensors."""
-        rules = None
-        if self.rules is not None:
-            rules = (self.rules.min_new_tokens, self.rules.no_repeat_ngram_size)
+        rules = (self.min_new_tokens, self.no_repeat_ngram_size)
         return self.end, self.forced_bos, self.forced_eos, self.extra_ends, rules
 
     @cached_property
@@ -103,21 +89,19 @@ class Constraints:
         `mask_logits` because beam search takes these tokens out after the softmax, without giving
         their probability to the others, as Hugging Face's logits processors do.
         """
-        rules = self.rules
-        if rules is None or not rules.active or (first and self.forced_bos is not None):
+        size = self.no_repeat_ngram_size
+        if not (self.min_new_tokens or size) or (first and self.forced_bos is not None):
             return None
         forbidden = torch.zeros_like(logits, dtype=torch.bool)
-        if rules.min_new_tokens:
-            for end in (self.end, *self.extra_ends):
-                if end >= 0:
-                    forbidden[:, end] = t < rules.min_new_tokens
-        size = rules.no_repeat_ngram_size
-        prefix_length = rules.prefix.shape[1]
-        if size and size <= prefix_length + generated.shape[1]:
-            history = torch.cat([rules.prefix[sentences], generated], dim=1)  # [rows, P + L]
-            forbidden = forbidden | _repeated_ngram_tokens(
-                history, prefix_length + t, size, logits.shape[1]
-            )
+        for end in (self.end, *self.extra_ends):
+            if self.min_new_tokens and end >= 0:
+                forbidden[:, end] = t < self.min_new_tokens
+        history = generated
+        if self.prefix is not None:
+            history = torch.cat([self.prefix[sentences], generated], dim=1)  # [rows, P + L]
+        if size and size <= history.shape[1]:
+            length = history.shape[1] - generated.shape[1] + t
+            forbidden |= _repeated_ngram_tokens(history, length, size, logits.shape[1])
         if self.forced_eos:
             at_limit = self.limits[sentences] == t + 1
             forbidden = forbidden & ~at_limit[:, None]

@@ -5,13 +5,10 @@ Nothing of this is computed when there is no callback.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from torch import Tensor
-
-from regard.decode.strategy import Hypothesis
-from regard.system.errors import CutOffOutputWarning, LongOutputWarning, warn
 
 
 @dataclass(frozen=True)
@@ -46,27 +43,3 @@ StepCallback = Callable[[BeamStep | TokenStep], None]
 # Streaming: called with the number of a sentence and its next token. It is called between steps and
 # needs no logits, so that steps can be replayed from a CUDA graph.
 TokenCallback = Callable[[int, int], None]
-
-
-_LONG = 10_000  # tokens of one output
-
-
-def warn_of_cut_off(hypotheses: Sequence[Hypothesis], repair: str) -> None:
-    """Warns once of outputs that have no end token before the length limit."""
-    cut_off = sum(not hypothesis.finished for hypothesis in hypotheses)
-    if cut_off:
-        message = (
-            f"{cut_off:,} of {len(hypotheses):,} outputs reached the length limit and are cut off\n"
-            f"  → {repair}"
-        )
-        warn(CutOffOutputWarning(message))
-
-
-def warn_of_long_output(max_new_tokens: int) -> None:
-    """Warns of a limit that a model without an end token runs into, one token after the other."""
-    if max_new_tokens > _LONG:
-        message = (
-            f"up to {max_new_tokens:,} tokens are generated for each prompt, which may take hours\n"
-            "  → use a smaller --max-new-tokens"
-        )
-        warn(LongOutputWarning(message))

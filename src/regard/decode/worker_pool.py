@@ -37,7 +37,7 @@ def map_groups(task: Task[Result], groups: Sequence[list[int]], workers: int) ->
     if workers == 1 or len(groups) == 1:
         yield from map(task, groups)
         return
-    with _one_thread_each(), _pool(task, workers - 1) as (pool, call):
+    with _pool(task, workers - 1) as (pool, call):
         others = iter([pool.submit(call, group) for i, group in enumerate(groups) if i % workers])
         try:
             for i, group in enumerate(groups):
@@ -47,21 +47,16 @@ def map_groups(task: Task[Result], groups: Sequence[list[int]], workers: int) ->
 
 
 @contextmanager
-def _one_thread_each() -> Iterator[None]:
+def _pool(task: Task[Result], size: int) -> Iterator[tuple[Executor, Task[Result]]]:
+    """An executor, and what to submit to it so that `task` is called, with one thread each."""
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
     try:
-        yield
+        if can_fork():
+            with forked_pool(task, size, partial(torch.set_num_threads, 1)) as processes:
+                yield processes, call
+        else:
+            with ThreadPoolExecutor(size, "decode", torch.set_num_threads, (1,)) as executor:
+                yield executor, task
     finally:
         torch.set_num_threads(threads)
-
-
-@contextmanager
-def _pool(task: Task[Result], size: int) -> Iterator[tuple[Executor, Task[Result]]]:
-    """An executor, and what to submit to it so that `task` is called."""
-    if can_fork():
-        with forked_pool(task, size, partial(torch.set_num_threads, 1)) as processes:
-            yield processes, call
-    else:
-        with ThreadPoolExecutor(size, initializer=torch.set_num_threads, initargs=(1,)) as threads:
-            yield threads, task

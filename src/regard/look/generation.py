@@ -9,8 +9,8 @@ from typing import Any
 from regard.core.positions.positional_encoding import AxialPosition, LearnedPosition
 from regard.core.probe import Probe
 from regard.decode.batch_decoding import DecodingSettings, decode
-from regard.decode.beam_memory import require_memory
 from regard.decode.events import StepCallback
+from regard.decode.limits import require_memory
 from regard.decode.strategy import BeamSearch, Hypothesis, Strategy, choose_strategy
 from regard.look.inspectable import Input, Inspectable, decoder_start, read_input
 from regard.look.probe_names import Head, switched_off

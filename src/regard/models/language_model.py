@@ -16,8 +16,7 @@ from regard.data.padding import pad_rows
 from regard.data.text.streaming import StreamingDecoder
 from regard.data.text.tokenizer import Tokenizer
 from regard.decode.batch_decoding import DecodingSettings, SpecialTokens, batch_by_length, decode
-from regard.decode.beam_memory import require_memory
-from regard.decode.events import warn_of_long_output
+from regard.decode.limits import require_memory, warn_of_long_output
 from regard.decode.speculative_decoding import DraftModel
 from regard.decode.strategy import (
     BeamSearch,

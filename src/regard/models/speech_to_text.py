@@ -12,8 +12,7 @@ from torch import Tensor
 from regard import spec as kinds
 from regard.data.text.tokenizer import Tokenizer
 from regard.decode.batch_decoding import DecodingSettings, SpecialTokens, decode
-from regard.decode.beam_memory import require_memory
-from regard.decode.events import warn_of_cut_off
+from regard.decode.limits import require_memory, warn_of_cut_off
 from regard.decode.strategy import DecodingOptions, Greedy, Limit, Strategy, choose_strategy
 from regard.families import folder as folders
 from regard.models.base import TokenizerModel, no_tokenizer

@@ -15,8 +15,7 @@ from regard.core.finite_outputs import require_finite
 from regard.data.padding import IGNORED, pad_rows
 from regard.data.text.tokenizer import Between, Text, Tokenizer
 from regard.decode.batch_decoding import DecodingSettings, SpecialTokens, batch_by_length, decode
-from regard.decode.beam_memory import require_memory
-from regard.decode.events import warn_of_cut_off
+from regard.decode.limits import require_memory, warn_of_cut_off
 from regard.decode.strategy import (
     BeamSearch,
     DecodingOptions,
