@@ -166,7 +166,7 @@ def test_a_column_is_chosen_by_name(tmp_path: Path) -> None:
     jsonl = write(tmp_path / "c.jsonl", [json.dumps({"body": line}) for line in LINES])
     assert list(text_files.texts(jsonl, "body")) == LINES
     missing = write_table(table({"text": ["a", None]}), tmp_path / "d.parquet")
-    with pytest.raises(DataError, match="row 2: 'text' holds no text"):
+    with pytest.raises(DataError, match="row 2: 'text' is not a text"):
         list(text_files.lines(missing))
 
 

@@ -134,7 +134,7 @@ def _at_least_one(files: list[str], path: str) -> list[str]:
 
 
 def _expand_remote(path: str) -> list[str]:
-    with _remote_errors(path):
+    with _read_errors(path):
         from fsspec.core import url_to_fs
 
         system, inner = url_to_fs(path)
@@ -149,21 +149,22 @@ def _expand_remote(path: str) -> list[str]:
 
 
 @contextmanager
-def _remote_errors(path: str) -> Iterator[None]:
-    """What fsspec and its file systems raise, as errors that end with the repair."""
+def _read_errors(path: str | Path) -> Iterator[None]:
+    """What opening raises, fsspec and its file systems too, as errors that end with the repair."""
     try:
         yield
     except ImportError as error:
-        protocol = path.partition("://")[0]
+        protocol = str(path).partition("://")[0]
         raise DataError(
             f"{protocol}:// needs a package that is missing: {error}",
             f"pip install 'regard[data]' 'fsspec[{protocol}]'",
         ) from None
-    except ValueError as error:
-        raise DataError(f"cannot read {path}: {error}", "check the part before ://") from None
-    except OSError as error:
-        problem = error.strerror or type(error).__name__
-        raise DataError(f"cannot read {path}: {problem}", "check the address") from None
+    except (OSError, ValueError) as error:
+        reason = getattr(error, "strerror", None) or str(error) or type(error).__name__
+        raise DataError(
+            f"cannot read {file_name(path)}: {reason}",
+            "check the path or address; it must be a readable file",
+        ) from error
 
 
 # --- bytes ----------------------------------------------------------------------------------------
@@ -185,22 +186,12 @@ def open_binary(path: str | Path) -> Iterator[BinaryIO]:
             if str(path) == "-":
                 file = sys.stdin.buffer
             elif is_remote(str(path)):
-                with _remote_errors(str(path)):
-                    import fsspec
+                import fsspec
 
-                    file = stack.enter_context(fsspec.open(str(path), "rb").open())
+                file = stack.enter_context(fsspec.open(str(path), "rb").open())
             else:
                 file = stack.enter_context(open(path, "rb", buffering=BLOCK, opener=_open_now))
         yield file
-
-
-@contextmanager
-def _read_errors(path: str | Path) -> Iterator[None]:
-    try:
-        yield
-    except OSError as error:
-        problem = f"cannot read {file_name(path)}: {error.strerror}"
-        raise DataError(problem, "check the path; it must be a readable file") from error
 
 
 @contextmanager
@@ -279,16 +270,9 @@ def raw_lines(stream: BinaryIO, name: str) -> Iterator[bytes]:
                     "is it a text file? Break its lines",
                 )
             yield line
-    except EOFError as error:
-        raise DataError(
-            f"{name} is a gzip file that stops in the middle", "copy or download it again"
-        ) from error
-    except (zlib.error, gzip.BadGzipFile) as error:
-        raise DataError(
-            f"{name} is a damaged gzip file: {error}", "copy or download it again"
-        ) from error
-    except OSError as error:
+    except (EOFError, OSError, zlib.error) as error:
         # Arrow's errors of damaged Zstandard files have a text instead of a number.
         raise DataError(
-            f"reading {name} failed: {error.strerror or error}", "check the disk, then try again"
+            f"{name} is damaged or cannot be read: {getattr(error, 'strerror', None) or error}",
+            "copy or download it again",
         ) from error

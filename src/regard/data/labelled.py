@@ -9,16 +9,16 @@ import json
 import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass
-from itertools import starmap
+from itertools import chain
 from pathlib import Path
 from typing import Any, TypeVar
 
 from regard.data.audio import SUFFIXES, Samples
 from regard.data.file_access import expand
 from regard.data.image import Picture
-from regard.data.tables import class_names
 from regard.data.text_files import (
     RECORD_FORMATS,
+    class_names,
     format_of_suffix,
     lines,
     nothing_to_read,
@@ -29,6 +29,7 @@ from regard.data.text_files import (
 from regard.system.errors import DataError
 
 Example = TypeVar("Example")
+Row = tuple[str, dict[str, Any]]  # where it stands, and its columns by name
 
 
 # --- kinds of examples ---
@@ -102,38 +103,37 @@ def labelled_texts(path: str | Path) -> Iterator[LabelledText]:
     TSV: text, tab, label, or two texts and the label; a first line whose last column is "label" is
     a header. JSON Lines: `text`, perhaps `text2`, and `label`.
     """
-    return _examples(path, labelled_text, _labelled_columns)
+    return _examples(path, _labelled_text, _labelled_rows)
 
 
-def _labelled_columns(path: str | Path) -> Iterator[LabelledText]:
+def _labelled_rows(path: str | Path) -> Iterator[Row]:
     for number, line in enumerate(lines(path), 1):
         cells = line.split("\t")
-        if number == 1 and cells[-1].strip().lower() == "label":
+        label = cells[-1].strip()
+        if number == 1 and label.lower() == "label":
             continue  # the header
+        where = f"{path}, line {number}"
         if len(cells) not in (2, 3):
             raise DataError(
-                f"{path}, line {number} has {len(cells)} columns",
+                f"{where} has {len(cells)} columns",
                 "write: text, a tab, label; or two texts and a label",
             )
-        label = cells[-1].strip()
-        if not label:
-            raise DataError(f"{path}, line {number} has no label", "write: text, a tab, label")
         text2 = cells[1] if len(cells) == 3 else None
-        yield LabelledText(cells[0], text2, label)
+        yield where, {"text": cells[0], "text2": text2, "label": label}
 
 
-def labelled_text(record: dict[str, Any], where: str) -> LabelledText:
-    """A text with its class, of a record."""
+def _labelled_text(record: dict[str, Any], where: str) -> LabelledText:
     label = record.get("label")
     # Class numbers are names too; bool is an int in Python, but no class.
     if not isinstance(label, (str, int)) or isinstance(label, bool) or label == "":
         raise DataError(
             f"{where}: 'label' is missing or no name", f"the line has: {', '.join(record)}"
         )
-    text2 = None
-    if record.get("text2") is not None:
-        text2 = text_of(record, "text2", where)
-    return LabelledText(text_of(record, "text", where), text2, str(label))
+    return LabelledText(text_of(record, "text", where), _second_text(record, where), str(label))
+
+
+def _second_text(record: dict[str, Any], where: str) -> str | None:
+    return None if record.get("text2") is None else text_of(record, "text2", where)
 
 
 # --- texts with a number, pairs of texts ---
@@ -144,25 +144,18 @@ def rated_texts(path: str | Path) -> Iterator[RatedText]:
 
     In JSON Lines the number is `score` or `label`.
     """
-    columns = (_with_number(example, str(path)) for example in _labelled_columns(path))
-    return _examples(path, rated_text, lambda path: columns)
+    return _examples(path, _rated_text, _labelled_rows)
 
 
-def rated_text(record: dict[str, Any], where: str) -> RatedText:
-    """A text with its number, of a record."""
-    if "score" in record:
-        record = {**record, "label": str(record["score"])}
-    return _with_number(labelled_text({**record, "label": str(record.get("label"))}, where), where)
-
-
-def _with_number(example: LabelledText, where: str) -> RatedText:
+def _rated_text(record: dict[str, Any], where: str) -> RatedText:
+    value = record.get("score", record.get("label"))
     try:
-        score = float(example.label)
-    except ValueError:
+        score = float(value)  # type: ignore[arg-type]
+    except (TypeError, ValueError):
         score = math.nan
     if not math.isfinite(score):
-        raise DataError(f"{where}: {example.label!r} is not a number", "write numbers as labels")
-    return RatedText(example.text, example.text2, score)
+        raise DataError(f"{where}: {value!r} is not a number", "write numbers as labels")
+    return RatedText(text_of(record, "text", where), _second_text(record, where), score)
 
 
 def text_pairs(path: str | Path) -> Iterator[TextPair]:
@@ -170,13 +163,16 @@ def text_pairs(path: str | Path) -> Iterator[TextPair]:
 
     The names of `regard.data.text_files`, `source` and `target`, are understood too.
     """
-    return _examples(path, text_pair, lambda path: starmap(TextPair, pairs(path)))
+    return _examples(
+        path,
+        _text_pair,
+        lambda path: ((str(path), {"text": one, "text2": two}) for one, two in pairs(path)),
+    )
 
 
-def text_pair(record: dict[str, Any], where: str) -> TextPair:
-    """Two texts, of a record."""
+def _text_pair(record: dict[str, Any], where: str) -> TextPair:
     keys = ("source", "target") if "source" in record else ("text", "text2")
-    return TextPair(text_of(record, keys[0], where), text_of(record, keys[1], where))
+    return TextPair(*(text_of(record, key, where) for key in keys))
 
 
 # --- words with tags ---
@@ -188,38 +184,35 @@ def tagged_words(path: str | Path) -> Iterator[TaggedWords]:
     Columns: a line for each word, the word first and its tag last, and blank lines between
     sentences. JSON Lines: `tokens` and `tags`.
     """
-    return _examples(path, tagged_sentence, _tagged_columns)
+    return _examples(path, _tagged_sentence, _tagged_rows)
 
 
-def _tagged_columns(path: str | Path) -> Iterator[TaggedWords]:
+def _tagged_rows(path: str | Path) -> Iterator[Row]:
     words: list[str] = []
     tags: list[str] = []
-    for number, line in enumerate(lines(path), 1):
+    # A blank line at the end closes the last sentence.
+    for number, line in enumerate(chain(lines(path), [""]), 1):
+        where = f"{path}, line {number}"
         cells = line.split()
         if not cells or cells[0] == "-DOCSTART-":  # CoNLL-2003's line between documents
             if words:
-                yield TaggedWords(words, tags)
+                yield where, {"tokens": words, "tags": tags}
             words = []
             tags = []
         elif len(cells) < 2:
-            raise DataError(
-                f"{path}, line {number} has no tag: {line!r}", "write: word, a tab, tag"
-            )
+            raise DataError(f"{where} has no tag: {line!r}", "write: word, a tab, tag")
         elif "\t" in line and " " in line.partition("\t")[0].strip():
             # A text and its label: all but its first word would be skipped as other columns.
             raise DataError(
-                f"{path}, line {number} begins with several words, and one has a tag",
+                f"{where} begins with several words, and one has a tag",
                 "write one word and its tag a line; texts with a label are for `classify`",
             )
         else:
             words.append(cells[0])
             tags.append(cells[-1])
-    if words:
-        yield TaggedWords(words, tags)
 
 
-def tagged_sentence(record: dict[str, Any], where: str) -> TaggedWords:
-    """Words with their tags, of a record."""
+def _tagged_sentence(record: dict[str, Any], where: str) -> TaggedWords:
     tokens = _strings(record, "tokens", where)
     tags = _strings(record, "tags", where)
     if len(tokens) != len(tags):
@@ -253,11 +246,10 @@ def questions(path: str | Path) -> Iterator[Question]:
 
     The latter two may be in a list of `answers`, as SQuAD has them; the first one counts.
     """
-    return _examples(path, question)
+    return _examples(path, _question)
 
 
-def question(record: dict[str, Any], where: str) -> Question:
-    """A question with its answer, of a record."""
+def _question(record: dict[str, Any], where: str) -> Question:
     fields = record
     answers = record.get("answers")
     # Hugging Face's SQuAD: {"text": ["…"], "answer_start": [0]}.
@@ -296,7 +288,7 @@ def example_lines(
         yield json.dumps(asdict(example), ensure_ascii=False) + "\n"
 
 
-def _records(path: str | Path) -> Iterator[tuple[str, dict[str, Any]]]:
+def _records(path: str | Path) -> Iterator[Row]:
     """The objects of JSON Lines or a table, and where each stands.
 
     A saved dataset has numbers of classes, and their names apart.
@@ -312,18 +304,14 @@ def _records(path: str | Path) -> Iterator[tuple[str, dict[str, Any]]]:
 def _examples(
     path: str | Path,
     of_record: Callable[[dict[str, Any], str], Example],
-    of_columns: Callable[[str | Path], Iterable[Example]] | None = None,
+    read_columns: Callable[[str | Path], Iterator[Row]] = _records,
 ) -> Iterator[Example]:
     """The examples of a file, of which there must be one: of its records, or of its columns."""
-    stream: Iterable[Example]
-    if of_columns is None or format_of_suffix(path) in RECORD_FORMATS:
-        stream = (of_record(record, where) for where, record in _records(path))
-    else:
-        stream = of_columns(path)
+    read = _records if format_of_suffix(path) in RECORD_FORMATS else read_columns
     is_empty = True
-    for example in stream:
+    for where, record in read(path):
         is_empty = False
-        yield example
+        yield of_record(record, where)
     if is_empty:
         raise nothing_to_read(str(path))
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import codecs
 import csv
+import json
 from collections.abc import Iterable, Iterator
 from itertools import zip_longest
 from pathlib import Path
@@ -16,6 +17,7 @@ from typing import Any
 
 from regard.data.file_access import (
     BLOCK,
+    DATASET_STATE,
     expand,
     file_name,
     is_plain_text,
@@ -23,10 +25,10 @@ from regard.data.file_access import (
     open_binary,
     open_decompressed,
     raw_lines,
+    require_pyarrow,
     split_location,
     suffix_format,
 )
-from regard.data.tables import call_it_text, column_texts, table_records
 from regard.system import disk
 from regard.system.errors import (
     DataError,
@@ -53,7 +55,7 @@ def lines(path: str | Path) -> Iterator[str]:
     """
     for file in expand(path):
         if suffix_format(file) == "table":
-            yield from column_texts(file, None)
+            yield from _record_texts(file, None)
             continue
         for line in _decoded_lines(file):
             yield line.removesuffix("\n").removesuffix("\r")
@@ -84,16 +86,21 @@ def check_has_columns(files: Iterable[str], column: str | None) -> None:
 
 
 def _record_texts(file: str, column: str | None) -> Iterator[str]:
-    if suffix_format(file) == "table":
-        yield from column_texts(file, column)
-        return
+    """One key of records: the one named, or `text`, or of a table the only one with strings."""
+    key = column
     for where, record in records(file):
-        if column is None and TEXT_KEY not in record:
+        if key is None:
+            key = TEXT_KEY
+            strings = [name for name, value in record.items() if isinstance(value, str)]
+            if key not in record and suffix_format(file) == "table" and len(strings) == 1:
+                key = strings[0]
+        if key not in record:
             raise DataError(
-                f"{where}: {TEXT_KEY!r} is missing",
-                call_it_text(record),
+                f"{where}: there is no column {key!r}",
+                "call it `text`, or name it with --text-column, where there is this flag; "
+                f"has: {', '.join(record) or 'nothing'}",
             )
-        yield text_of(record, column or TEXT_KEY, where)
+        yield text_of(record, key, where)
 
 
 def _decoded_lines(path: str | Path) -> Iterator[str]:
@@ -105,7 +112,7 @@ def _decoded_lines(path: str | Path) -> Iterator[str]:
             if number == 1 and _is_utf_16(raw):
                 raise DataError(
                     f"{name} is UTF-16, not UTF-8",
-                    f"convert it: iconv -f utf-16{_byte_order(raw)} -t utf-8 {name}",
+                    f"convert it: iconv -f utf-16 -t utf-8 {name}",
                 )
             try:
                 line = raw.decode("utf-8")
@@ -113,12 +120,10 @@ def _decoded_lines(path: str | Path) -> Iterator[str]:
                 # Zero bytes are in images, recordings and archives, and in no text.
                 if b"\0" in raw + stream.read(1024):
                     raise DataError(f"{name} is not a text file", "give one") from None
-                position = f"offset {offset + error.start}, line {number}"
-                convert = "iconv -f latin1 -t utf-8"
-                example = f"{convert} {name}" if str(path) != "-" else f"{convert} FILE | regard …"
                 raise DataError(
-                    f"{name} is not UTF-8: byte 0x{raw[error.start]:02x} at {position}",
-                    f"convert it, for example: {example}",
+                    f"{name} is not UTF-8: byte 0x{raw[error.start]:02x} at offset "
+                    f"{offset + error.start}, line {number}",
+                    "convert it, for example: iconv -f latin1 -t utf-8 FILE",
                 ) from error
             offset += len(raw)
             if number == 1:
@@ -133,13 +138,6 @@ def _is_utf_16(line: bytes) -> bool:
     # Each ASCII character has a zero byte, always the first or always the second of its two.
     zeros = line.count(b"\0")
     return 3 * zeros >= len(line) and zeros in (line[::2].count(b"\0"), line[1::2].count(b"\0"))
-
-
-def _byte_order(line: bytes) -> str:
-    """The suffix of UTF-16 without a byte order mark, for iconv."""
-    if line.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)):
-        return ""
-    return "be" if line[:1] == b"\0" else "le"
 
 
 def text(path: str | Path, size: int = 1 << 16, column: str | None = None) -> Iterator[str]:
@@ -250,8 +248,9 @@ def _file_pairs(
             columns = line.split("\t")
             where = f"{file_name(file)}, line {number}"
             if len(columns) < 2:
-                repair = "write: source, a tab, target"
-                raise DataError(f"{where} has no tab, so no second column", repair)
+                raise DataError(
+                    f"{where} has no tab, so no second column", "write: source, a tab, target"
+                )
             if len(columns) > 2 and not warned:
                 warned = True
                 warn(
@@ -262,8 +261,7 @@ def _file_pairs(
                 )
             yield columns[0], columns[1]
         return
-    repair = 'write one object a line: {"source": "…", "target": "…"}'
-    for where, record in _records_of(file, file_format, repair):
+    for where, record in _records_of(file, file_format):
         yield _record_pair(record, where, languages)
 
 
@@ -274,26 +272,18 @@ def format_of_suffix(path: str | Path) -> str:
 
 
 def _two_files(source: str | Path, target: str | Path) -> Iterator[tuple[str, str]]:
-    source_lines = lines(source)
-    target_lines = lines(target)
     count = 0
-    for source_line, target_line in zip_longest(source_lines, target_lines):
-        # The rest is counted for the message: how much longer a file is tells what went wrong.
-        if source_line is None:
-            raise _unequal(target, count + 1 + sum(1 for _ in target_lines), source, count)
-        if target_line is None:
-            raise _unequal(source, count + 1 + sum(1 for _ in source_lines), target, count)
+    for source_line, target_line in zip_longest(lines(source), lines(target)):
+        if source_line is None or target_line is None:
+            ended, other = (source, target) if source_line is None else (target, source)
+            raise DataError(
+                f"{file_name(ended)} ends at line {count}, {file_name(other)} has more lines",
+                "give files where line n of one translates line n of the other",
+            )
         count += 1
         yield source_line, target_line
     if count == 0:
         raise nothing_to_read(f"{file_name(source)} and {file_name(target)}", "are")
-
-
-def _unequal(longer: str | Path, lines: int, shorter: str | Path, end: int) -> DataError:
-    return DataError(
-        f"{file_name(longer)} has {lines} lines, {file_name(shorter)} ends at line {end}",
-        "give files where line n of one translates line n of the other",
-    )
 
 
 def _record_pair(
@@ -318,16 +308,16 @@ def _record_pair(
 def records(path: str | Path) -> Iterator[tuple[str, dict[str, Any]]]:
     """The objects of JSON Lines, or the rows of tables and CSV, and where each stands."""
     for file in expand(path):
-        yield from _records_of(file, suffix_format(file), "write one object a line")
+        yield from _records_of(file, suffix_format(file))
 
 
-def _records_of(file: str, file_format: str, repair: str) -> Iterator[tuple[str, dict[str, Any]]]:
+def _records_of(file: str, file_format: str) -> Iterator[tuple[str, dict[str, Any]]]:
     if file_format == "table":
-        return table_records(file)
-    return csv_records(file) if file_format == "csv" else json_records(file, repair)
+        return _table_records(file)
+    return _csv_records(file) if file_format == "csv" else _json_records(file)
 
 
-def csv_records(file: str) -> Iterator[tuple[str, dict[str, Any]]]:
+def _csv_records(file: str) -> Iterator[tuple[str, dict[str, Any]]]:
     """The rows of CSV by the names of its header; two columns of other names are those of TSV."""
     name = file_name(file)
     reader = csv.reader(_decoded_lines(file))
@@ -349,15 +339,15 @@ def csv_records(file: str) -> Iterator[tuple[str, dict[str, Any]]]:
         raise DataError(f"{name} is no CSV: {error}", "write it again") from None
 
 
-def json_records(file: str, repair: str) -> Iterator[tuple[str, dict[str, Any]]]:
-    """The objects of a file of JSON Lines."""
+def _json_records(file: str) -> Iterator[tuple[str, dict[str, Any]]]:
     for number, line in enumerate(lines(file), start=1):
         where = f"{file_name(file)}, line {number}"
-        yield where, json_record(line, where, repair)
+        yield where, json_record(line, where)
 
 
-def json_record(line: str, where: str, repair: str = "write one object a line") -> dict[str, Any]:
+def json_record(line: str, where: str) -> dict[str, Any]:
     """The object on a line of JSON Lines; `where` names the line in error messages."""
+    repair = 'write one object a line: {"source": "…", "target": "…"}, {"text": "…"}'
     try:
         record = disk.parse_json(line)
     except (ValueError, RecursionError) as error:
@@ -383,3 +373,78 @@ def nothing_to_read(name: str, verb: str = "is") -> DataError:
     return DataError(
         f"nothing to read: {name} {verb} empty", "check the path, or how the file was made"
     )
+
+
+# --- tables: Parquet, Arrow, and folders that Hugging Face's `datasets` saved ---
+
+
+ROWS_AT_ONCE = 2048
+ARROW_FILE = b"ARROW1"  # the first bytes of an Arrow file; a stream has none
+PARQUET_FILE = b"PAR1"
+DATASET_INFO = "dataset_info.json"
+
+
+def _table_records(path: str | Path) -> Iterator[tuple[str, dict[str, Any]]]:
+    """The rows of a table as dicts, and where each stands."""
+    number = 0
+    for batch in _batches(path):
+        # Few rows at a time: the format may have many in a batch.
+        for start in range(0, batch.num_rows, ROWS_AT_ONCE):
+            for record in batch.slice(start, ROWS_AT_ONCE).to_pylist():
+                number += 1
+                yield f"{file_name(path)}, row {number}", record
+
+
+def class_names(path: str | Path, column: str) -> list[str] | None:
+    """The names of the classes whose numbers a column of a saved dataset holds."""
+    file = Path(path) / DATASET_INFO
+    try:
+        names = json.loads(file.read_text(encoding="utf-8"))["features"][column]["names"]
+    except (OSError, ValueError, KeyError, TypeError):
+        return None
+    return [str(name) for name in names] if isinstance(names, list) else None
+
+
+def _batches(path: str | Path) -> Iterator[Any]:
+    """Arrow's record batches. Of a saved dataset the Arrow files are read themselves: nothing in
+    its folder is executed or unpickled."""
+    pyarrow = require_pyarrow("tables")
+    if (Path(path) / DATASET_STATE).is_file():
+        for file in _dataset_files(Path(path)):
+            yield from _batches(file)
+        return
+    with open_binary(path) as stream:
+        head = stream.read(len(ARROW_FILE))
+        stream.seek(0)
+        try:
+            if head.startswith(PARQUET_FILE):
+                from pyarrow import parquet
+
+                # Without pre-buffering, one page of each column is in memory, not a row group.
+                table = parquet.ParquetFile(stream, pre_buffer=False, buffer_size=1 << 16)
+                yield from table.iter_batches(batch_size=ROWS_AT_ONCE, use_threads=False)
+            elif head == ARROW_FILE:
+                table = pyarrow.ipc.open_file(stream)
+                yield from map(table.get_batch, range(table.num_record_batches))
+            else:
+                yield from pyarrow.ipc.open_stream(stream)
+        except (pyarrow.ArrowException, OSError) as error:
+            raise DataError(
+                f"{file_name(path)} is not an intact Parquet or Arrow file: {error}",
+                "copy or write it again",
+            ) from None
+
+
+def _dataset_files(folder: Path) -> list[Path]:
+    """The Arrow files of a saved dataset, in its order."""
+    try:
+        state = json.loads((folder / DATASET_STATE).read_text(encoding="utf-8"))
+        names = [entry["filename"] for entry in state["_data_files"]]
+        # A name, not a path: it must not lead out of the folder.
+        if not all(isinstance(name, str) and Path(name).name == name for name in names):
+            raise ValueError("a file outside of the folder")
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise DataError(
+            f"{folder} is not a dataset that `datasets` saved: {error}", "save it again"
+        ) from None
+    return [folder / name for name in names]

@@ -54,8 +54,15 @@ def classify(model: Any, inputs: list[str], options: PredictionOptions) -> Seque
     elif model.medium is not None:
         scores = model.classify(inputs)
     else:
-        texts = [_text_or_pair(one) for one in inputs]
-        _check_not_labelled(texts, model.labels)
+        parts = [one.partition("\t") for one in inputs]  # a text, or two with a tab between
+        seconds = [second.strip() for _, tab, second in parts if tab]
+        if seconds and all(second in model.labels for second in seconds):
+            # The labels of examples would be read as second texts.
+            raise DataError(
+                f"the second column has classes of this model ({seconds[0]!r}), not texts",
+                "pass the texts only (cut -f1 FILE), or use regard evaluate --data FILE",
+            )
+        texts = [(first, second) if tab else first for first, tab, second in parts]
         scores = model.classify(texts, truncation=options.truncation)
     return [_first(one, options) for one in scores]
 
@@ -97,22 +104,6 @@ def _first(scores: Scores, options: PredictionOptions) -> Scores:
     return dict(list(scores.items())[: options.top])
 
 
-def _text_or_pair(line: str) -> str | tuple[str, str]:
-    """A text, or two of them with a tab between."""
-    first, tab, second = line.partition("\t")
-    return (first, second) if tab else line
-
-
-def _check_not_labelled(texts: Sequence[str | tuple[str, str]], labels: Sequence[str]) -> None:
-    """Refuses a file of labelled examples, whose labels would be read as second texts."""
-    seconds = [text[1].strip() for text in texts if isinstance(text, tuple)]
-    if seconds and all(second in labels for second in seconds):
-        raise DataError(
-            f"the second column has classes of this model ({seconds[0]!r}), not texts",
-            "pass the texts only (cut -f1 FILE), or use regard evaluate --data FILE",
-        )
-
-
 # --- questions ---
 
 
@@ -123,8 +114,15 @@ def answer(model: Any, inputs: list[str], options: PredictionOptions) -> Sequenc
 
 
 def answer_stories(model: Any, inputs: list[str], options: PredictionOptions) -> Sequence[Scores]:
-    stories = [_question_and_story(one, options) for one in inputs]
-    return [_first(model.answer(*story), options) for story in stories]
+    answers = []
+    for one in inputs:
+        # The last sentence is the question, where no story is named besides.
+        *story, question = split_sentences(one) or [""]
+        context = ". ".join(story)
+        if "\t" in one or options.context is not None or not story:
+            question, context = _question_and_context(one, options)
+        answers.append(_first(model.answer(question, context), options))
+    return answers
 
 
 def _question_and_context(line: str, options: PredictionOptions) -> tuple[str, str]:
@@ -136,14 +134,6 @@ def _question_and_context(line: str, options: PredictionOptions) -> tuple[str, s
             "set --context, or separate question and context with a tab",
         )
     return question, context
-
-
-def _question_and_story(line: str, options: PredictionOptions) -> tuple[str, str]:
-    """Of a memory network: its last sentence is the question, where no story is named besides."""
-    *story, question = split_sentences(line) or [""]
-    if "\t" in line or options.context is not None or not story:
-        return _question_and_context(line, options)
-    return question, ". ".join(story)
 
 
 # --- series ---

@@ -203,31 +203,24 @@ def _outputs(
 ) -> dict[OutputKind, Outputs]:
     if "prediction" in needed and "prediction" not in task.predict:
         needed = needed - {"prediction"} | {"ranking"}
+    outputs = {}
     # Likelihoods first: decoding may pack the weights in another precision.
-    outputs = {
-        kind: _predicted(model, examples, task, kind, settings)
-        for kind in get_args(OutputKind)
-        if kind in needed
-    }
+    for kind in get_args(OutputKind):
+        if kind not in needed:
+            continue
+        if kind not in task.predict:
+            raise SettingError(
+                f"models of this task do not predict {kind}, which a metric needs",
+                f"choose from: {', '.join(task.metrics)}",
+            )
+        with without_example_warnings():
+            outputs[kind] = task.predict[kind](model, examples, settings)
+    if "likelihood" in needed and any(math.isnan(nll) for nll, _ in outputs["likelihood"].values):
+        raise non_finite_error(model.model)
     if "ranking" in needed:
         ranking = outputs["ranking"]
         first = Outputs(predictions_of("ranking", ranking.values), ranking.references)
         outputs.setdefault("prediction", first)
-    return outputs
-
-
-def _predicted(
-    model: Model, examples: Sequence[Any], task: Task, kind: OutputKind, settings: Settings
-) -> Outputs:
-    if kind not in task.predict:
-        raise SettingError(
-            f"models of this task do not predict {kind}, which a metric needs",
-            f"choose from: {', '.join(task.metrics)}",
-        )
-    with without_example_warnings():
-        outputs = task.predict[kind](model, examples, settings)
-    if kind == "likelihood" and any(math.isnan(nll) for nll, _ in outputs.values):
-        raise non_finite_error(model.model)
     return outputs
 
 

@@ -65,7 +65,7 @@ def shortened(value: object) -> str:
     return " ".join(reprlib.repr(value).split())
 
 
-def _of(kind: Any, *checks: Callable[[Any], bool]) -> Callable[[Any], Any]:
+def _of(kind: Any, *types: Any) -> Callable[[Any], Any]:
     """Takes examples of a dataclass, and tuples of its fields: the second text may be left out."""
     names = [field.name for field in fields(kind)]
 
@@ -75,11 +75,11 @@ def _of(kind: Any, *checks: Callable[[Any], bool]) -> Callable[[Any], Any]:
             values = [getattr(value, name) for name in names]
         if not isinstance(values, list | tuple):
             return None
-        if len(values) == len(names) - 1 and _is_text_or_none in checks:
+        if len(values) == len(names) - 1 and "text2" in names:
             values = (values[0], None, *values[1:])
-        if len(values) != len(names):
+        if len(values) != len(names) or not all(map(isinstance, values, types)):
             return None
-        if not all(check(one) for check, one in zip(checks, values, strict=True)):
+        if any(isinstance(one, float | np.floating) and not math.isfinite(one) for one in values):
             return None
         return kind(*values)
 
@@ -88,23 +88,6 @@ def _of(kind: Any, *checks: Callable[[Any], bool]) -> Callable[[Any], Any]:
 
 def _instance(kind: type) -> Callable[[Any], Any]:
     return lambda value: value if isinstance(value, kind) else None
-
-
-def _is_text(value: Any) -> bool:
-    return isinstance(value, str)
-
-
-def _is_text_or_none(value: Any) -> bool:
-    return value is None or isinstance(value, str)
-
-
-def _is_number(value: Any) -> bool:
-    return isinstance(value, int | float | np.number) and math.isfinite(value)
-
-
-def _is_anything(value: Any) -> bool:
-    # Whether it is an image is checked when it is opened.
-    return True
 
 
 def _text_or_ids(value: Any) -> Any:
@@ -129,13 +112,17 @@ def _source_and_reference(value: Any) -> tuple[str, str] | None:
 def _tagged_words(value: Any) -> TaggedWords | None:
     match value:
         case TaggedWords(tokens=[*words], tags=[*tags]) | ([*words], [*tags]):
-            if words and len(words) == len(tags) and all(map(_is_text, [*words, *tags])):
+            if (
+                words
+                and len(words) == len(tags)
+                and all(isinstance(one, str) for one in [*words, *tags])
+            ):
                 return TaggedWords(words, tags)
     return None
 
 
 def _recording(value: Any) -> Recording | None:
-    recording = _of(Recording, lambda audio: isinstance(audio, str | Path | np.ndarray), _is_text)
+    recording = _of(Recording, str | Path | np.ndarray, str)
     match recording(value):
         case Recording(audio=str() as file, text=text):
             return Recording(Path(file), text)
@@ -164,8 +151,9 @@ def _read_text(path: str) -> list[str]:
     return blocks
 
 
-_LABELLED_TEXT = _of(LabelledText, _is_text, _is_text_or_none, _is_text)
-_LABELLED_IMAGE = _of(LabelledImage, _is_anything, _is_text)
+_LABELLED_TEXT = _of(LabelledText, str, str | None, str)
+# Whether it is an image is checked when it is opened.
+_LABELLED_IMAGE = _of(LabelledImage, object, str)
 
 TEXT = ExampleKind("plain text", "a text", _read_text, _instance(str))
 TEXT_OR_IDS = ExampleKind("plain text", "a text, or a list of token ids", _read_text, _text_or_ids)
@@ -191,13 +179,13 @@ RATED_TEXT = ExampleKind(
     "texts with a number (.tsv or .jsonl)",
     'a text with its number: ("text", 0.5)',
     labelled.rated_texts,
-    _of(RatedText, _is_text, _is_text_or_none, _is_number),
+    _of(RatedText, str, str | None, int | float | np.number),
 )
 TEXT_PAIR = ExampleKind(
     "pairs of texts that belong together (.tsv or .jsonl)",
     'a pair of texts: ("text", "text")',
     labelled.text_pairs,
-    _of(TextPair, _is_text, _is_text),
+    _of(TextPair, str, str),
 )
 TAGGED_WORDS = ExampleKind(
     "words with tags (CoNLL's columns or .jsonl)",

@@ -69,15 +69,17 @@ def _character_count(model: LanguageModel, ids: Ids, start: int, length: int) ->
     return max(0, len(text) - len(decode(ids[start : start + 1].tolist())))
 
 
-def _cells(ids: Ids, starts: Ids, length: int) -> Tensor:
-    """Windows with the token after them: [B, T + 1]."""
-    return torch.from_numpy(ids[starts[:, None] + np.arange(length + 1)])
-
-
-def _row_nlls(logits: Tensor, labels: Tensor) -> list[float]:
-    """−log p of the labels [B, T], summed over each row."""
+def _row_nlls(
+    model: LanguageModel, ids: Ids, starts: Ids, length: int, states: list[LayerCache] | None = None
+) -> list[float]:
+    """−log p of the tokens of windows, summed over each; states of segments advance in place."""
+    # Windows with the token after them: [B, T + 1].
+    cells = torch.from_numpy(ids[starts[:, None] + np.arange(length + 1)]).to(model.device)
+    context = Context() if states is None else Context(state=DecoderState(states))
+    hidden, _ = model.model(cells[:, :-1], None, context)  # [B, T, D]
     # Over dimension 1, the vocabulary.
-    nll = functional.cross_entropy(logits.float().mT, labels, reduction="none")  # [B, T]
+    logits = model.model.head(hidden).float().mT
+    nll = functional.cross_entropy(logits, cells[:, 1:], reduction="none")  # [B, T]
     totals: list[float] = nll.double().sum(dim=1).tolist()
     return totals
 
@@ -99,9 +101,7 @@ def _window_losses(
     if rest:  # every token counts exactly once
         batches.append((np.array([count - rest]), rest))
     for first_tokens, length in batches:
-        cells = _cells(ids, first_tokens, length).to(model.device)
-        hidden, _ = model.model(cells[:, :-1])  # [B, T, D]
-        yield first_tokens, length, _row_nlls(model.model.head(hidden), cells[:, 1:])
+        yield first_tokens, length, _row_nlls(model, ids, first_tokens, length)
 
 
 # --- segments ---
@@ -120,20 +120,12 @@ def _segment_losses(
     for first in range(0, length, context):
         starts = np.arange(rows) * length + first
         width = min(context, length - first)
-        yield starts, width, _segment_nlls(model, _cells(ids, starts, width), states)
+        yield starts, width, _row_nlls(model, ids, starts, width, states)
     # What the division into streams left over continues the last stream.
     rest = count - rows * length
     if rest:
         starts = np.array([count - rest])
-        cells = _cells(ids, starts, rest)
-        yield starts, rest, _segment_nlls(model, cells, _last_stream(states))
-
-
-def _segment_nlls(model: LanguageModel, cells: Tensor, states: list[LayerCache]) -> list[float]:
-    """−log p of a segment of each stream; the states advance in place."""
-    cells = cells.to(model.device)
-    hidden, _ = model.model(cells[:, :-1], None, Context(state=DecoderState(states)))
-    return _row_nlls(model.model.head(hidden), cells[:, 1:])
+        yield starts, rest, _row_nlls(model, ids, starts, rest, _last_stream(states))
 
 
 def _last_stream(states: list[LayerCache]) -> list[LayerCache]:

@@ -52,8 +52,7 @@ def rank_labels(model: Any, examples: Sequence[LabelledText], settings: Settings
     check_labels(labels, model.labels)
     inputs: list[Any] = [example.whole for example in examples]  # texts, or pairs of texts
     logits = model.logits(inputs, truncation=True, max_length=settings.max_length)
-    scores = [label_scores(row, model.labels) for row in logits]
-    return Outputs([list(ranking) for ranking in scores], labels)
+    return Outputs([list(label_scores(row, model.labels)) for row in logits], labels)
 
 
 def check_labels(labels: Sequence[str], names: Sequence[str]) -> None:
@@ -232,10 +231,9 @@ def rank_sound_classes(model: Any, examples: Sequence[Recording], settings: Sett
 def transcribe(model: Any, examples: Sequence[Recording], settings: Settings) -> Outputs:
     """The transcript of each recording."""
     sounds = [example.audio for example in examples]
-    # A CTC model decodes nothing: it has no tokens that frame a text.
-    decodes = model.special_tokens is not None
     options: dict[str, Any] = {"sampling_rate": RATE}
-    if decodes:
+    # A CTC model decodes nothing: it has no tokens that frame a text.
+    if model.special_tokens is not None:
         options["strategy"] = settings.decoding.strategy
     return Outputs(model.transcribe(sounds, **options), [example.text for example in examples])
 
@@ -246,8 +244,8 @@ def transcribe(model: Any, examples: Sequence[Recording], settings: Settings) ->
 def forecast_points(model: SeriesModel, examples: Sequence[Series], settings: Settings) -> Outputs:
     """The forecasts of all windows as points, the median of quantiles: [H, C] each."""
     predicted, references = _forecasts(model, examples)
-    levels = _levels(model)
-    return Outputs(list(point_forecasts(predicted, levels)), list(references))
+    points = point_forecasts(predicted, model.output.levels)
+    return Outputs(list(points), list(references))
 
 
 def forecast_quantiles(
@@ -255,15 +253,11 @@ def forecast_quantiles(
 ) -> Outputs:
     """The levels and the quantiles [H, C, Q] of all windows."""
     # Points have no interval to cover anything.
-    levels = _levels(model)
+    levels = model.output.levels
     if levels is None:
         raise DataError("this model does not forecast quantiles", "use the metrics mse and mae")
     predicted, references = _forecasts(model, examples)
     return Outputs([(levels, one) for one in predicted], list(references))
-
-
-def _levels(model: SeriesModel) -> tuple[float, ...] | None:
-    return model.output.levels
 
 
 def _forecasts(model: SeriesModel, examples: Sequence[Series]) -> tuple[Any, Any]:

@@ -6,7 +6,7 @@ printed on one line or written as JSON.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any
@@ -62,7 +62,11 @@ def predict(
     elif name == "classify" and model.config.get("problem_type") == "regression":
         # The head of a classifier, in the words of transformers; what it gives is a number.
         name = "regress"
-        answers = [(one, _number(answer)) for one, answer in answers]
+        # A single number without the name of its class; several keep their names.
+        answers = [
+            (one, next(iter(answer.values())) if len(answer) == 1 else answer)
+            for one, answer in answers
+        ]
     return [Prediction(one, name, answer, _as_text(answer)) for one, answer in answers]
 
 
@@ -70,20 +74,19 @@ def chosen_task(model: Model, name: str | None, options: PredictionOptions) -> s
     """The task that is named, if the model has it; otherwise the model's own."""
     able = [task for task in model.tasks if TASKS.get(task, Task()).answer]
     if name is None:
-        return _default_task(model, able, options)
+        # The first that it has; classifying by labels only where these are given.
+        named = options.labels or model.labels is not None
+        own = [task for task in TASKS if task in able and (task != "classify" or named)]
+        if not own:
+            raise ModelError(
+                f"this model ({model!r}) takes and returns tensors only", "call it in Python"
+            )
+        return own[0]
     if not TASKS.get(name, Task()).answer:
         raise SettingError(f"unknown task {name!r}", did_you_mean(name, able))
     if name not in able:
         raise ModelError(f"this model ({model!r}) cannot `{name}`", f"it can: {', '.join(able)}")
     return name
-
-
-def _default_task(model: Model, able: Sequence[str], options: PredictionOptions) -> str:
-    """The first task that the model has; classifying by labels only where these are given."""
-    for name in (task for task in TASKS if task in able):
-        if name != "classify" or options.labels or model.labels is not None:
-            return name
-    raise ModelError(f"this model ({model!r}) takes and returns tensors only", "call it in Python")
 
 
 def reads_files(model: Model, task: str) -> bool:
@@ -115,11 +118,6 @@ def _check_options(model: Model, name: str, options: PredictionOptions) -> None:
 # --- an answer on one line ------------------------------------------------------------------------
 
 
-def _number(answer: dict[str, float]) -> float | dict[str, float]:
-    """A single number without the name of its class; several keep their names."""
-    return next(iter(answer.values())) if len(answer) == 1 else answer
-
-
 def _as_text(answer: Any) -> str:
     """An answer on one line."""
     if isinstance(answer, str):
@@ -128,7 +126,11 @@ def _as_text(answer: Any) -> str:
         return f"{answer:.4f}"
     if isinstance(answer, dict):
         if "forecast" in answer and "columns" in answer:
-            return _table(answer["columns"], answer["forecast"])
+            # CSV with the number of each step, from 1 on. Six of about seven digits of a float32.
+            lines = [",".join(["step", *answer["columns"]])]
+            for step, row in enumerate(answer["forecast"], 1):
+                lines.append(",".join([str(step), *(f"{value:.6g}" for value in row)]))
+            return "\n".join(lines)
         # A span has a text; of classes, one may be called so, and has a number.
         if isinstance(answer.get("text"), str):
             return f"{answer['text']} {answer['probability']:.4f}"
@@ -138,20 +140,9 @@ def _as_text(answer: Any) -> str:
     if answer and isinstance(answer[0], float):
         # Five of the about seven digits that a float32 has.
         return " ".join(f"{value:.5g}" for value in answer)
-    return "  ".join(_span_text(span) for span in answer)
-
-
-def _table(columns: Sequence[str], rows: Sequence[Sequence[float]]) -> str:
-    """A forecast as CSV: the number of each step, from 1 on, and its values."""
-    lines = [",".join(["step", *columns])]
-    for step, row in enumerate(rows, 1):
-        # Six of the about seven digits that a float32 has.
-        lines.append(",".join([str(step), *(f"{value:.6g}" for value in row)]))
-    return "\n".join(lines)
-
-
-def _span_text(span: Mapping[str, Any]) -> str:
-    label = span.get("label")
-    if label is None:
-        return f"{span['text']} {span['probability']:.2f}"
-    return f"{span['text']}/{label}"
+    return "  ".join(
+        f"{span['text']}/{span['label']}"
+        if span.get("label") is not None
+        else f"{span['text']} {span['probability']:.2f}"
+        for span in answer
+    )

@@ -54,21 +54,16 @@ class Predictor:
         self.options = dict(options or {})
         # Once for each worker, which then answers many batches.
         self.model: Model = load(model, device=device)
-        self.task = self._chosen_task(task)
-
-    def _chosen_task(self, task: str | None) -> str:
-        """The task that is named, or the model's own; its options are refused before any row."""
         names = PredictionOptions.__dataclass_fields__
-        options = {name: value for name, value in self.options.items() if name in names}
-        chosen = chosen_task(self.model, task, PredictionOptions(**options))
-        unknown = [name for name in self.options if name not in names]
-        # The options of decoding are checked by the model's method.
-        if unknown and chosen not in DECODING_TASKS:
-            raise SettingError(
-                f"`{chosen}` of this model has no option {unknown[0]!r}",
-                did_you_mean(str(unknown[0]), names),
-            )
-        return chosen
+        known = {name: value for name, value in self.options.items() if name in names}
+        self.task = chosen_task(self.model, task, PredictionOptions(**known))
+        # Refused before any row; the options of decoding are checked by the model's method.
+        for name in self.options.keys() - known.keys():
+            if self.task not in DECODING_TASKS:
+                raise SettingError(
+                    f"`{self.task}` of this model has no option {name!r}",
+                    did_you_mean(name, names),
+                )
 
     def __call__(self, batch: dict[str, Any]) -> dict[str, Any]:
         if self.column not in batch:

@@ -54,8 +54,28 @@ def _by_name(*metrics: str) -> dict[str, str]:
 
 _TRANSLATION_SCORES = _by_name("bleu", "chrf", "exact_match")
 _CLASS_SCORES = _by_name("accuracy", "f1")
-_RANKING_SCORES = _CLASS_SCORES | {"top_5": "top_k:5"}
 
+# What tasks of a kind have in common.
+_ROWS = Task(unit="rows", reads=examples.TEXT, metrics=("loss", "perplexity"))
+_CLASSES = Task(
+    method="classify",
+    answer=answers.classify,
+    options=("labels", "top", "truncation"),
+    reads_media=True,
+    unit="texts",
+    reads=examples.LABELLED_TEXT,
+    predict={"ranking": rank_labels},
+    metrics=("accuracy", "f1"),
+    other_metrics=("top_k", "exact_match"),
+    scores=_CLASS_SCORES,
+    card=Card("text-classification", "A classifier of texts", _CLASSIFY_TEXT),
+)
+_RANKED = Task(
+    unit="images",
+    metrics=("accuracy", "top_k:5"),
+    other_metrics=("f1",),
+    scores=_CLASS_SCORES | {"top_5": "top_k:5"},
+)
 _TRANSLATE = Task(
     method="translate",
     answer=of_method("translate"),
@@ -85,17 +105,15 @@ _SUMMARIZE = replace(
         "regard translate FOLDER < texts > summaries",
     ),
 )
-_NODES = Task(
-    method="classify",
+_NODES = replace(
+    _CLASSES,
     answer=answers.classify_graphs,
     options=("top",),
+    reads_media=False,
     names_parts=True,
     unit="nodes",
     reads=examples.GRAPHS,
     predict={"ranking": rank_graph_classes},
-    metrics=("accuracy", "f1"),
-    other_metrics=("top_k", "exact_match"),
-    scores=_CLASS_SCORES,
     card=Card(
         "graph-ml",
         "A classifier of the nodes of a graph",
@@ -112,18 +130,14 @@ TASKS: dict[str, Task] = {
     # --- texts from texts ---
     "translate": _TRANSLATE,
     "summarize": _SUMMARIZE,
-    "span": Task(
-        unit="rows",
-        reads=examples.TEXT,
+    "span": replace(
+        _ROWS,
         predict={"likelihood": span_likelihood},
-        metrics=("loss", "perplexity"),
         card=Card("text2text-generation", "An encoder–decoder that fills in hidden spans", _LOAD),
     ),
-    "denoise": Task(
-        unit="rows",
-        reads=examples.TEXT,
+    "denoise": replace(
+        _ROWS,
         predict={"likelihood": denoising_likelihood},
-        metrics=("loss", "perplexity"),
         card=Card("text2text-generation", "An encoder–decoder that restores texts", _LOAD),
     ),
     "causal": Task(
@@ -192,19 +206,7 @@ TASKS: dict[str, Task] = {
         scores=_by_name("mse", "mae", "pearson"),
         card=Card("text-classification", "A model that rates texts by a number", _CLASSIFY_TEXT),
     ),
-    "classify": Task(
-        method="classify",
-        answer=answers.classify,
-        options=("labels", "top", "truncation"),
-        reads_media=True,
-        unit="texts",
-        reads=examples.LABELLED_TEXT,
-        predict={"ranking": rank_labels},
-        metrics=("accuracy", "f1"),
-        other_metrics=("top_k", "exact_match"),
-        scores=_CLASS_SCORES,
-        card=Card("text-classification", "A classifier of texts", _CLASSIFY_TEXT),
-    ),
+    "classify": _CLASSES,
     "follows": Task(method="follows", answer=answers.follows),
     "detect": Task(method="detect", answer=of_method("detect")),
     "fill": Task(method="fill", answer=answers.fill, options=("top",)),
@@ -213,29 +215,24 @@ TASKS: dict[str, Task] = {
         answer=of_method("generate", max_new_tokens=NEW_TOKENS),
         options=("truncation",),
     ),
-    "masked": Task(
-        unit="rows",
-        reads=examples.TEXT,
+    "masked": replace(
+        _ROWS,
         predict={"prediction": predict_masked, "likelihood": masked_likelihood},
         metrics=("accuracy", "loss", "perplexity"),
         card=Card("fill-mask", "An encoder that fills in hidden tokens", _LOAD),
     ),
-    "replaced": Task(
-        unit="rows",
-        reads=examples.TEXT,
+    "replaced": replace(
+        _ROWS,
         predict={"prediction": detect_replaced, "likelihood": replaced_likelihood},
         metrics=("binary_f1", "accuracy"),
         other_metrics=("loss",),
         card=Card("feature-extraction", "An encoder that finds replaced tokens", _LOAD),
     ),
     # --- images ---
-    "images": Task(
-        unit="images",
+    "images": replace(
+        _RANKED,
         reads=examples.LABELLED_IMAGE,
         predict={"ranking": rank_image_classes},
-        metrics=("accuracy", "top_k:5"),
-        other_metrics=("f1",),
-        scores=_RANKING_SCORES,
         card=Card(
             "image-classification",
             "A classifier of images",
@@ -254,12 +251,11 @@ TASKS: dict[str, Task] = {
             "regard train --base FOLDER --objective images --images CLASSES",
         ),
     ),
-    "image_text": Task(
-        unit="images",
+    "image_text": replace(
+        _RANKED,
         reads=examples.CAPTIONED_IMAGE,
         predict={"ranking": rank_captions},
-        metrics=("accuracy", "top_k:5"),
-        scores=_RANKING_SCORES,
+        other_metrics=(),
         card=Card(
             "zero-shot-image-classification",
             "A dual encoder of images and texts",
@@ -285,29 +281,28 @@ TASKS: dict[str, Task] = {
     ),
     "nodes": _NODES,
     "graphs": _GRAPHS,
-    "stories": Task(
+    "stories": replace(
+        _CLASSES,
         method="answer",
         answer=answers.answer_stories,
         options=("context", "top"),
+        reads_media=False,
         unit="stories",
         reads=examples.STORY,
         predict={"ranking": answer_stories},
         metrics=("accuracy",),
         other_metrics=("f1", "top_k", "exact_match"),
-        scores=_CLASS_SCORES,
         card=Card(
             "question-answering",
             "A memory network that answers questions about stories",
             'regard.load("FOLDER").answer("Where is Mary?", "Mary went to the garden.")',
         ),
     ),
-    "sounds": Task(
+    "sounds": replace(
+        _RANKED,
         unit="recordings",
         reads=examples.LABELLED_RECORDING,
         predict={"ranking": rank_sound_classes},
-        metrics=("accuracy", "top_k:5"),
-        other_metrics=("f1",),
-        scores=_RANKING_SCORES,
         card=Card(
             "audio-classification",
             "A classifier of recordings",
