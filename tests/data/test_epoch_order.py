@@ -151,7 +151,7 @@ def test_any_position_goes_on_as_the_uninterrupted_order(long_corpus: Corpus) ->
 def test_a_position_between_batches_is_refused(long_corpus: Corpus) -> None:
     sampler = corpus_sampler(long_corpus, 200, seed=5)
     for index in (1, 4000):
-        with pytest.raises(DataError, match=f"begins at row {index}"):
+        with pytest.raises(DataError, match=f"begins at {index}"):
             list(itertools.islice(sampler.iterate(0, index), 3))
 
 

@@ -32,7 +32,7 @@ def test_gaps_are_missing_values(tmp_path: Path) -> None:
         ("date,a\n2024-01-03,1\n2024-01-02,2\n2024-01-01,3\n", "sort them"),
         ('date,a\n2024-01-01,"1\n' + "2024-01-02,2\n" * 12_000, "quotation mark"),
         ("date;a\n2024-01-01;1,5\n", "cells"),
-        ("", "is empty"),
+        ("", "has no rows"),
     ],
 )
 def test_what_is_no_series_is_refused(text: str, problem: str, tmp_path: Path) -> None:

@@ -73,7 +73,7 @@ def test_empty_cells_are_missing_values(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("text", "problem"),
     [
-        ("", "empty"),
+        ("", "has no rows"),
         ("load\n", "no rows"),
         ("date,load\nmonday,1\ntuesday,much\n", "'much' is not a number"),
         ("a,b\n1,2\n3\n", "row 2 has 1 cells"),

@@ -219,7 +219,7 @@ def log_mel(samples: Samples, mels: int = 80, seconds: float = SECONDS) -> Tenso
     )
     # The last frame would begin where the window ends.
     power = spectrum[..., :-1].abs().square()  # [W, 201, frames]
-    energy = _filters(mels) @ power  # [W, mels, frames]
+    energy = torch.from_numpy(mel_filters(mels).astype(np.float32)) @ power  # [W, mels, frames]
     energy = functional.pad(energy, (0, frames - energy.shape[-1]))
     log = energy.clamp_min(1e-10).log10()  # silence would be −∞
     # Whisper's normalization: a dynamic range of 8, then about -1 to 1.
@@ -228,11 +228,6 @@ def log_mel(samples: Samples, mels: int = 80, seconds: float = SECONDS) -> Tenso
 
 
 @lru_cache(maxsize=4)
-def _filters(mels: int) -> Tensor:
-    """The filter bank in float32, computed once: [mels, 201]."""
-    return torch.from_numpy(mel_filters(mels).astype(np.float32))
-
-
 def mel_filters(mels: int) -> NDArray[np.float64]:
     """Mel filter bank [mels, 201]: triangles of equal area, evenly spaced on Slaney's mel scale.
 

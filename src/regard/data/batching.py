@@ -144,12 +144,8 @@ class BatchSampler:
         The position after a batch is (epoch, index + 1). The end of an epoch is the start of the
         next.
         """
-        count = len(self.batches(epoch))
-        if not 0 <= index <= count:
-            raise DataError(
-                f"epoch {epoch} has {count} batches, so none has the number {index}",
-                "continue with the data, seed and budget the run began with",
-            )
+        if not 0 <= index <= len(self.batches(epoch)):
+            raise _no_such_position(epoch, index)
         while True:
             batches = self.batches(epoch)
             for i in range(index, len(batches)):
@@ -222,7 +218,7 @@ class BlockSampler:
         """
         size = self._order.rows_per_epoch
         if not 0 <= index <= size:
-            raise _no_such_position(epoch, index, size)
+            raise _no_such_position(epoch, index)
         while True:
             if index == size:
                 epoch += 1
@@ -231,7 +227,7 @@ class BlockSampler:
             position = number * self.block_rows
             for rows in self.block(epoch, number):
                 if position < index < position + len(rows):
-                    raise _no_such_position(epoch, index, size)
+                    raise _no_such_position(epoch, index)
                 position += len(rows)
                 if position > index:
                     yield epoch, position - 1, rows
@@ -256,9 +252,9 @@ def corpus_sampler(
     return BatchSampler(everything, budget, seed=seed, multiple=multiple)
 
 
-def _no_such_position(epoch: int, index: int, size: int) -> DataError:
+def _no_such_position(epoch: int, index: int) -> DataError:
     return DataError(
-        f"no batch of epoch {epoch}, which has {size} rows, begins at row {index}",
+        f"no batch of epoch {epoch} begins at {index}",
         "continue with the data, seed and budget the run began with",
     )
 
@@ -383,11 +379,25 @@ def prefetch(iterator: Iterator[Item], depth: int = 2) -> Generator[Item, None, 
     the iterator has given the item it is working on, and closes the iterator if it is a generator.
     """
     # A tuple holds an item, which may itself be None or an exception; None is the end.
-    ready: queue.Queue[tuple[Item] | BaseException | None] = queue.Queue(max(depth, 1))
+    ready: queue.Queue[tuple[Item] | BaseException | None] = queue.Queue(depth)
     stopped = threading.Event()
-    thread = threading.Thread(
-        target=_produce, args=(iterator, ready, stopped), name="prefetch", daemon=True
-    )
+
+    def produce() -> None:
+        last: BaseException | None = None
+        try:
+            for item in iterator:
+                ready.put((item,))
+                if stopped.is_set():
+                    break
+        except BaseException as error:
+            last = error
+        finally:
+            if isinstance(iterator, Generator):
+                iterator.close()
+        if not stopped.is_set():
+            ready.put(last)
+
+    thread = threading.Thread(target=produce, name="prefetch", daemon=True)
     thread.start()
     try:
         while (message := ready.get()) is not None:
@@ -401,20 +411,3 @@ def prefetch(iterator: Iterator[Item], depth: int = 2) -> Generator[Item, None, 
         while not ready.empty():
             ready.get_nowait()
         thread.join()
-
-
-def _produce(iterator: Iterator[Item], ready: queue.Queue[Any], stopped: threading.Event) -> None:
-    """Puts each item in a tuple, then None, or the exception that ended the iterator."""
-    last: BaseException | None = None
-    try:
-        for item in iterator:
-            ready.put((item,))
-            if stopped.is_set():
-                break
-    except BaseException as error:
-        last = error
-    finally:
-        if isinstance(iterator, Generator):
-            iterator.close()
-    if not stopped.is_set():
-        ready.put(last)

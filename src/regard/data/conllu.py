@@ -8,12 +8,8 @@ from pathlib import Path
 from regard.data.generated.builtin import Link, Sentence
 from regard.system.errors import DataError
 
-# Columns of https://universaldependencies.org/format.html: ID FORM … HEAD DEPREL …
-_COLUMNS = 10
-_ID = 0
-_FORM = 1
-_HEAD = 6
-_RELATION = 7
+# Columns of https://universaldependencies.org/format.html
+_COLUMNS = ("id", "form", "lemma", "upos", "xpos", "feats", "head", "deprel", "deps", "misc")
 _ROOT = "0"
 
 
@@ -34,7 +30,7 @@ def read_conllu(path: str | Path) -> list[Sentence]:
 
 def parse_conllu(lines: Iterable[str]) -> Iterator[Sentence]:
     """Sentences from the lines of a CoNLL-U file: a blank line ends one."""
-    rows: list[list[str]] = []
+    rows: list[dict[str, str]] = []
     for number, line in enumerate([*lines, ""], start=1):
         if line.startswith("#"):
             continue
@@ -44,33 +40,33 @@ def parse_conllu(lines: Iterable[str]) -> Iterator[Sentence]:
             rows = []
             continue
         columns = line.split("\t")
-        if len(columns) != _COLUMNS:
+        if len(columns) != len(_COLUMNS):
             raise DataError(
-                f"line {number} has {len(columns)} columns instead of {_COLUMNS}",
+                f"line {number} has {len(columns)} columns instead of {len(_COLUMNS)}",
                 "separate the columns of CoNLL-U by tabs",
             )
         # 3-4 is a multiword token, 3.1 an empty node: neither is a word of the tree.
-        if columns[_ID].isdigit():
-            rows.append(columns)
+        if columns[0].isdigit():
+            rows.append(dict(zip(_COLUMNS, columns, strict=True)))
 
 
-def _sentence(rows: list[list[str]]) -> Sentence:
-    index = {columns[_ID]: position for position, columns in enumerate(rows)}
+def _sentence(rows: list[dict[str, str]]) -> Sentence:
+    index = {row["id"]: position for position, row in enumerate(rows)}
     links = []
-    for position, columns in enumerate(rows):
-        head = columns[_HEAD]
+    for position, row in enumerate(rows):
+        head = row["head"]
         if head == _ROOT:
             continue
         if head not in index:
             raise DataError(
-                f"{columns[_FORM]!r} has the head {head}, which is not a word of its sentence",
+                f"{row['form']!r} has the head {head}, which is not a word of its sentence",
                 "correct the seventh column",
             )
-        relation = columns[_RELATION].partition(":")[0]
+        relation = row["deprel"].partition(":")[0]
         links.append(Link(f"{relation}-head", position, index[head]))
     # Forms may contain spaces in some treebanks; a word has none here.
-    words = [columns[_FORM].replace(" ", "_") for columns in rows]
-    return Sentence(" ".join(words), " ".join(words), tuple(links))
+    text = " ".join(row["form"].replace(" ", "_") for row in rows)
+    return Sentence(text, text, tuple(links))
 
 
 def write_conllu(sentences: Iterable[Sentence]) -> Iterator[str]:

@@ -59,7 +59,15 @@ class ResumableOutput:
         size = 0
         if self._progress.exists():
             progress = disk.read_json_object(self._progress, DataError)
-            self._check_settings(progress.get("settings"))
+            before = dict(progress.get("settings") or {})
+            keys = before.keys() | self._settings.keys()
+            changed = [key for key in keys if before.get(key) != self._settings.get(key)]
+            if changed:
+                names = ", ".join(sorted(changed))
+                raise SettingError(
+                    f"{self._partial} was started with other settings ({names})",
+                    f"give the same ones, or remove {self._partial.name} and {self._progress.name}",
+                )
             self.inputs_done = int(progress["inputs"])
             size = int(progress["bytes"])
         if self._partial.stat().st_size < size:
@@ -69,19 +77,6 @@ class ResumableOutput:
             )
         with disk.disk_errors(self.path.name):
             self._file.truncate(size)
-
-    def _check_settings(self, before: Any) -> None:
-        if before == self._settings:
-            return
-        changed = "settings"
-        if isinstance(before, dict):
-            keys = {*before, *self._settings}
-            different = [key for key in keys if before.get(key) != self._settings.get(key)]
-            changed = ", ".join(sorted(different))
-        raise SettingError(
-            f"{self._partial} was started with other settings ({changed})",
-            f"give the same ones, or remove {self._partial.name} and {self._progress.name}",
-        )
 
     def commit(self, results: str, inputs: int) -> None:
         """The results of the next `inputs`, on disk when this returns."""

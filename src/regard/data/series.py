@@ -59,9 +59,7 @@ def read_series(path: str | Path, columns: Sequence[str] | None = None) -> Serie
         raise DataError(
             f"{file}, line {reader.line_num}: {error}", "look for a quotation mark that never ends"
         ) from None
-    if header is None:
-        raise DataError(f"{file} is empty", "give a CSV file with a header")
-    if not table:
+    if header is None or not table:
         raise DataError(f"{path} has no rows", "give a CSV file with a header and one row a step")
     names = [name.strip() for name in header]
     # csv.reader takes rows of any length.
@@ -71,7 +69,17 @@ def read_series(path: str | Path, columns: Sequence[str] | None = None) -> Serie
                 f"{file}, row {number} has {len(row)} cells, but the header {len(names)}",
                 "write one cell for each column, with commas between them",
             )
-    chosen = _chosen(names, table, columns, file)
+    # Only the first one may be something else than numbers: a date.
+    has_dates = any(_number(row[0]) is None for row in table)
+    chosen = list(range(1 if has_dates else 0, len(names)))
+    if columns is not None:
+        for name in columns:
+            if name not in names:
+                raise DataError(f"{file} has no column {name!r}", did_you_mean(name, names))
+        # In the order in which they are named, which is that of the channels.
+        chosen = [names.index(name) for name in columns]
+    if not chosen:
+        raise DataError(f"{file} has no column of numbers", "give at least one")
     values = [_numbers([row[i] for row in table], names[i], file) for i in chosen]
     dates = None if 0 in chosen else _dates([row[0] for row in table])
     if dates is not None and dates[-1] < dates[0]:
@@ -99,23 +107,6 @@ def _row_range(path: str) -> tuple[str, slice]:
         return path, slice(None)
     start, end = (int(text) if text else None for text in match.groups()[1:])
     return match[1], slice(start, end)
-
-
-def _chosen(
-    names: list[str], table: list[list[str]], columns: Sequence[str] | None, file: str
-) -> list[int]:
-    """The numbers of the columns to read."""
-    # In the order in which they are named, which is that of the channels.
-    if columns is not None:
-        for name in columns:
-            if name not in names:
-                raise DataError(f"{file} has no column {name!r}", did_you_mean(name, names))
-        return [names.index(name) for name in columns]
-    # Only the first one may be something else than numbers: a date.
-    first = 0 if all(_number(row[0]) is not None for row in table) else 1
-    if len(names) <= first:
-        raise DataError(f"{file} has no column of numbers", "give at least one")
-    return list(range(first, len(names)))
 
 
 def _numbers(cells: list[str], name: str, file: str) -> Values:

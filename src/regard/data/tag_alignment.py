@@ -87,20 +87,14 @@ def word_spans(text: str) -> list[Span]:
             spans.append(match.span())
             continue
         spans += [(i, i + 1) for i in range(match.start(), start)]
-        spans += _split_ideographs(text, start, end)
+        for ideograph in _IDEOGRAPH.finditer(text, start, end):
+            if start < ideograph.start():
+                spans.append((start, ideograph.start()))
+            spans.append(ideograph.span())
+            start = ideograph.end()
+        if start < end:
+            spans.append((start, end))
         spans += [(i, i + 1) for i in range(end, match.end())]
-    return spans
-
-
-def _split_ideographs(text: str, start: int, end: int) -> list[Span]:
-    spans: list[Span] = []
-    for match in _IDEOGRAPH.finditer(text, start, end):
-        if start < match.start():
-            spans.append((start, match.start()))
-        spans.append(match.span())
-        start = match.end()
-    if start < end:
-        spans.append((start, end))
     return spans
 
 

@@ -34,7 +34,19 @@ def read_vectors(
         word, _, rest = line.rstrip().partition(" ")
         if word not in rows or (number == 1 and rest.strip().isdigit()):
             continue  # a word we do not have, or word2vec's first line "words dimensions"
-        vector = _vector(rest, table.shape[1], path, number)
+        try:
+            vector = torch.tensor([float(value) for value in rest.split()])
+        except ValueError:
+            raise DataError(
+                f"{path}: line {number} is not a word and numbers",
+                "give word2vec or GloVe text format",
+            ) from None
+        if len(vector) != table.shape[1]:
+            raise DataError(
+                f"{path}: line {number} has {len(vector)} numbers, the model is "
+                f"{table.shape[1]} wide",
+                f"set d_model = {len(vector)}",
+            )
         for index in rows[word]:
             same_case = tokenizer.id_to_token(index).removeprefix("▁") == word
             if same_case or index not in exact:
@@ -52,18 +64,3 @@ def read_vectors(
     table[ids] = values * (table.std() / values.std().clamp_min(1e-12))
     say(f"word vectors: {len(ids):,} of {len(tokenizer):,} tokens start from {path.name}")
     return len(ids)
-
-
-def _vector(text: str, width: int, path: Path, number: int) -> Tensor:
-    try:
-        values = [float(value) for value in text.split()]
-    except ValueError:
-        raise DataError(
-            f"{path}: line {number} is not a word and numbers", "give word2vec or GloVe text format"
-        ) from None
-    if len(values) != width:
-        raise DataError(
-            f"{path}: line {number} has {len(values)} numbers, the model is {width} wide",
-            f"set d_model = {len(values)}",
-        )
-    return torch.tensor(values)

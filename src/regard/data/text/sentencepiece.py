@@ -178,7 +178,18 @@ def build_tokenizer(
     defined = [
         piece.text for piece in file.pieces if piece.kind == DEFINED and piece.text in pieces
     ]
-    backend = tokenizers.Tokenizer(_model(file, vocabulary, unknown))
+    if file.model == UNIGRAM:
+        model: models.Model = models.Unigram(list(vocabulary), unknown, file.bytes)
+    else:
+        ids = {text: i for i, (text, _) in enumerate(vocabulary)}
+        model = models.BPE(
+            ids,
+            _merges(file, ids),
+            unk_token=vocabulary[unknown][0],
+            fuse_unk=True,  # a run of unknown characters is one token, as in SentencePiece
+            byte_fallback=file.bytes,
+        )
+    backend = tokenizers.Tokenizer(model)
     # Defined symbols are split off as special tokens are.
     prefix_once = file.prefix and (prefix_once or bool(defined))
     backend.normalizer = normalizers.Sequence([*before, *_normalization(file, prefix_once)])
@@ -189,23 +200,6 @@ def build_tokenizer(
     backend.decoder = _decoder(file)
     backend.add_tokens([AddedToken(text, normalized=True) for text in defined])
     return backend
-
-
-def _model(
-    file: SentencePieceModel, vocabulary: Sequence[tuple[str, float]], unknown: int
-) -> models.Model:
-    if file.model == UNIGRAM:
-        return models.Unigram(list(vocabulary), unknown, file.bytes)
-    ids = {text: i for i, (text, _) in enumerate(vocabulary)}
-    normal = [piece.text for piece in file.pieces if piece.kind == NORMAL]
-    scores = {piece.text: piece.score for piece in file.pieces}
-    return models.BPE(
-        ids,
-        _merges([text for text in normal if text in ids], scores),
-        unk_token=vocabulary[unknown][0],
-        fuse_unk=True,  # a run of unknown characters is one token, as in SentencePiece
-        byte_fallback=file.bytes,
-    )
 
 
 def _normalization(file: SentencePieceModel, prefix_once: bool) -> list[normalizers.Normalizer]:
@@ -234,14 +228,15 @@ def _decoder(file: SentencePieceModel) -> decoders.Decoder:
     return decoders.Sequence(steps)
 
 
-def _merges(pieces: Sequence[str], scores: Mapping[str, float]) -> list[tuple[str, str]]:
+def _merges(file: SentencePieceModel, ids: Mapping[str, int]) -> list[tuple[str, str]]:
     """BPE merges: every way to make a piece of two, the piece with the best score first."""
     # SentencePiece's BPE has scores and no merges: it joins the pair whose result scores best.
-    vocabulary = set(pieces)
-    ranked = sorted(pieces, key=lambda piece: -scores[piece])
+    normal = [piece for piece in file.pieces if piece.kind == NORMAL and piece.text in ids]
+    ranked = [piece.text for piece in sorted(normal, key=lambda piece: -piece.score)]
+    texts = set(ranked)
     return [
-        (piece[:i], piece[i:])
-        for piece in ranked
-        for i in range(1, len(piece))
-        if piece[:i] in vocabulary and piece[i:] in vocabulary
+        (text[:i], text[i:])
+        for text in ranked
+        for i in range(1, len(text))
+        if text[:i] in texts and text[i:] in texts
     ]

@@ -24,6 +24,7 @@ from regard.data.text.sentencepiece import (
     build_tokenizer,
     read_sentencepiece,
 )
+from regard.system.arguments import is_whole
 from regard.system.errors import DataError, did_you_mean
 
 Settings = Mapping[str, Any]  # of tokenizer_config.json
@@ -46,6 +47,9 @@ _MBART_LANGUAGES = tuple(_MBART_CODES.split())
 _MBART50_LANGUAGES = (*_MBART_LANGUAGES, *_MBART50_CODES.split())
 # More tokens besides the pieces than any model has: such a number is that of a damaged file.
 MOST_EXTRA = 10_000
+# Before a token that keeps its id but is never produced: a normalized text has no spaces, they have
+# become ▁.
+UNREACHABLE = " "
 
 
 @dataclass(frozen=True)
@@ -197,34 +201,19 @@ def _vocabulary(
 
 def _pieces(file: SentencePieceModel) -> list[tuple[str, float]]:
     return [
-        (_unreachable(piece.text) if piece.kind == UNUSED else piece.text, piece.score)
+        (UNREACHABLE + piece.text if piece.kind == UNUSED else piece.text, piece.score)
         for piece in file.pieces
     ]
 
 
-def _unreachable(token: str) -> str:
-    """A token that keeps its id but is never produced.
-
-    It begins with a space, and a normalized text has none: they have become ▁.
-    """
-    return f" {token}"
-
-
 def _layout(path: Path, config: Settings, settings: Settings) -> Layout:
     """By the name of the tokenizer's class, or else of the model."""
-    names = (
-        settings.get("tokenizer_class"),
-        config.get("tokenizer_class"),
-        config.get("model_type"),
-    )
-    for name in names:
-        if not name:
-            continue
+    kind = str(config.get("model_type"))
+    for name in (settings.get("tokenizer_class"), config.get("tokenizer_class"), kind):
         family = str(name).removesuffix("Fast").removesuffix("Tokenizer").lower()
         family = _SAME_LAYOUT.get(family, family)
         if family in LAYOUTS:
             return LAYOUTS[family]
-    kind = str(config.get("model_type"))
     raise DataError(
         f"how a {kind} numbers SentencePiece's {path} is not known", did_you_mean(kind, LAYOUTS)
     )
@@ -234,20 +223,19 @@ def _extra_tokens(layout: Layout, settings: Settings) -> tuple[list[str], list[s
     """The tokens before and after the pieces: T5 and PEGASUS have as many as the folder says."""
     front = list(layout.front)
     behind = list(layout.behind)
+    counts = {"extra_ids": 100, "offset": 103}
+    for key, default in counts.items():
+        counts[key] = settings.get(key, default)
+        if not is_whole(counts[key], most=MOST_EXTRA):
+            raise DataError(
+                f"tokenizer_config.json: {key} is {counts[key]!r}",
+                f"write a number, such as {default}",
+            )
     if layout is LAYOUTS["t5"]:  # sentinels, counted down
-        behind += [f"<extra_id_{i}>" for i in reversed(range(_count(settings, "extra_ids", 100)))]
+        behind += [f"<extra_id_{i}>" for i in reversed(range(counts["extra_ids"]))]
     if layout is LAYOUTS["pegasus"]:
-        front += [f"<unk_{i}>" for i in range(2, _count(settings, "offset", 103))]
+        front += [f"<unk_{i}>" for i in range(2, counts["offset"])]
     return front, behind
-
-
-def _count(settings: Settings, key: str, default: int) -> int:
-    count = settings.get(key, default)
-    if not isinstance(count, int) or not 0 <= count <= MOST_EXTRA:
-        raise DataError(
-            f"tokenizer_config.json: {key} is {count!r}", f"write a number, such as {default}"
-        )
-    return count
 
 
 def _case_folding(layout: Layout, settings: Settings) -> list[normalizers.Normalizer]:
@@ -272,9 +260,14 @@ def _template(
 ) -> tuple[str, str] | None:
     """The templates of one text and of a pair; None if nothing is put around a text."""
     if layout.optional_ends:
-        return _template_with_ends(control, settings)
-    if layout.template is None:
-        return None
+        # LLaMA: <s> and </s> around each text, if the folder asks for them and the file has them.
+        start = next((token for token in ("<s>", "<bos>") if token in control), None)
+        end = next((token for token in ("</s>", "<eos>") if token in control), None)
+        before = f"{start} " if start and settings.get("add_bos_token", True) else ""
+        after = f" {end}" if end and settings.get("add_eos_token", False) else ""
+        framed = f"{before}$A{after}"
+        return (framed, f"{framed} {before}$B{after}") if before or after else None
+    assert layout.template is not None
     language = settings.get("src_lang") or "en_XX"
     if language not in _MBART50_LANGUAGES:
         raise DataError(
@@ -282,17 +275,6 @@ def _template(
         )
     single, pair = (text.replace("{language}", str(language)) for text in layout.template)
     return single, pair
-
-
-def _template_with_ends(control: Sequence[str], settings: Settings) -> tuple[str, str] | None:
-    """LLaMA: <s> and </s> around each text, if the folder asks for them and the file has them."""
-    start = next((token for token in ("<s>", "<bos>") if token in control), None)
-    end = next((token for token in ("</s>", "<eos>") if token in control), None)
-    before = f"{start} " if start and settings.get("add_bos_token", True) else ""
-    after = f" {end}" if end and settings.get("add_eos_token", False) else ""
-    if not before and not after:
-        return None
-    return f"{before}$A{after}", f"{before}$A{after} {before}$B{after}"
 
 
 # --- two SentencePiece models ---
@@ -323,7 +305,7 @@ def open_side(folder: Path, side: str, ids: Mapping[str, Any]) -> tokenizers.Tok
         **pieces,
     }
     vocabulary = [
-        (token, scores[token]) if token in scores else (_unreachable(token), 0.0) for token in order
+        (token, scores[token]) if token in scores else (UNREACHABLE + token, 0.0) for token in order
     ]
     backend = build_tokenizer(file, vocabulary, ids["<unk>"])
     backend.add_tokens([AddedToken(token, rstrip=True, normalized=False) for token in codes])
