@@ -179,6 +179,8 @@ def _type(annotation: Any) -> str:
     options = typing.get_args(annotation)
     if typing.get_origin(annotation) is typing.Literal:
         return ", ".join(f"`{option}`" for option in options)
+    if typing.get_origin(annotation) is typing.Annotated:
+        return _type(options[0])  # a number with its limits
     named = [option for option in options if option is not type(None)]
     if typing.get_origin(annotation) is tuple:
         return "list"

@@ -19,14 +19,6 @@ from regard.look.views import VIEWS
 from regard.training.recipe import loading, schema
 
 # Flags under the names they had before, with a command that has them.
-FORMER_FLAGS = (
-    ("train", "--warmup", "--warmup-steps"),
-    ("train", "--no-recompute", "--gradient-checkpointing"),
-    ("finetune", "--warm-up", "--warmup-ratio"),
-    ("plan", "--utilisation", "--utilization"),
-    ("look", "--of", "--part"),
-    ("predict", "--cut", "--truncation"),
-)
 THREE_SCREENS = 120  # lines
 # What the field calls the settings that have a name of their own here.
 FIELD_WORDS = {
@@ -34,13 +26,6 @@ FIELD_WORDS = {
     "patience": "early stopping",
     "d_model": "hidden size",
 }
-
-
-@pytest.mark.parametrize(("verb", "old", "new"), FORMER_FLAGS)
-def test_a_former_flag_is_answered_by_its_new_name(
-    command: Command, verb: str, old: str, new: str
-) -> None:
-    command(verb, "x", old, "1").refused(new)
 
 
 @pytest.mark.parametrize(

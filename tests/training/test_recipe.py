@@ -53,7 +53,7 @@ def test_every_packaged_recipe_is_valid() -> None:
         ('[train]\nsteps = "many"\n', "steps"),
         ('[train]\nfinal_weights = "avrage:3"\n', "did you mean 'average'"),
         ('[decode]\nlength_penalty = "gnmt:x"\n', "gnmt:NUMBER"),
-        ("[train]\nwarmup = 3\n", "it is called warmup_steps"),
+        ("[train]\nwarmup = 3\n", "did you mean 'warmup_steps'"),
         ("[train\n", "not valid TOML"),
     ],
 )

@@ -273,14 +273,9 @@ def _nearest_flag(name: str, context: click.Context) -> str:
     """The flag that a wrong one is nearest to, or where all of them are listed."""
     import difflib
 
-    from regard.training.recipe.schema import FORMER_NAMES
-
     flags = [flag for parameter in context.command.params for flag in parameter.opts]
     names = {flag.removeprefix("--"): flag for flag in flags if flag.startswith("--")}
     word = name.removeprefix("--").removeprefix("no-").replace("-", "_")
-    new_name = FORMER_NAMES.get(word, "").replace("_", "-")
-    if new_name in names:
-        return f"it is called {names[new_name]}"
     for flag in COMMON_NAMES.get(word, ()):
         if flag.partition(" ")[0] in names.values():
             return f"use {flag}"

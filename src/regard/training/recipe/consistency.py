@@ -7,15 +7,21 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from regard.system.errors import SettingError
+from regard.system.errors import SettingError, did_you_mean
 from regard.training.recipe.objectives import DATA_KEYS, OBJECTIVES, DataKind
-from regard.training.recipe.schema import KEYS, SECTIONS, Recipe, repair_of_unknown
+from regard.training.recipe.schema import KEYS, SECTIONS, Recipe
 from regard.training.recipe.sections import TRANSFORMER_ONLY, ModelSettings, TokenSettings
 
 # Settings of [model] that say how training starts, and not what the model is.
 STARTING_POINT = frozenset({"init", "pretrained_embeddings", "freeze_embeddings"})
-# Settings that mean something only where there are weights to start from.
-_FINETUNING_ONLY = ("freeze", "layer_decay", "lora", "lora_alpha", "lora_dropout", "lora_in")
+# Settings that mean nothing without another one.
+_NEEDS = {
+    **dict.fromkeys(
+        ("freeze", "layer_decay", "lora", "lora_alpha", "lora_dropout", "lora_in"), "base"
+    ),
+    **dict.fromkeys(("distillation_weight", "temperature", "teacher_translates"), "teacher"),
+    "compressed": "memory",
+}
 # What an objective learns from, in the words of an error, and the flag that names it.
 _DATA: dict[DataKind, tuple[str, str]] = {
     "pairs": ("pairs of texts", "--pairs FILE, or --source and --target"),
@@ -30,12 +36,17 @@ _DATA: dict[DataKind, tuple[str, str]] = {
 
 def parse(values: Mapping[str, Mapping[str, Any]]) -> Recipe:
     """A checked recipe, or an error that names the key and the repair."""
-    try:
-        recipe = Recipe.model_validate(values)
-    except ValidationError as error:
-        raise _setting_error(error) from None
+    recipe = validated(values)
     _check(recipe)
     return recipe
+
+
+def validated(values: Mapping[str, Mapping[str, Any]]) -> Recipe:
+    """The recipe of some settings, each of which has been checked by itself."""
+    try:
+        return Recipe.model_validate(values)
+    except ValidationError as error:
+        raise _setting_error(error) from None
 
 
 def _setting_error(error: ValidationError) -> SettingError:
@@ -48,13 +59,13 @@ def _setting_error(error: ValidationError) -> SettingError:
     if first["type"] == "extra_forbidden":
         options = section.model_fields if section else SECTIONS
         # A right key in the wrong section, or a misspelt one.
-        repair = f"it belongs in [{KEYS[key]}]" if key in KEYS else repair_of_unknown(key, options)
-        return SettingError(f"there is no setting {key!r} in [{location[0]}]", repair)
+        repair = f"it belongs in [{KEYS[key]}]" if key in KEYS else did_you_mean(key, options)
+        return SettingError(f"there is no setting {'.'.join(location)}", repair)
     cause = first.get("ctx", {}).get("error")
     if isinstance(cause, SettingError):  # raised by a check of ours
         return cause
     field = section.model_fields.get(key) if section else None
-    meaning = f": {field.description}" if field and field.description else ""
+    meaning = f": {field.description}" if field else ""
     message = first["msg"].lower().removeprefix("value error, ")
     return SettingError(f"{key} = {first['input']!r}: {message}", f"correct {key}{meaning}")
 
@@ -71,25 +82,27 @@ def _check(recipe: Recipe) -> None:
         raise SettingError(f"schedule = {train.schedule!r} needs a peak", "set learning_rate")
     _check_data(recipe)
     _check_teacher(recipe)
-    for section in (recipe.data, recipe.model, train):
-        for key, field in type(section).model_fields.items():
-            if key in _READ_BY and key not in _LEFT_OVER and getattr(section, key) != field.default:
-                _check_is_read(recipe, key)
-    if recipe.model.compressed is not None and recipe.model.memory is None:
-        raise SettingError("`compressed` needs a memory", "give a memory too, e.g. --memory 128")
+    for key in _READ_BY.keys() - _LEFT_OVER:
+        if _is_set(recipe, key):
+            _check_is_read(recipe, key)
+    for key, needed in _NEEDS.items():
+        if _is_set(recipe, key) and not _is_set(recipe, needed):
+            raise SettingError(f"{key} has no effect without {needed}", f"give {needed} too")
     _check_mixture(recipe)
     if recipe.is_finetuning:
         # But for the horizon of a new head.
         _check_no_architecture(recipe, "the model that is fine-tuned", "horizon")
         return
-    for key in _FINETUNING_ONLY:
-        if getattr(recipe.tune, key) != type(recipe.tune).model_fields[key].default:
-            raise SettingError(
-                f"{key} is a setting of fine-tuning", "give the model to start from: --base"
-            )
     if recipe.model.spec is not None:
         _check_no_architecture(recipe, "the spec", "spec")
     _check_model(recipe)
+
+
+def _is_set(recipe: Recipe, key: str) -> bool:
+    section = KEYS[key]
+    return bool(
+        getattr(getattr(recipe, section), key) != SECTIONS[section].model_fields[key].default
+    )
 
 
 # --- data -----------------------------------------------------------------------------------------
@@ -99,8 +112,6 @@ def _check_data(recipe: Recipe) -> None:
     """The recipe names the data of its objective, once, and no other."""
     kind = recipe.objective_settings.data
     tune = recipe.tune
-    if tune.prefixes and kind != "pairs":
-        raise SettingError(f"{recipe.task} has no prefixes", "leave --prefix out")
     if tune.files:
         if kind == "series":
             raise SettingError(
@@ -120,8 +131,6 @@ def _check_data(recipe: Recipe) -> None:
             raise SettingError(
                 f"{split}pairs and {split}source both name pairs", "give one file, or both sides"
             )
-    if data.text_column and not data.text:
-        raise SettingError("text_column only applies to `text` files", "leave it out")
     named = [key for key in dict.fromkeys(("source", *DATA_KEYS.values())) if getattr(data, key)]
     if data.generated is not None:
         if named:
@@ -134,14 +143,9 @@ def _check_data(recipe: Recipe) -> None:
     what, flag = _DATA[kind]
     foreign = [key for key in named if key not in fitting]
     if foreign:
-        learners = [
-            name
-            for name, each in OBJECTIVES.items()
-            if DATA_KEYS[each.data] == foreign[0].replace("source", "pairs")
-        ]
         raise SettingError(
             f"the objective {recipe.objective!r} learns from {what}, not from `{foreign[0]}`",
-            f"give {flag}, or another --objective: {', '.join(learners)}",
+            f"give {flag}, or another --objective",
         )
     if not named and not recipe.objective_settings.generates:
         raise SettingError(f"the objective {recipe.objective!r} learns from {what}", f"give {flag}")
@@ -195,7 +199,9 @@ def _learning_from(*kinds: DataKind) -> tuple[str, ...]:
 # The objectives that read a setting, of those that not all do.
 _READ_BY: dict[str, tuple[str, ...]] = {
     **dict.fromkeys(("beam", "length_penalty", "languages"), _learning_from("pairs", "sounds")),
-    **dict.fromkeys(("tokenize", "joint", "target_tokenizer"), _learning_from("pairs")),
+    **dict.fromkeys(
+        ("tokenize", "joint", "target_tokenizer", "prefixes"), _learning_from("pairs")
+    ),
     "tokenizer_examples": _learning_from("pairs", "text"),
     **dict.fromkeys(("held_out", "text_column"), _learning_from("text")),
     "max_length": tuple(name for name, each in OBJECTIVES.items() if each.data != "text"),
@@ -220,11 +226,11 @@ _READ_BY: dict[str, tuple[str, ...]] = {
     **dict.fromkeys(("time_masks", "frequency_masks"), ("ctc", "transcribe", "sounds")),
 }  # fmt: skip
 # A recipe may have these for another objective than the one that a flag asks for.
-_LEFT_OVER = (
+_LEFT_OVER = {
     "beam", "length_penalty", "languages", "tokenize", "joint", "target_tokenizer", "held_out",
     "tokenizer_examples", "text_column", "max_length", "series_split", "span_length",
     "label_smoothing",
-)  # fmt: skip
+}  # fmt: skip
 
 
 def check_changes(recipe: Recipe, changes: Mapping[str, Any]) -> None:
@@ -254,7 +260,7 @@ def _check_is_read(recipe: Recipe, key: str) -> None:
 
 def _check_no_architecture(recipe: Recipe, decider: str, allowed: str) -> None:
     for key in ModelSettings.model_fields:
-        if key not in {*STARTING_POINT, allowed} and getattr(recipe.model, key) is not None:
+        if key not in {*STARTING_POINT, allowed} and _is_set(recipe, key):
             raise SettingError(f"{key} is decided by {decider}", "leave one of them out")
 
 
@@ -273,19 +279,14 @@ def _check_model(recipe: Recipe) -> None:
             )
     if not recipe.is_baseline:
         return
-    foreign = [key for key in TRANSFORMER_ONLY if getattr(recipe.model, key) is not None]
-    if recipe.train.gradient_checkpointing:
-        foreign.append("gradient_checkpointing")
-    if foreign:
-        raise SettingError(f"{foreign[0]} is not a setting of {recipe.model_name}", "leave it out")
+    for key in (*TRANSFORMER_ONLY, "gradient_checkpointing"):
+        if _is_set(recipe, key):
+            raise SettingError(f"{key} is not a setting of {recipe.model_name}", "leave it out")
 
 
 def _check_teacher(recipe: Recipe) -> None:
     train = recipe.train
     if train.teacher is None:
-        for key in ("distillation_weight", "temperature", "teacher_translates"):
-            if getattr(train, key) not in (None, False):
-                raise SettingError(f"{key} is only used in distillation", "give --teacher DIR")
         return
     translates = recipe.objective == "translate"
     # A recurrent language model carries state from segment to segment, as one with a memory does.

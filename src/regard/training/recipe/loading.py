@@ -8,6 +8,7 @@ from __future__ import annotations
 import importlib.resources
 import os
 import tomllib
+from collections import ChainMap
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -15,7 +16,12 @@ from typing import Any
 from regard.data.file_access import below
 from regard.system import disk
 from regard.system.errors import SettingError, did_you_mean
-from regard.training.recipe.consistency import STARTING_POINT, check_changes, parse
+from regard.training.recipe.consistency import (
+    STARTING_POINT,
+    check_changes,
+    parse,
+    validated,
+)
 from regard.training.recipe.objectives import (
     DATA_KEYS,
     OBJECTIVES,
@@ -30,7 +36,6 @@ from regard.training.recipe.schema import (
     SECTIONS,
     Recipe,
     is_baseline,
-    repair_of_unknown,
 )
 from regard.training.recipe.sections import TRANSFORMER_ONLY
 
@@ -67,10 +72,10 @@ def load(
     File names in a recipe are relative to the data root: `data_root`, else $REGARD_DATA, else the
     recipe's folder.
     """
+    given = _by_section(changes)
     values: dict[str, dict[str, Any]] = {section: {} for section in SECTIONS}
     if name is not None:
         values |= _of_file(name, data_root)
-    _check_words(changes)
     # `--model gru` on a recipe of a Transformer: its heads and the like do not apply.
     values["model"] = applicable_settings(values["model"], changes.get("model"))
     if changes.get("spec") is not None:  # in place of all that the recipe has
@@ -85,11 +90,8 @@ def load(
             values["data"] = {k: v for k, v in values["data"].items() if k not in sides}
         elif sides & changes.keys():
             values["data"].pop(f"{before}pairs", None)
-    # Keys are unique across sections, so a flag needs no section.
-    for key, value in changes.items():
-        if key not in KEYS:
-            raise SettingError(f"there is no setting {key!r}", repair_of_unknown(key, KEYS))
-        values[KEYS[key]][key] = value
+    for section, settings in given.items():
+        values[section] |= settings
     if changes.get("steps") is not None and changes.get("epochs") is not None:
         raise SettingError("steps and epochs cannot be combined", "give one of them")
     generated = values["data"].get("generated")
@@ -98,7 +100,11 @@ def load(
         values["tokens"].setdefault("tokenizer", "words")
         if parse_generated_task(generated).kind == "classify":
             values["train"].setdefault("objective", "classify")
-    _add_objective(values)
+    # Where no objective is named, that of the model.
+    has_text = values["data"].get("text") is not None
+    objective = _objective({**values["model"], **values["tune"], **values["train"]}, has_text)
+    if objective is not None:
+        values["train"].setdefault("objective", objective)
     if values["tune"].get("base") is not None:
         _add_finetuning_defaults(values)
     # Only now, with all values in place: some checks compare sections.
@@ -107,36 +113,15 @@ def load(
     return recipe
 
 
-def _of_file(name: str | Path, data_root: str | None) -> dict[str, dict[str, Any]]:
-    """The settings of a recipe's file by section, with the places of its files."""
-    values = _read(name)
-    for section, entries in values.items():
-        if section not in SECTIONS:
-            repair = did_you_mean(section, SECTIONS)
-            if section in KEYS:
-                repair = f"{section} is a setting of [{KEYS[section]}]"
-            raise SettingError(f"{name}: there is no section [{section}]", repair)
-        if not isinstance(entries, dict):
-            raise SettingError(
-                f"{name}: {section} is a section, not a value or a list",
-                f"write [{section}], and its settings on the lines below",
-            )
-        _check_words(entries)
-    _resolve_paths(values, name, data_root)
+def _by_section(changes: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
+    """Settings, each of its type, by their sections: keys are unique across these."""
+    values: dict[str, dict[str, Any]] = {section: {} for section in SECTIONS}
+    for key, value in changes.items():
+        if key not in KEYS:
+            raise SettingError(f"there is no setting {key!r}", did_you_mean(key, KEYS))
+        values[KEYS[key]][key] = value
+    validated(values)
     return values
-
-
-# Settings that the defaults of others depend on: they are read before all values are checked.
-_READ_FIRST = ("model", "preset", "generated", "objective", "task", "base")
-
-
-def _check_words(settings: Mapping[str, Any]) -> None:
-    for key in _READ_FIRST:
-        value = settings.get(key)
-        if value is not None and not isinstance(value, str | Path):
-            raise SettingError(
-                f"{key} = {value!r} is not a string", f'write it in quotes: {key} = "…"'
-            )
 
 
 def _choose_size(model: dict[str, Any], changes: Mapping[str, Any]) -> None:
@@ -153,22 +138,15 @@ def _choose_size(model: dict[str, Any], changes: Mapping[str, Any]) -> None:
         model["model"] = model["model"].partition(":")[0]
 
 
-def _add_objective(values: dict[str, dict[str, Any]]) -> None:
-    """Where no objective is named, that of the model."""
-    if "objective" in values["train"]:
-        return
-    task = values["tune"].get("task")
-    if task is not None:
-        values["train"]["objective"] = TASKS.get(task, task)
-        return
-    model = values["model"].get("model")
-    if model is not None:
-        has_text = values["data"].get("text") is not None
-        values["train"]["objective"] = objective_of_model(model, has_text)
+def _objective(settings: Mapping[str, Any], has_text: bool) -> str | None:
+    """The objective that settings name: by itself, by its task, or by their model.
 
-
-def objective_of_model(model: str, has_text: bool) -> str:
-    """The objective of a run that names NAME[:SIZE] only; `has_text` where its data is one text."""
+    `has_text` where the data is one text, or may be.
+    """
+    named = settings.get("objective") or settings.get("task")
+    model = settings.get("model")
+    if named is not None or model is None:
+        return TASKS.get(named, named)
     # Imported late: the families come with torch.
     from regard.families import presets
 
@@ -214,7 +192,6 @@ def choose(
 
     Without a recipe: the user's files with the defaults, or a recipe that generates its data.
     """
-    _check_words(changes)
     if recipe == "":
         raise SettingError("the name of the recipe is empty", "give one, or leave it out")
     if data_root is not None and not recipe:
@@ -222,60 +199,47 @@ def choose(
             "--data-dir is the folder of a recipe's files, but no recipe is given",
             "name one; your own files are given by --data, --text, --pairs, --images and the like",
         )
-    if (data := changes.get("data")) is not None:
-        key = data_key(recipe, changes)
+    changes = dict(changes)
+    data = changes.pop("data", None)
+    _by_section(changes)
+    if data is not None:
+        named = [] if recipe is None else _read(recipe).values()
+        # A text is the simplest data: what the model learns from it decides.
+        objective = _objective({**ChainMap(changes, *named)}, has_text=True)
+        key = "pairs" if objective is None else DATA_KEYS[objective_settings(objective).data]
         if changes.get(key) is not None:
             raise SettingError(f"`data` and `{key}` are both training data", "give one of them")
-        changes = {name: value for name, value in changes.items() if name != "data"} | {key: data}
+        changes[key] = data
     if not recipe and not {*DATA_KEYS.values(), "source", "files", "generated"} & changes.keys():
         # The recipe that generates what a run learns.
-        objective = changes.get("objective")
-        if objective is None and changes.get("model") is not None:
-            objective = objective_of_model(changes["model"], has_text=False)
+        objective = _objective(changes, has_text=False)
         recipe = {None: "builtin", "translate": "builtin", "stories": "stories"}.get(objective)
     return load(recipe or None, changes, data_root), Path(recipe or "run").stem
 
 
-def data_key(recipe: str | Path | None, changes: Mapping[str, Any]) -> str:
-    """The setting that names the training data of a run, by what its objective learns from."""
-    objective = changes.get("objective")
-    if objective is None and recipe:
-        section = _read(recipe).get("train")
-        objective = section.get("objective") if isinstance(section, dict) else None
-    if objective is None and changes.get("model") is not None:
-        # A text is the simplest data: what the model learns from it decides.
-        objective = objective_of_model(changes["model"], has_text=True)
-    return "pairs" if objective is None else DATA_KEYS[objective_settings(objective).data]
-
-
-def _resolve_paths(
-    values: dict[str, dict[str, Any]], name: str | Path, data_root: str | None
-) -> None:
-    """Puts the data root before the relative file names of a recipe."""
+def _of_file(name: str | Path, data_root: str | None) -> dict[str, dict[str, Any]]:
+    """The settings of a recipe's file by section, its files with the data root before them."""
+    values = _read(name)
     paths = [
         (section, key)
         for section, keys in FILE_KEYS.items()
         for key in keys
-        if key in values.get(section, ()) and str(values[section][key]) != "-"  # standard input
+        if values.get(section, {}).get(key, "-") not in ("-", "")  # standard input
     ]
-    if not paths:
-        return
-    root = data_root or os.environ.get("REGARD_DATA") or None
-    if root is None and str(name) in packaged():
+    root = data_root or os.environ.get("REGARD_DATA")
+    if paths and not root and str(name) in packaged():
         # A recipe of the package has no data beside it.
         raise SettingError(
             f"the recipe {name!r} reads files, but no data root is set",
             "give --data-dir DIR, or set REGARD_DATA",
         )
     for section, key in paths:
-        value = values[section][key]
-        if value == "":
-            raise SettingError(f"[{section}] {key} is empty", "give a path, or leave the key out")
-        if isinstance(value, str):  # anything else is refused with the other values
-            values[section][key] = below(root or Path(name).parent, value)
+        values[section][key] = below(root or Path(name).parent, values[section][key])
+    return values
 
 
-def _read(name: str | Path) -> dict[str, Any]:
+def _read(name: str | Path) -> dict[str, dict[str, Any]]:
+    """The settings of a recipe's file by section, each of its type."""
     recipes = packaged()
     path = recipes.get(str(name), Path(name))
     if not path.is_file():
@@ -285,8 +249,10 @@ def _read(name: str | Path) -> dict[str, Any]:
             f"give the path of a TOML file, or a packaged one; {hint}",
         )
     try:
-        return tomllib.loads(disk.read_bytes(path).decode("utf-8-sig"))  # editors may add a mark
+        values = tomllib.loads(disk.read_bytes(path).decode("utf-8-sig"))  # editors may add a mark
     except UnicodeDecodeError as error:
         raise SettingError(f"{path} is not UTF-8: {error}", "save it as UTF-8") from None
     except tomllib.TOMLDecodeError as error:
         raise SettingError(f"{path} is not valid TOML: {error}", "correct that line") from None
+    validated(values)
+    return values

@@ -6,13 +6,11 @@
 from __future__ import annotations
 
 import typing
-from collections.abc import Iterable
 from typing import Any, Literal
 
 from regard.data.file_access import split_location
 from regard.data.generated.algorithmic_tasks import GeneratedTask
 from regard.decode.strategy import LengthPenalty, parse_length_penalty
-from regard.system.errors import did_you_mean
 from regard.training.recipe.objectives import (
     CELLS,
     DATA_KEYS,
@@ -194,39 +192,17 @@ def is_baseline(name: str | None) -> bool:
 # --- keys -----------------------------------------------------------------------------------------
 
 SECTIONS: dict[str, type[Section]] = {
-    "data": DataSettings,
-    "tokens": TokenSettings,
-    "model": ModelSettings,
-    "train": TrainSettings,
-    "decode": DecodeSettings,
-    "tune": TuneSettings,
-    "parallel": ParallelSettings,
+    name: type(field.default) for name, field in Recipe.model_fields.items()
 }
 # Each key with the name of its section.
 KEYS: dict[str, str] = {
     key: name for name, section in SECTIONS.items() for key in section.model_fields
 }
 # Settings that are file names, by section.
+_SPLIT_FILES = ("source", "target", "pairs", "text", "images", "sounds")
 FILE_KEYS = {
     "data": (
-        "source",
-        "target",
-        "pairs",
-        "valid_source",
-        "valid_target",
-        "valid_pairs",
-        "test_source",
-        "test_target",
-        "test_pairs",
-        "text",
-        "valid_text",
-        "test_text",
-        "images",
-        "valid_images",
-        "test_images",
-        "sounds",
-        "valid_sounds",
-        "test_sounds",
+        *(f"{split}{key}" for key in _SPLIT_FILES for split in ("", "valid_", "test_")),
         "series",
         "graph",
     ),
@@ -235,46 +211,18 @@ FILE_KEYS = {
 }
 
 
-# The names that settings and flags had before they took those of the field.
-FORMER_NAMES = {
-    "agreement": "r_drop",
-    "clip": "max_grad_norm",
-    "cut": "truncation",
-    "floor": "min_lr_ratio",
-    "hidden": "mask_ratio",
-    "kernel": "feedforward_kernel_size",
-    "multiple": "pad_to_multiple_of",
-    "of": "part",
-    "recompute": "gradient_checkpointing",
-    "share": "tie_embeddings",
-    "start": "init",
-    "teaching": "distillation_weight",
-    "utilisation": "utilization",
-    "vectors": "pretrained_embeddings",
-    "warm_up": "warmup_ratio",
-    "warmup": "warmup_steps",
-    "weights": "final_weights",
-}
-
-
-def repair_of_unknown(key: str, options: Iterable[str]) -> str:
-    """What to write in place of a setting that there is not: its new name, or the nearest one."""
-    new_name = FORMER_NAMES.get(key)
-    names = list(options)
-    return f"it is called {new_name}" if new_name in names else did_you_mean(key, names)
-
-
 def value_type(key: str) -> Any:
     """The plain type of a key, for the command line: int, float, bool, str, or its choices."""
-    annotation = SECTIONS[KEYS[key]].model_fields[key].annotation
+    return _plain_type(SECTIONS[KEYS[key]].model_fields[key].annotation)
+
+
+def _plain_type(annotation: Any) -> Any:
     origin = typing.get_origin(annotation)
+    members = typing.get_args(annotation)
+    if origin is None:
+        return annotation
     if origin is Literal:
-        return typing.get_args(annotation)
+        return members
     if origin is tuple:
         return str  # written with commas
-    members = [kind for kind in typing.get_args(annotation) if kind is not type(None)]
-    if not members:
-        return annotation
-    # Of `X | None`, X.
-    member = members[0]
-    return typing.get_args(member) if typing.get_origin(member) is Literal else member
+    return _plain_type(members[0])  # of `X | None`, and of a number with its limits

@@ -10,11 +10,22 @@ from importlib import import_module
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationInfo, field_validator
+from pydantic import (
+    BaseModel,
+    ConfigDict,
+    Field,
+    NonNegativeFloat,
+    NonNegativeInt,
+    PositiveFloat,
+    PositiveInt,
+    ValidationInfo,
+    field_validator,
+)
 
 from regard.system.arguments import LARGEST_SIZE
 
-Beta = Annotated[float, Field(ge=0, lt=1)]
+Fraction = Annotated[float, Field(ge=0, lt=1)]
+Probability = Annotated[float, Field(ge=0, le=1)]
 # `tokenizers` allocates a table for as many tokens at once, and aborts the process if it cannot.
 LARGEST_VOCABULARY = 5_000_000
 
@@ -40,7 +51,15 @@ _FOLDERS = ("base", "teacher")  # absolute: a run is resumed from anywhere
 class Section(BaseModel):
     """A group of settings; unknown keys are errors."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
+    model_config = ConfigDict(
+        extra="forbid", frozen=True, allow_inf_nan=False, use_attribute_docstrings=True
+    )
+
+    @classmethod
+    def __pydantic_init_subclass__(cls, **_: Any) -> None:
+        for field in cls.model_fields.values():
+            # The docstrings are help texts, which are wrapped where they are shown.
+            field.description = (field.description or "").replace("\n", " ")
 
     @field_validator("*")
     @classmethod
@@ -67,155 +86,109 @@ class DataSettings(Section):
     """
 
     # Parallel text, for translation.
-    source: str | None = Field(
-        None,
-        description="training text, source side; one sentence per line. May be .gz or .zst, "
-        "Parquet or Arrow, a folder, a glob or remote (s3://…); separate several with commas",
-    )
-    target: str | None = Field(
-        None, description="training text, target side; line n translates line n of the source"
-    )
-    pairs: str | None = Field(
-        None,
-        description="both sides in one .tsv or .jsonl; or .parquet, .arrow, a saved dataset; - for "
-        "standard input",
-    )
-    valid_source: str | None = Field(None, description="validation text, source side")
-    valid_target: str | None = Field(None, description="validation text, target side")
-    valid_pairs: str | None = Field(None, description="validation pairs in one .tsv or .jsonl")
-    test_source: str | None = Field(None, description="scored once, after training")
-    test_target: str | None = Field(None, description="scored once, after training")
-    test_pairs: str | None = Field(None, description="test pairs in one .tsv or .jsonl")
+    source: str | None = None
+    """training text, source side; one sentence per line. May be .gz or .zst, Parquet or Arrow, a
+    folder, a glob or remote (s3://…); separate several with commas"""
+    target: str | None = None
+    """training text, target side; line n translates line n of the source"""
+    pairs: str | None = None
+    """both sides in one .tsv or .jsonl; or .parquet, .arrow, a saved dataset; - for standard
+    input"""
+    valid_source: str | None = None
+    """validation text, source side"""
+    valid_target: str | None = None
+    """validation text, target side"""
+    valid_pairs: str | None = None
+    """validation pairs in one .tsv or .jsonl"""
+    test_source: str | None = None
+    """scored once, after training"""
+    test_target: str | None = None
+    """scored once, after training"""
+    test_pairs: str | None = None
+    """test pairs in one .tsv or .jsonl"""
     # Plain text, for the other objectives.
-    text: str | None = Field(
-        None,
-        description="training text for all other objectives; file types as for `source`",
-    )
-    valid_text: str | None = Field(
-        None, description="validation text; without it, the end of `text` is held out"
-    )
-    test_text: str | None = Field(
-        None, description="classify, stories: scored once, after training"
-    )
-    text_column: str | None = Field(
-        None, description="text column in tables, or key in .jsonl  [text]"
-    )
+    text: str | None = None
+    """training text for all other objectives; file types as for `source`"""
+    valid_text: str | None = None
+    """validation text; without it, the end of `text` is held out"""
+    test_text: str | None = None
+    """classify, stories: scored once, after training"""
+    text_column: str | None = None
+    """text column in tables, or key in .jsonl  [text]"""
     # Several corpora, with commas between.
-    mixture_weights: str | None = Field(
-        None,
-        description="sampling weights of several corpora, separated by commas; a corpus that runs "
-        "out is repeated",
-    )
-    mixture_temperature: float | None = Field(
-        None,
-        gt=0,
-        description="sampling temperature for several corpora: size^(1/T); 1 is proportional to "
-        "size, 5 is common for multilingual data",
-    )
-    preprocessing_workers: int | None = Field(
-        None, ge=1, le=4096, description="number of tokenizer processes  [one per core]"
-    )
+    mixture_weights: str | None = None
+    """sampling weights of several corpora, separated by commas; a corpus that runs out is
+    repeated"""
+    mixture_temperature: PositiveFloat | None = None
+    """sampling temperature for several corpora: size^(1/T); 1 is proportional to size, 5 is common
+    for multilingual data"""
+    preprocessing_workers: int | None = Field(None, ge=1, le=4096)
+    """number of tokenizer processes  [one per core]"""
     # Images, with classes or captions.
-    images: str | None = Field(
-        None,
-        description="a folder with one subfolder per class, or a .tsv of captions; PNG or JPEG "
-        "files. For image_text: image file, tab, caption, or .jsonl with image, text; for a "
-        "folder, captions are generated from the class names",
-    )
-    valid_images: str | None = Field(
-        None, description="validation images; without them, a tenth of `images` is held out"
-    )
-    test_images: str | None = Field(None, description="scored once, after training")
+    images: str | None = None
+    """a folder with one subfolder per class, or a .tsv of captions; PNG or JPEG files. For
+    image_text: image file, tab, caption, or .jsonl with image, text; for a folder, captions are
+    generated from the class names"""
+    valid_images: str | None = None
+    """validation images; without them, a tenth of `images` is held out"""
+    test_images: str | None = None
+    """scored once, after training"""
     # Recordings with transcripts or classes.
-    sounds: str | None = Field(
-        None,
-        description="a table of recordings: WAV or FLAC file, tab, transcript or class; or "
-        ".jsonl with audio and text. For sounds also a folder with one subfolder per class, for "
-        "speech_contrastive any folder; paths are relative to the table",
-    )
-    valid_sounds: str | None = Field(
-        None, description="validation recordings; without them, a tenth of `sounds` is held out"
-    )
-    test_sounds: str | None = Field(None, description="scored once, after training")
+    sounds: str | None = None
+    """a table of recordings: WAV or FLAC file, tab, transcript or class; or .jsonl with audio and
+    text. For sounds also a folder with one subfolder per class, for speech_contrastive any folder;
+    paths are relative to the table"""
+    valid_sounds: str | None = None
+    """validation recordings; without them, a tenth of `sounds` is held out"""
+    test_sounds: str | None = None
+    """scored once, after training"""
     # Time series.
-    series: str | None = Field(
-        None,
-        description="time series: a CSV file; with a header and one row per time step",
-    )
-    series_split: str = Field(
-        "0.7:0.1:0.2",
-        description="train:valid:test split along time, as fractions or as numbers of steps, e.g. "
-        "8640:2880:2880 (12, 4 and 4 months of hours)",
-    )
-    columns: str | None = Field(
-        None, description="columns of `series`, separated by commas; by default all numeric ones"
-    )
+    series: str | None = None
+    """time series: a CSV file; with a header and one row per time step"""
+    series_split: str = "0.7:0.1:0.2"
+    """train:valid:test split along time, as fractions or as numbers of steps, e.g. 8640:2880:2880
+    (12, 4 and 4 months of hours)"""
+    columns: str | None = None
+    """columns of `series`, separated by commas; by default all numeric ones"""
     # Graphs.
-    graph: str | None = Field(
-        None,
-        description="graphs: a folder of tables; nodes.tsv (number, class, split, features) and "
-        "edges.tsv (two node numbers), or an .npz file of arrays",
-    )
-    test_lines: int | None = Field(
-        None,
-        ge=1,
-        description="number of validation and test examples, for generated data",
-    )
-    held_out: float = Field(
-        0.1, gt=0, lt=1, description="validation split: the fraction at the end of `text`"
-    )
-    context: int = Field(
-        256,
-        ge=8,
-        description="context length in tokens; including special tokens. For time series, the "
-        "number of past steps a forecast is based on  [256; series 336]",
-    )
-    languages: str | None = Field(
-        None,
-        description="source-target, e.g. en-de, for the model card and JSON Lines; or the "
-        "language of the transcripts, e.g. en, when fine-tuning a multilingual model",
-    )
+    graph: str | None = None
+    """graphs: a folder of tables; nodes.tsv (number, class, split, features) and edges.tsv (two
+    node numbers), or an .npz file of arrays"""
+    test_lines: PositiveInt | None = None
+    """number of validation and test examples, for generated data"""
+    held_out: float = Field(0.1, gt=0, lt=1)
+    """validation split: the fraction at the end of `text`"""
+    context: int = Field(256, ge=8)
+    """context length in tokens; including special tokens. For time series, the number of past steps
+    a forecast is based on  [256; series 336]"""
+    languages: str | None = None
+    """source-target, e.g. en-de, for the model card and JSON Lines; or the language of the
+    transcripts, e.g. en, when fine-tuning a multilingual model"""
     # Generated data.
-    generated: str | None = Field(
-        None,
-        description="a synthetic task instead of files, TASK[:MIN:MAX]; lengths MIN to MAX of "
-        "copying, reversing, sorting, addition, associative_recall, parity, dyck, listops",
-    )
-    builtin_lines: int = Field(
-        60_000, ge=100, description="number of training examples, for generated data"
-    )
-    max_length: int = Field(
-        256,
-        ge=2,
-        description="maximum sentence length in tokens; longer ones are dropped from training and "
-        "counted",
-    )
+    generated: str | None = None
+    """a synthetic task instead of files, TASK[:MIN:MAX]; lengths MIN to MAX of copying, reversing,
+    sorting, addition, associative_recall, parity, dyck, listops"""
+    builtin_lines: int = Field(60_000, ge=100)
+    """number of training examples, for generated data"""
+    max_length: int = Field(256, ge=2)
+    """maximum sentence length in tokens; longer ones are dropped from training and counted"""
 
 
 class TokenSettings(Section):
     """Tokenization."""
 
-    tokenizer: str = Field(
-        "bpe",
-        description="bpe, unigram, words, characters, or a tokenizer.json; "
-        "for `text`, bpe (byte-level) and characters preserve every character and space",
-    )
-    target_tokenizer: str | None = Field(
-        None, description="a second tokenizer.json, for the target side"
-    )
+    tokenizer: str = "bpe"
+    """bpe, unigram, words, characters, or a tokenizer.json; for `text`, bpe (byte-level) and
+    characters preserve every character and space"""
+    target_tokenizer: str | None = None
+    """a second tokenizer.json, for the target side"""
     # Small data wants a small vocabulary; the paper's 37,000 (Section 5.1) are for WMT.
-    vocabulary: int = Field(
-        8000,
-        ge=8,
-        le=LARGEST_VOCABULARY,
-        description="vocabulary size of the tokenizer to train",
-    )
-    joint: bool = Field(True, description="one shared vocabulary for source and target")
-    tokenizer_examples: int | None = Field(
-        None,
-        ge=1,
-        description="maximum number of examples to train the tokenizer on, evenly spaced  [all]",
-    )
+    vocabulary: int = Field(8000, ge=8, le=LARGEST_VOCABULARY)
+    """vocabulary size of the tokenizer to train"""
+    joint: bool = True
+    """one shared vocabulary for source and target"""
+    tokenizer_examples: PositiveInt | None = None
+    """maximum number of examples to train the tokenizer on, evenly spaced  [all]"""
 
 
 # Settings of Transformers, which recurrent and convolutional baselines do not have.
@@ -240,77 +213,56 @@ TRANSFORMER_ONLY = (
 class ModelSettings(Section):
     """The architecture: a preset and changes to it."""
 
-    model: str | None = Field(
-        None,
-        description="architecture and size, NAME[:SIZE]: gpt2:small, llama:tiny, …; see `regard "
-        "show`. The default depends on the objective: transformer:small, gpt2:tiny, bert:tiny, …",
-    )
-    preset: str | None = Field(None, description="SIZE of --model: tiny, small, base, …")
-    spec: str | None = Field(
-        None,
-        description="a spec file instead of --model; JSON, TOML or a Hugging Face config.json",
-    )
+    model: str | None = None
+    """architecture and size, NAME[:SIZE]: gpt2:small, llama:tiny, …; see `regard show`. The default
+    depends on the objective: transformer:small, gpt2:tiny, bert:tiny, …"""
+    preset: str | None = None
+    """SIZE of --model: tiny, small, base, …"""
+    spec: str | None = None
+    """a spec file instead of --model; JSON, TOML or a Hugging Face config.json"""
     # Sizes; None leaves that of the preset.
-    d_model: int | None = Field(None, ge=1, description="hidden size")
-    d_ff: int | None = Field(None, ge=1, description="feed-forward size")
-    heads: int | None = Field(None, ge=1, description="attention heads per layer")
-    layers: int | None = Field(
-        None, ge=1, description="number of layers; of each side in an encoder–decoder"
-    )
-    decoder_layers: int | None = Field(
-        None, ge=1, description="decoder layers, if different from `layers`"
-    )
-    image_size: int | None = Field(None, ge=1, description="image side length in pixels")
-    patch: int | None = Field(
-        None,
-        ge=1,
-        description="side of an image patch in pixels, or length of a time-series patch in steps",
-    )
-    stride: int | None = Field(
-        None, ge=1, description="stride between time-series patches, in steps"
-    )
-    scales: str | None = Field(
-        None, description="time-series patches at several scales, LENGTH:STRIDE, e.g. 16:8,48:24"
-    )
-    lags: str | None = Field(
-        None,
-        description="lags of a time series used as inputs at each step, e.g. 1,2,3,24,168",
-    )
-    horizon: int | None = Field(None, ge=1, description="forecast horizon in time steps")
-    forecast: str | None = Field(
-        None,
-        description="forecast for each step: points, quantiles:LEVEL:LEVEL…, or the parameters of "
-        "a student_t, normal or negative_binomial distribution",
-    )
-    degrees: int | None = Field(
-        None, ge=0, description="graphs: size of the degree embedding table"
-    )
-    laplacian: int | None = Field(
-        None, ge=0, description="graphs: number of Laplacian eigenvectors added to the input"
-    )
-    distances: int | None = Field(
-        None, ge=0, description="graphs: attention bias for shortest-path distances up to this one"
-    )
+    d_model: PositiveInt | None = None
+    """hidden size"""
+    d_ff: PositiveInt | None = None
+    """feed-forward size"""
+    heads: PositiveInt | None = None
+    """attention heads per layer"""
+    layers: PositiveInt | None = None
+    """number of layers; of each side in an encoder–decoder"""
+    decoder_layers: PositiveInt | None = None
+    """decoder layers, if different from `layers`"""
+    image_size: PositiveInt | None = None
+    """image side length in pixels"""
+    patch: PositiveInt | None = None
+    """side of an image patch in pixels, or length of a time-series patch in steps"""
+    stride: PositiveInt | None = None
+    """stride between time-series patches, in steps"""
+    scales: str | None = None
+    """time-series patches at several scales, LENGTH:STRIDE, e.g. 16:8,48:24"""
+    lags: str | None = None
+    """lags of a time series used as inputs at each step, e.g. 1,2,3,24,168"""
+    horizon: PositiveInt | None = None
+    """forecast horizon in time steps"""
+    forecast: str | None = None
+    """forecast for each step: points, quantiles:LEVEL:LEVEL…, or the parameters of a student_t,
+    normal or negative_binomial distribution"""
+    degrees: NonNegativeInt | None = None
+    """graphs: size of the degree embedding table"""
+    laplacian: NonNegativeInt | None = None
+    """graphs: number of Laplacian eigenvectors added to the input"""
+    distances: NonNegativeInt | None = None
+    """graphs: attention bias for shortest-path distances up to this one"""
     # Dropout, by where it is applied.
-    dropout: float | None = Field(
-        None, ge=0, lt=1, description="dropout on residuals and embeddings"
-    )
-    attention_dropout: float | None = Field(
-        None, ge=0, lt=1, description="dropout on attention weights"
-    )
-    input_dropout: float | None = Field(
-        None, ge=0, lt=1, description="graphs: dropout on node features"
-    )
-    feedforward_dropout: float | None = Field(
-        None, ge=0, lt=1, description="dropout inside the feed-forward"
-    )
-    drop_path: float | None = Field(
-        None,
-        ge=0,
-        lt=1,
-        description="stochastic depth: probability of skipping a sublayer for an example in "
-        "training",
-    )
+    dropout: Fraction | None = None
+    """dropout on residuals and embeddings"""
+    attention_dropout: Fraction | None = None
+    """dropout on attention weights"""
+    input_dropout: Fraction | None = None
+    """graphs: dropout on node features"""
+    feedforward_dropout: Fraction | None = None
+    """dropout inside the feed-forward"""
+    drop_path: Fraction | None = None
+    """stochastic depth: probability of skipping a sublayer for an example in training"""
     activation: Literal["relu", "gelu", "gelu_tanh", "silu"] | None = None
     # Positions and attention.
     position: (
@@ -326,257 +278,156 @@ class ModelSettings(Section):
             "rope",
         ]
         | None
-    ) = Field(
-        None,
-        description="position encoding; added to the embeddings (sinusoidal, interleaved, "
-        "learned), concatenated, or inside attention: Shaw et al. (relative), T5 bias (buckets), "
-        "ALiBi (alibi), rotary (rope)",
-    )
-    attention: str | None = Field(
-        None,
-        description="self-attention: softmax, window:N, linear, performer, …; full list: "
-        "softmax (the default), neighbours (graphs), window:N, dilated:N:STEP, strided:N, "
-        "blocks:N, global[:N], longformer[:N], bigbird[:N], topk:N, linear, performer[:FEATURES], "
-        "linformer[:RANK], reformer[:BUCKETS[:CHUNK]]",
-    )
-    decoder_attention: str | None = Field(
-        None, description="decoder self-attention, if different from `attention`"
-    )
-    memory: int | None = Field(
-        None,
-        ge=1,
-        description="causal: length of the memory before each segment (Transformer-XL)",
-    )
-    compressed: str | None = Field(
-        None,
-        description="with memory: POSITIONS:FACTOR[:mean|max|conv], compresses what leaves the "
-        "memory by FACTOR, with a convolution by default (Compressive Transformer)",
-    )
+    ) = None
+    """position encoding; added to the embeddings (sinusoidal, interleaved, learned), concatenated,
+    or inside attention: Shaw et al. (relative), T5 bias (buckets), ALiBi (alibi), rotary (rope)"""
+    attention: str | None = None
+    """self-attention: softmax, window:N, linear, performer, …; full list: softmax (the default),
+    neighbours (graphs), window:N, dilated:N:STEP, strided:N, blocks:N, global[:N], longformer[:N],
+    bigbird[:N], topk:N, linear, performer[:FEATURES], linformer[:RANK],
+    reformer[:BUCKETS[:CHUNK]]"""
+    decoder_attention: str | None = None
+    """decoder self-attention, if different from `attention`"""
+    memory: PositiveInt | None = None
+    """causal: length of the memory before each segment (Transformer-XL)"""
+    compressed: str | None = None
+    """with memory: POSITIONS:FACTOR[:mean|max|conv], compresses what leaves the memory by FACTOR,
+    with a convolution by default (Compressive Transformer)"""
     # Residual connections, initialization and embeddings.
-    projection: Literal["apart", "tied_qkv", "tied_qk", "tied_kv"] | None = Field(
-        None,
-        description="self-attention: share one projection matrix between q, k and v, or two of "
-        "them",
-    )
-    residual: Literal["post", "pre", "none"] | None = Field(
-        None, description="post-norm (the paper), pre-norm, or none; none: no residual connections"
-    )
-    norm: Literal["layer", "rms", "batch"] | None = Field(
-        None, description="normalization in the blocks; batch is over all tokens of a batch"
-    )
-    feedforward_kernel_size: int | None = Field(
-        None, ge=1, description="convolutional feed-forward; kernel size of its first convolution"
-    )
-    init: str | None = Field(
-        None,
-        description="initialization: xavier, normal:STD or scaled:STD; scaled is GPT-2's, with "
-        "residual projections divided by √(2·layers). Default: xavier for translate, ctc and "
-        "transcribe, scaled:0.02 for causal, normal:0.02 for the others",
-    )
-    tie_embeddings: Literal["all", "target", "none"] | None = Field(
-        None, description="weight tying: which embeddings share one matrix"
-    )
-    pretrained_embeddings: str | None = Field(
-        None,
-        description="pretrained word vectors to initialize from (word2vec or GloVe text format)",
-    )
-    freeze_embeddings: bool = Field(False, description="keep the embeddings frozen")
+    projection: Literal["apart", "tied_qkv", "tied_qk", "tied_kv"] | None = None
+    """self-attention: share one projection matrix between q, k and v, or two of them"""
+    residual: Literal["post", "pre", "none"] | None = None
+    """post-norm (the paper), pre-norm, or none; none: no residual connections"""
+    norm: Literal["layer", "rms", "batch"] | None = None
+    """normalization in the blocks; batch is over all tokens of a batch"""
+    feedforward_kernel_size: PositiveInt | None = None
+    """convolutional feed-forward; kernel size of its first convolution"""
+    init: str | None = None
+    """initialization: xavier, normal:STD or scaled:STD; scaled is GPT-2's, with residual
+    projections divided by √(2·layers). Default: xavier for translate, ctc and transcribe,
+    scaled:0.02 for causal, normal:0.02 for the others"""
+    tie_embeddings: Literal["all", "target", "none"] | None = None
+    """weight tying: which embeddings share one matrix"""
+    pretrained_embeddings: str | None = None
+    """pretrained word vectors to initialize from (word2vec or GloVe text format)"""
+    freeze_embeddings: bool = False
+    """keep the embeddings frozen"""
 
 
 class TrainSettings(Section):
     """The objective and its optimization."""
 
-    objective: str = Field(
-        "translate",
-        description="training objective: translate, causal, masked, classify, …; translation "
-        "(translate), next token (causal, GPT), masked tokens (masked, BERT), masked spans (span, "
-        "T5), denoising (denoise, BART), replaced token detection (replaced, ELECTRA), text "
-        "classification (classify; ListOps without --text), tagging (tag), extractive QA "
-        "(answer), regression (regress), sentence embeddings (contrastive), speech recognition "
-        "(ctc, Wav2Vec2; transcribe, Whisper), audio classification (sounds), contrastive speech "
-        "pretraining (speech_contrastive, wav2vec 2.0), image classification (images), masked "
-        "image modeling (masked_images, MAE, SimMIM), image–text contrastive (image_text, CLIP), "
-        "time-series forecasting (forecast), node or graph classification (nodes, graphs), "
-        "questions about stories (stories; generated without --text)  [by model]",
-    )
+    objective: str = "translate"
+    """training objective: translate, causal, masked, classify, …; translation (translate), next
+    token (causal, GPT), masked tokens (masked, BERT), masked spans (span, T5), denoising (denoise,
+    BART), replaced token detection (replaced, ELECTRA), text classification (classify; ListOps
+    without --text), tagging (tag), extractive QA (answer), regression (regress), sentence
+    embeddings (contrastive), speech recognition (ctc, Wav2Vec2; transcribe, Whisper), audio
+    classification (sounds), contrastive speech pretraining (speech_contrastive, wav2vec 2.0), image
+    classification (images), masked image modeling (masked_images, MAE, SimMIM), image–text
+    contrastive (image_text, CLIP), time-series forecasting (forecast), node or graph classification
+    (nodes, graphs), questions about stories (stories; generated without --text)  [by model]"""
     # Masked LM, span corruption and denoising.
-    next_sentence: bool = Field(False, description="masked: add next-sentence prediction")
-    mask_ratio: float | None = Field(
-        None,
-        gt=0,
-        lt=1,
-        description="mask ratio: fraction of tokens to mask  [0.15; denoise 0.3; "
-        "speech_contrastive 0.65 of positions, overlaps counted twice; masked_images 0.75 of "
-        "patches, SimMIM 0.6]",
-    )
-    span_length: float | None = Field(
-        None, ge=1, description="mean length of a masked span (span, denoise)  [3; audio 10]"
-    )
+    next_sentence: bool = False
+    """masked: add next-sentence prediction"""
+    mask_ratio: float | None = Field(None, gt=0, lt=1)
+    """mask ratio: fraction of tokens to mask  [0.15; denoise 0.3; speech_contrastive 0.65 of
+    positions, overlaps counted twice; masked_images 0.75 of patches, SimMIM 0.6]"""
+    span_length: float | None = Field(None, ge=1)
+    """mean length of a masked span (span, denoise)  [3; audio 10]"""
     # Steps and batches.
     # Where no one names them, they follow from the size of the data.
-    steps: int = Field(20_000, ge=1, description="number of updates  [30 epochs, 300 to 20000]")
-    batch_tokens: int = Field(
-        4096,
-        ge=1,
-        description="batch size in tokens, with padding; reduced for small datasets unless given. "
-        "For causal, rows × context; an image counts its patches",
-    )
-    accumulate: int = Field(1, ge=1, description="gradient accumulation: batches per update")
+    steps: PositiveInt = 20_000
+    """number of updates  [30 epochs, 300 to 20000]"""
+    batch_tokens: PositiveInt = 4096
+    """batch size in tokens, with padding; reduced for small datasets unless given. For causal, rows
+    × context; an image counts its patches"""
+    accumulate: PositiveInt = 1
+    """gradient accumulation: batches per update"""
     # Adam and its learning-rate schedule; the defaults are those of Section 5.3.
-    optimizer: Literal["adam", "adamw"] = Field("adam", description="Adam or AdamW")
-    schedule: Literal["paper", "cosine", "constant", "linear"] = Field(
-        "paper", description="learning-rate schedule; after warm-up, paper is inverse square root"
-    )
-    learning_rate: float | None = Field(
-        None, gt=0, description="peak learning rate; by default the paper's"
-    )
-    warmup_steps: int = Field(
-        4000,
-        ge=1,
-        description="warm-up steps  [a tenth of the steps, at most 4000]",
-    )
-    min_lr_ratio: float = Field(
-        0.0,
-        ge=0,
-        lt=1,
-        description="minimum learning rate of the cosine schedule, as a fraction of the peak",
-    )
+    optimizer: Literal["adam", "adamw"] = "adam"
+    """Adam or AdamW"""
+    schedule: Literal["paper", "cosine", "constant", "linear"] = "paper"
+    """learning-rate schedule; after warm-up, paper is inverse square root"""
+    learning_rate: PositiveFloat | None = None
+    """peak learning rate; by default the paper's"""
+    warmup_steps: PositiveInt = 4000
+    """warm-up steps  [a tenth of the steps, at most 4000]"""
+    min_lr_ratio: Fraction = 0.0
+    """minimum learning rate of the cosine schedule, as a fraction of the peak"""
     # Section 5.3; Adam's own β₂ is 0.999 (Kingma and Ba 2015).
-    betas: tuple[Beta, Beta] = Field((0.9, 0.98), description="Adam's β₁,β₂")
-    adam_eps: float = Field(1e-9, gt=0, description="Adam's ε")
-    weight_decay: float = Field(0.0, ge=0, description="decoupled in AdamW, L2 in Adam")
-    max_grad_norm: float = Field(
-        0.0, ge=0, description="gradient clipping: maximum norm; 0 disables it"
-    )
+    betas: tuple[Fraction, Fraction] = (0.9, 0.98)
+    """Adam's β₁,β₂"""
+    adam_eps: PositiveFloat = 1e-9
+    """Adam's ε"""
+    weight_decay: NonNegativeFloat = 0.0
+    """decoupled in AdamW, L2 in Adam"""
+    max_grad_norm: NonNegativeFloat = 0.0
+    """gradient clipping: maximum norm; 0 disables it"""
     # Regularization (Section 5.4), R-Drop, and knowledge distillation.
-    label_smoothing: float = Field(
-        0.1,
-        ge=0,
-        lt=1,
-        description="label smoothing; for translation, transcription and classification",
-    )
-    r_drop: float = Field(
-        0.0,
-        ge=0,
-        description="R-Drop: weight of the consistency loss between two forward passes; with "
-        "different dropout masks; for graphs, also on unlabelled nodes",
-    )
-    crop_padding: int | None = Field(
-        None,
-        ge=0,
-        description="images: padding in pixels before the random crop  [side / 8]",
-    )
-    flip: float | None = Field(
-        None,
-        ge=0,
-        le=1,
-        description="images: probability of a horizontal flip  [images 0.5; image_text 0]",
-    )
-    mixup: float = Field(
-        0.0,
-        ge=0,
-        description="images: α of mixup, which blends two images and their labels with a weight "
-        "drawn from Beta(α, α); 0 disables it",
-    )
-    cutmix: float = Field(
-        0.0,
-        ge=0,
-        description="images: α of CutMix, which pastes a box of one image into another and mixes "
-        "their labels by area; with mixup, the two alternate between batches",
-    )
-    augment: Literal["none", "trivial"] = Field(
-        "none",
-        description="images: trivial is TrivialAugment, one random operation (rotation, shear, "
-        "colour, contrast …) per image",
-    )
-    speed_perturbation: float = Field(
-        0.0,
-        ge=0,
-        le=0.5,
-        description="audio: speed perturbation by a factor between 1 − this and 1 + this; 0.1 is "
-        "typical",
-    )
-    time_shift: float = Field(
-        0.0, ge=0, description="audio: maximum silence inserted before a recording, in seconds"
-    )
-    noise_snr: float | None = Field(
-        None,
-        description="audio: add white noise at an SNR between this many dB and 30 dB more",
-    )
-    time_masks: int = Field(0, ge=0, description="audio: number of SpecAugment time masks")
-    time_mask_width: float = Field(
-        0.1,
-        gt=0,
-        le=1,
-        description="audio: maximum width of a time mask, as a fraction of the recording",
-    )
-    frequency_masks: int = Field(
-        0, ge=0, description="audio: number of SpecAugment frequency masks"
-    )
+    label_smoothing: Fraction = 0.1
+    """label smoothing; for translation, transcription and classification"""
+    r_drop: NonNegativeFloat = 0.0
+    """R-Drop: weight of the consistency loss between two forward passes; with different dropout
+    masks; for graphs, also on unlabelled nodes"""
+    crop_padding: NonNegativeInt | None = None
+    """images: padding in pixels before the random crop  [side / 8]"""
+    flip: Probability | None = None
+    """images: probability of a horizontal flip  [images 0.5; image_text 0]"""
+    mixup: NonNegativeFloat = 0.0
+    """images: α of mixup, which blends two images and their labels with a weight drawn from Beta(α,
+    α); 0 disables it"""
+    cutmix: NonNegativeFloat = 0.0
+    """images: α of CutMix, which pastes a box of one image into another and mixes their labels by
+    area; with mixup, the two alternate between batches"""
+    augment: Literal["none", "trivial"] = "none"
+    """images: trivial is TrivialAugment, one random operation (rotation, shear, colour, contrast …)
+    per image"""
+    speed_perturbation: float = Field(0.0, ge=0, le=0.5)
+    """audio: speed perturbation by a factor between 1 − this and 1 + this; 0.1 is typical"""
+    time_shift: NonNegativeFloat = 0.0
+    """audio: maximum silence inserted before a recording, in seconds"""
+    noise_snr: float | None = None
+    """audio: add white noise at an SNR between this many dB and 30 dB more"""
+    time_masks: NonNegativeInt = 0
+    """audio: number of SpecAugment time masks"""
+    time_mask_width: float = Field(0.1, gt=0, le=1)
+    """audio: maximum width of a time mask, as a fraction of the recording"""
+    frequency_masks: NonNegativeInt = 0
+    """audio: number of SpecAugment frequency masks"""
     # Park et al. 2019, Table 1: up to 27 of 80 bands.
-    frequency_mask_width: float = Field(
-        0.33,
-        gt=0,
-        le=1,
-        description="audio: maximum width of a frequency mask, as a fraction of the mel scale",
-    )
-    teacher: str | None = Field(
-        None,
-        description="knowledge distillation: folder of the teacher model; the student uses its "
-        "tokenizer",
-    )
-    distillation_weight: float | None = Field(
-        None,
-        ge=0,
-        le=1,
-        description="distillation weight: the teacher's fraction of the loss; the labels get the "
-        "rest  [0.5]",
-    )
-    temperature: float | None = Field(
-        None, gt=0, description="distillation temperature, for teacher and student  [2]"
-    )
-    teacher_translates: bool = Field(
-        False,
-        description="translation: sequence-level distillation, on the teacher's beam-search "
-        "translations of the training text",
-    )
+    frequency_mask_width: float = Field(0.33, gt=0, le=1)
+    """audio: maximum width of a frequency mask, as a fraction of the mel scale"""
+    teacher: str | None = None
+    """knowledge distillation: folder of the teacher model; the student uses its tokenizer"""
+    distillation_weight: Probability | None = None
+    """distillation weight: the teacher's fraction of the loss; the labels get the rest  [0.5]"""
+    temperature: PositiveFloat | None = None
+    """distillation temperature, for teacher and student  [2]"""
+    teacher_translates: bool = False
+    """translation: sequence-level distillation, on the teacher's beam-search translations of the
+    training text"""
     # Precision, speed and memory.
-    precision: Literal["float32", "tf32", "bf16", "fp16"] = Field(
-        "float32", description="bf16 and fp16 are mixed precision"
-    )
-    pad_to_multiple_of: int = Field(
-        0,
-        ge=0,
-        description="pad to a multiple of this; 0 means 8 on a GPU (fewer shapes), 1 on a CPU",
-    )
-    compile: bool = Field(
-        False, description="torch.compile the blocks (GPU only); slower start, faster steps"
-    )
-    gradient_checkpointing: bool = Field(
-        False, description="activation (gradient) checkpointing: less memory, a second forward pass"
-    )
+    precision: Literal["float32", "tf32", "bf16", "fp16"] = "float32"
+    """bf16 and fp16 are mixed precision"""
+    pad_to_multiple_of: NonNegativeInt = 0
+    """pad to a multiple of this; 0 means 8 on a GPU (fewer shapes), 1 on a CPU"""
+    compile: bool = False
+    """torch.compile the blocks (GPU only); slower start, faster steps"""
+    gradient_checkpointing: bool = False
+    """activation (gradient) checkpointing: less memory, a second forward pass"""
     # Loss spikes.
-    spike_threshold: float = Field(
-        0.0,
-        ge=0,
-        description="roll back on loss spikes: a loss this many standard deviations above the "
-        "last 100; the run returns to before the spike and skips those batches (PaLM); 0 disables "
-        "it",
-    )
-    rollback_steps: int = Field(
-        100, ge=1, description="updates before a spike to undo, skipping their batches"
-    )
+    spike_threshold: NonNegativeFloat = 0.0
+    """roll back on loss spikes: a loss this many standard deviations above the last 100; the run
+    returns to before the spike and skips those batches (PaLM); 0 disables it"""
+    rollback_steps: PositiveInt = 100
+    """updates before a spike to undo, skipping their batches"""
     # Validation, early stopping and checkpoints.
-    final_weights: str = Field(
-        "best",
-        description="final weights: best, last, average:N or ema:DECAY; average:N is checkpoint "
-        "averaging over the last N validations",
-    )
-    validate_every: int = Field(
-        500,
-        ge=1,
-        description="steps between validations; if `steps` is not set, at most a tenth of them",
-    )
+    final_weights: str = "best"
+    """final weights: best, last, average:N or ema:DECAY; average:N is checkpoint averaging over the
+    last N validations"""
+    validate_every: PositiveInt = 500
+    """steps between validations; if `steps` is not set, at most a tenth of them"""
     metric: Literal[
         "loss",
         "bleu",
@@ -589,36 +440,31 @@ class TrainSettings(Section):
         "pearson",
         "wer",
         "cer",
-    ] = Field("loss", description="validation metric for best weights and early stopping")
-    patience: int = Field(
-        0,
-        ge=0,
-        description="early stopping: patience in validations; 0 disables it",
-    )
-    save_every: int = Field(
-        500,
-        ge=1,
-        description="steps between checkpoints; if `steps` is not set, at most a tenth of them",
-    )
-    keep_last: int = Field(2, ge=1, description="number of most recent checkpoints to keep")
-    keep_best: int = Field(
-        0,
-        ge=0,
-        description="number of best checkpoints to keep, by `metric`; a new best is saved "
-        "immediately",
-    )
-    keep_every: int = Field(
-        0, ge=0, description="also keep the first checkpoint of every this many steps; 0 keeps none"
-    )
-    log_every: int = Field(10, ge=1, description="steps between log lines in metrics.jsonl")
-    samples: int = Field(
-        2, ge=0, description="sample translations or generated texts to show at each validation"
-    )
+    ] = "loss"
+    """validation metric for best weights and early stopping"""
+    patience: NonNegativeInt = 0
+    """early stopping: patience in validations; 0 disables it"""
+    save_every: PositiveInt = 500
+    """steps between checkpoints; if `steps` is not set, at most a tenth of them"""
+    keep_last: PositiveInt = 2
+    """number of most recent checkpoints to keep"""
+    keep_best: NonNegativeInt = 0
+    """number of best checkpoints to keep, by `metric`; a new best is saved immediately"""
+    keep_every: NonNegativeInt = 0
+    """also keep the first checkpoint of every this many steps; 0 keeps none"""
+    log_every: PositiveInt = 10
+    """steps between log lines in metrics.jsonl"""
+    samples: NonNegativeInt = 2
+    """sample translations or generated texts to show at each validation"""
     # Reproducibility and device.
-    seed: int = Field(1, ge=0, lt=2**63, description="random seed")
-    device: str = Field("auto", description="auto, cpu, cuda or cuda:N")
-    threads: int = Field(0, ge=0, le=4096, description="CPU threads; 0 uses all available")
-    tensorboard: bool = Field(False, description="also write TensorBoard event files")
+    seed: int = Field(1, ge=0, lt=2**63)
+    """random seed"""
+    device: str = "auto"
+    """auto, cpu, cuda or cuda:N"""
+    threads: int = Field(0, ge=0, le=4096)
+    """CPU threads; 0 uses all available"""
+    tensorboard: bool = False
+    """also write TensorBoard event files"""
 
     @field_validator("betas", mode="before")
     @classmethod
@@ -630,74 +476,57 @@ class TrainSettings(Section):
 class DecodeSettings(Section):
     """Beam search for the final score."""
 
-    beam: int = Field(4, ge=1, description="beam size")
-    length_penalty: str = Field("gnmt:0.6", description="gnmt:ALPHA or power:ALPHA")
-    tokenize: str = Field(
-        "13a", description="sacreBLEU tokenizer for the final score; none for tokenized text"
-    )
+    beam: PositiveInt = 4
+    """beam size"""
+    length_penalty: str = "gnmt:0.6"
+    """gnmt:ALPHA or power:ALPHA"""
+    tokenize: str = "13a"
+    """sacreBLEU tokenizer for the final score; none for tokenized text"""
 
 
 class TuneSettings(Section):
     """Fine-tuning: training that starts from a pretrained model."""
 
-    base: str | None = Field(None, description="folder of the pretrained model; instead of --model")
+    base: str | None = None
+    """folder of the pretrained model; instead of --model"""
     # The data of `regard finetune`, in place of the section [data].
-    task: str | None = Field(None, description="the objective, by its `regard finetune` name")
-    files: tuple[str, ...] = Field((), description="training data")
-    prefixes: tuple[str, ...] = Field((), description="prefix for the source texts, one per file")
-    valid: str | None = Field(
-        None, description="validation data; without it, a tenth of the training data is held out"
-    )
-    test: str | None = Field(None, description="scored once, after training")
+    task: str | None = None
+    """the objective, by its `regard finetune` name"""
+    files: tuple[str, ...] = ()
+    """training data"""
+    prefixes: tuple[str, ...] = ()
+    """prefix for the source texts, one per file"""
+    valid: str | None = None
+    """validation data; without it, a tenth of the training data is held out"""
+    test: str | None = None
+    """scored once, after training"""
     # The steps follow from the epochs and the data.
-    epochs: float | None = Field(
-        None,
-        gt=0,
-        le=1_000_000,
-        description="epochs, instead of steps  [3 when fine-tuning]",
-    )
+    epochs: float | None = Field(None, gt=0, le=1_000_000)
+    """epochs, instead of steps  [3 when fine-tuning]"""
     # The warmup_proportion of BERT's fine-tuning scripts.
-    warmup_ratio: float = Field(
-        0.1,
-        ge=0,
-        lt=1,
-        description="with epochs: warm-up, as a fraction of the steps",
-    )
+    warmup_ratio: Fraction = 0.1
+    """with epochs: warm-up, as a fraction of the steps"""
     # What of the model is trained.
-    freeze: int | None = Field(None, ge=0, description="freeze the embeddings and this many blocks")
-    layer_decay: float = Field(
-        1.0,
-        gt=0,
-        le=1,
-        description="layer-wise learning-rate decay: ratio of a block's rate to the next block's",
-    )
-    lora: int = Field(
-        0,
-        ge=0,
-        le=65_536,
-        description="LoRA rank; 0 trains the full model",
-    )
-    lora_alpha: float | None = Field(
-        None, gt=0, description="LoRA scaling: alpha / rank  [2 · rank]"
-    )
-    lora_dropout: float = Field(0.0, ge=0, lt=1, description="dropout before LoRA")
+    freeze: NonNegativeInt | None = None
+    """freeze the embeddings and this many blocks"""
+    layer_decay: float = Field(1.0, gt=0, le=1)
+    """layer-wise learning-rate decay: ratio of a block's rate to the next block's"""
+    lora: int = Field(0, ge=0, le=65_536)
+    """LoRA rank; 0 trains the full model"""
+    lora_alpha: PositiveFloat | None = None
+    """LoRA scaling: alpha / rank  [2 · rank]"""
+    lora_dropout: Fraction = 0.0
+    """dropout before LoRA"""
     # Hu et al. 2022, Section 7.1: several projections of attention, each of low rank.
-    lora_in: str = Field(
-        "qkv,q,kv", description="linear layers to adapt with LoRA, by name, or all"
-    )
+    lora_in: str = "qkv,q,kv"
+    """linear layers to adapt with LoRA, by name, or all"""
 
 
 class ParallelSettings(Section):
     """Training on several processes: `torchrun … -m regard train`, or --processes N."""
 
-    strategy: Literal["ddp", "fsdp", "tensor"] = Field(
-        "ddp",
-        description="parallelism: ddp, fsdp or tensor; ddp keeps a full copy per rank, fsdp "
-        "(FSDP2) shards parameters, gradients and optimizer state, tensor splits attention heads "
-        "and feed-forwards",
-    )
-    tensor_parallel_degree: int = Field(
-        0,
-        ge=0,
-        description="with tensor: ranks per model replica; 0 means all. Replicas are data parallel",
-    )
+    strategy: Literal["ddp", "fsdp", "tensor"] = "ddp"
+    """parallelism: ddp, fsdp or tensor; ddp keeps a full copy per rank, fsdp (FSDP2) shards
+    parameters, gradients and optimizer state, tensor splits attention heads and feed-forwards"""
+    tensor_parallel_degree: NonNegativeInt = 0
+    """with tensor: ranks per model replica; 0 means all. Replicas are data parallel"""
