@@ -256,7 +256,7 @@ def test_all_of_these_are_errors_of_the_package() -> None:
 def test_what_decides_defaults_is_a_word(tmp_path: Path, line: str) -> None:
     path = tmp_path / "recipe.toml"
     path.write_text(line)
-    with pytest.raises(SettingError, match="is not a string"):
+    with pytest.raises(SettingError, match="valid string"):
         loading.load(path, {})
 
 
