@@ -63,7 +63,7 @@ def test_one_file_takes_the_place_of_a_recipe_s_two(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("content", "words"),
     [
-        ("steps = 3", "steps is a setting of [train]"),
+        ("steps = 3", "belongs in [train]"),
         ("train = 3", "write [train]"),
         ("[[train]]\nsteps = 3", "write [train]"),
     ],

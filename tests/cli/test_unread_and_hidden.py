@@ -23,8 +23,8 @@ from regard.lab.doctor.start_checks import check_start
 from regard.lab.plan.subject import Request, resolve
 from regard.models import LanguageModel
 from regard.training.recipe import loading
-from regard.training.run import Parts
 from regard.training.run_folder import read_run
+from regard.training.setup import Parts
 
 
 @pytest.fixture(scope="module")

@@ -16,9 +16,8 @@ from regard.training.assembly import assemble
 from regard.training.diagnostics.information_flow import check_information_flow
 from regard.training.objectives.objective import Objective
 from regard.training.recipe import loading
-from regard.training.run import Parts
 from regard.training.run_folder import begin
-from regard.training.setup import Setup
+from regard.training.setup import Parts, Setup
 
 cases = load("doctor_cases")
 
@@ -28,7 +27,7 @@ def objective_of(folder: Path, family: str, parts: Parts, **changes: Any) -> Obj
     settings = cases.family_settings(family, folder, random.Random(1)) | changes
     recipe = loading.load(None, settings)
     run_folder = begin(recipe, folder / "run", "case", parts.objective_name)
-    return assemble(Setup(run_folder, recipe, lambda text: None), parts.objective)
+    return assemble(Setup(run_folder, recipe, lambda text: None, parts))
 
 
 def checks(objective: Objective) -> list[str]:

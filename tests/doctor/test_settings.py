@@ -14,7 +14,7 @@ from regard.lab.plan.subject import Request, of_recipe
 from regard.system import memory
 from regard.system.checkpoint import Checkpoints
 from regard.training.recipe import loading
-from regard.training.run import Parts
+from regard.training.setup import Parts
 
 
 def write_recipe(folder: Path, rate: float = 1e-3) -> Path:

@@ -155,7 +155,7 @@ def test_what_reads_no_text_says_so(model: str) -> None:
 
 
 def test_every_objective_has_its_class() -> None:
-    from regard.training.assembly import objective_class
+    from regard.training.setup import objective_class
 
     for name in OBJECTIVES:
         assert objective_class(name).name == name

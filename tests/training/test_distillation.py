@@ -278,9 +278,9 @@ def test_a_teacher_must_have_room(text: dict[str, str], tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("settings", "said"),
     [
-        ({"distillation_weight": 0.3}, "give teacher"),
-        ({"temperature": 1.0}, "give teacher"),
-        ({"teacher_translates": True}, "give teacher"),
+        ({"distillation_weight": 0.3}, "give --teacher"),
+        ({"temperature": 1.0}, "give --teacher"),
+        ({"teacher_translates": True}, "give --teacher"),
         ({"teacher": "x", "distillation_weight": 0.0}, "teacher has no effect"),
         ({"teacher": "x", "r_drop": 1.0}, "cannot be combined"),
         ({"teacher": "x", "objective": "masked", "text": "t"}, "leave --teacher out"),

@@ -192,7 +192,7 @@ def test_finished_runs_and_strange_folders(
 
 
 def new_task(setup: Setup, data: ParallelCorpora) -> SequenceToSequence:
-    translator: Any = new_model(setup, SequenceToSequence, data)
+    translator: Any = new_model(setup, data)
     return SequenceToSequence(translator, data, setup)
 
 

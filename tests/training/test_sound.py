@@ -32,7 +32,7 @@ from regard.training.data.sound_sources import alignment_length
 from regard.training.recipe import loading
 from regard.training.run import resume
 from regard.training.run_folder import begin
-from regard.training.setup import Setup
+from regard.training.setup import Parts, Setup
 
 pytestmark = pytest.mark.thorough
 
@@ -432,7 +432,9 @@ def test_a_multilingual_model_learns_in_a_language(tmp_path: Path) -> None:
         "base": str(multilingual), "objective": "transcribe", "sounds": "-", "device": "cpu",
     }  # fmt: skip
     recipe = loading.load(None, values | {"languages": "de"})
-    setup = Setup(begin(recipe, tmp_path / "run", "test"), recipe, lambda _: None, Tones(0.4))
+    setup = Setup(
+        begin(recipe, tmp_path / "run", "test"), recipe, lambda _: None, Parts(Tones(0.4))
+    )
     objective: Any = assemble(setup)
     prompt = [f"<|{name}|>" for name in ("startoftranscript", "de", "transcribe", "notimestamps")]
     tensors = objective.collate("train", np.array([0])).tensors

@@ -19,8 +19,8 @@ from regard.data.text.tokenizer_training import train_tokenizer
 from regard.lab.plan.subject import Request, resolve
 from regard.system.errors import DataError, ModelError, RegardError, SettingError
 from regard.training import assembly
-from regard.training.assembly import objective_class
 from regard.training.recipe.objectives import DATA_KEYS, OBJECTIVES, TASKS
+from regard.training.setup import objective_class
 
 WIDTH = 16
 TOKENS = spec.Tokens(64)

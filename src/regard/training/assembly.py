@@ -6,7 +6,6 @@ There is one way for all: new models and fine-tuned ones, every wiring, every ki
 from __future__ import annotations
 
 import copy
-import importlib
 import math
 from collections.abc import Collection, Mapping
 from contextlib import nullcontext
@@ -38,7 +37,6 @@ from regard.training import model_spec
 from regard.training.engine.optimizer import freeze
 from regard.training.objectives.objective import Objective
 from regard.training.parallel.strategy import move_buffers
-from regard.training.recipe.objectives import objective_settings
 from regard.training.recipe.schema import Recipe
 from regard.training.setup import Setup
 
@@ -47,57 +45,49 @@ UNKNOWN_SHARE = 0.1  # of the tokens of text to fine-tune on, from which on a wa
 _NEW_HEADS = ("labels.", "pool.")
 
 
-def assemble(setup: Setup, objective: type[Objective] | None = None) -> Objective:
-    """The objective of a run: its data prepared, its model built or opened, its folder described.
-
-    `objective` is a class from outside the package, in place of the recipe's.
-    """
-    objective = objective or objective_class(setup.recipe.objective)
-    if setup.model is not None:
-        setup.model.save(setup.run_folder.base)  # what a resumed run starts from
-    model, data = _model_and_data(setup, objective)
+def assemble(setup: Setup) -> Objective:
+    """The objective of a run: its data prepared, its model made, its folder described."""
+    if setup.parts.model is not None:
+        setup.parts.model.save(setup.run_folder.base)  # what a resumed run starts from
+    model, data = _model_and_data(setup)
     if setup.recipe.is_finetuning:
         _write_base_files(setup, model)
     else:
-        _write_json_files(setup.run_folder.folder, objective.files(model, setup))
-    created = resolve(setup, objective, model, data)
+        for name, content in setup.objective.files(model, setup).items():
+            disk.write_json(setup.run_folder.folder / name, content)
+    created = resolve(setup, model, data)
     _note_coverage(created)
     return created
 
 
-def assemble_on_ranks(setup: Setup, objective: type[Objective] | None = None) -> Objective:
+def assemble_on_ranks(setup: Setup) -> Objective:
     """`assemble` on the main rank; then the others read what it has written."""
     ranks = setup.ranks
-    assembled = ranks.on_main(lambda: assemble(setup, objective))
+    assembled = ranks.on_main(lambda: assemble(setup))
     recipe = ranks.broadcast(setup.recipe if assembled is None else assembled.setup.recipe)
-    objective_of_run = assembled or reassemble(replace(setup, recipe=recipe), objective)
+    objective_of_run = assembled or reassemble(replace(setup, recipe=recipe))
     # The main rank may fail next, and remove the folder that the others still read.
     ranks.barrier()
     return objective_of_run
 
 
-def reassemble(
-    setup: Setup,
-    objective: type[Objective] | None = None,
-    description: spec.Model | None = None,
-) -> Objective:
+def reassemble(setup: Setup, description: spec.Model | None = None) -> Objective:
     """The objective of a run that was assembled before, with the weights it began with.
 
     Nothing is written: the run may be going on in another process. `description` is another model
     to learn the same, which begins with weights of its own.
     """
-    objective = objective or objective_class(setup.recipe.objective)
-    model, data = _model_and_data(setup, objective, description)
-    return objective.create(model, data, setup)
+    model, data = _model_and_data(setup, description)
+    created: Objective = setup.objective.create(model, data, setup)
+    return created
 
 
-def _model_and_data(
-    setup: Setup, objective: type[Objective], description: spec.Model | None = None
-) -> tuple[Model, Any]:
-    base = _open_base(setup, objective)
+def _model_and_data(setup: Setup, description: spec.Model | None = None) -> tuple[Model, Any]:
+    objective: type[Objective] = setup.objective
+    base = _open_base(setup)
     data = objective.prepare(setup, base)
     if base is None:
-        return new_model(setup, objective, data, description), data
+        return new_model(setup, data, description), data
     adapted = objective.adapt(base, data, setup)
     classes = _classes(adapted)
     replaced = set(_classes(base)).difference(classes)
@@ -118,16 +108,6 @@ def _classes(model: Any) -> list[str]:
     return list(model.labels or ())
 
 
-def objective_class(name: str) -> type[Objective]:
-    """The class of an objective, by its name in a recipe."""
-    module, _, class_name = objective_settings(name).implementation.partition(":")
-    # Imported by name: an objective brings its metrics and data formats along.
-    implementation: type[Objective] = getattr(
-        importlib.import_module(f"regard.training.objectives.{module}"), class_name
-    )
-    return implementation
-
-
 def exported_files(objective: Objective) -> dict[Path, dict[str, Tensor]]:
     """The weights now in the model, and those of its companions, as files of the run folder.
 
@@ -145,14 +125,10 @@ def exported_files(objective: Objective) -> dict[Path, dict[str, Tensor]]:
 # --- new models -----------------------------------------------------------------------------------
 
 
-def new_model(
-    setup: Setup,
-    objective: type[Objective],
-    data: Any,
-    description: spec.Model | None = None,
-) -> Model:
+def new_model(setup: Setup, data: Any, description: spec.Model | None = None) -> Model:
     """A new model with its initial weights and its tokenizer, on its device."""
-    description = description or model_spec.read(setup.run_folder, setup.kinds)
+    objective: type[Objective] = setup.objective
+    description = description or model_spec.read(setup.run_folder, setup.parts.kinds)
     if description is None:
         description = objective.describe(setup, data)
         # Stored: the presets of a later version, or a file, may say something else.
@@ -200,19 +176,20 @@ def _set_embeddings(model: Model, setup: Setup) -> None:
 # --- models to fine-tune --------------------------------------------------------------------------
 
 
-def _open_base(setup: Setup, objective: type[Objective]) -> Model | None:
+def _open_base(setup: Setup) -> Model | None:
     if not setup.recipe.is_finetuning:
         return None
     # In float32 whatever the file has: updates of 1e-5 vanish in a bfloat16 of 8 bits.
-    if setup.model is not None and not setup.shards_model:
-        base = setup.model.to("cpu", "float32")
+    parts = setup.parts
+    if parts.model is not None and not setup.shards_model:
+        base = parts.model.to("cpu", "float32")
     else:
-        options: Any = {"device": "cpu", "dtype": "float32", "say": setup.say, "kinds": setup.kinds}
+        options: Any = {"device": "cpu", "dtype": "float32", "say": setup.say, "kinds": parts.kinds}
         base = load(setup.base, **options)
-        if base.spec.is_encoder_decoder and not objective.can_tune(base):
+        if base.spec.is_encoder_decoder and not setup.objective.can_tune(base):
             # A base model (BartModel), whose head is tied.
             base = load(setup.base, Translator, **options)
-    objective.check_base(base, setup)
+    setup.objective.check_base(base, setup)
     return base
 
 
@@ -235,11 +212,6 @@ def _prepare_base(setup: Setup, model: Model) -> Model:
 
 
 # --- files ----------------------------------------------------------------------------------------
-
-
-def _write_json_files(folder: Path, files: dict[str, dict[str, Any]]) -> None:
-    for name, content in files.items():
-        disk.write_json(folder / name, content)
 
 
 def _write_base_files(setup: Setup, model: Model) -> None:
@@ -302,11 +274,12 @@ MOST_STEPS = 20_000
 PAPER_WARMUP = 4000  # Section 5.3
 
 
-def resolve(setup: Setup, objective: type[Objective], model: Model, data: Any) -> Objective:
+def resolve(setup: Setup, model: Model, data: Any) -> Objective:
     """The objective of a run, with the final recipe as its setup's; nothing changes that later.
 
     It is stored in the run folder: a run is resumed with the same numbers.
     """
+    objective: type[Objective] = setup.objective
     unset = setup.run_folder.unset_settings()
     if not unset:
         return objective.create(model, data, setup)

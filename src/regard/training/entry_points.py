@@ -14,13 +14,12 @@ from regard.evaluation.evaluation import MetricChoice
 from regard.models import Model
 from regard.system.errors import RegardWarning, SettingError, did_you_mean
 from regard.training import model_spec, run_evaluation
-from regard.training.assembly import objective_class
 from regard.training.objectives.objective import Objective
 from regard.training.recipe import loading
 from regard.training.recipe.objectives import DATA_KEYS, OBJECTIVES
-from regard.training.run import OnStep, Parts, Result, launch
+from regard.training.run import OnStep, Result, launch
 from regard.training.run_folder import RunFolder
-from regard.training.setup import TYPES, DataSource, check_types
+from regard.training.setup import TYPES, DataSource, Parts, check_types, objective_class
 
 
 def train(
@@ -68,17 +67,11 @@ def train(
         recipe=recipe, model=model, data=data, objective=objective, out=out, on_step=on_step
     )
     spec = model if isinstance(model, specs.ModelSpec) else None
-    parts = Parts(kinds=specs.own_kinds(spec))
-    if isinstance(model, Model):
-        parts = _given_model(model, changes)
-        if recipe is None and objective is None:
-            changes.setdefault("objective", _own_objective(model))
-    elif isinstance(model, str):
-        changes["model"] = model
-    if objective is not None:
-        parts, changes = _with_objective(parts, changes, objective)
-    if data is not None:
-        parts, changes = _with_data(parts, changes, data)
+    if isinstance(model, Model) and recipe is None and objective is None:
+        # The first of its tasks that it can be trained for.
+        own = next(filter(OBJECTIVES.get, model.evaluations), None)
+        objective = changes.get("objective", own)
+    parts = _parts(model, data, objective, changes)
     if recipe is None and "objective" not in changes:
         described = spec
         if isinstance(file := changes.get("spec"), str):
@@ -87,8 +80,7 @@ def train(
             changes["objective"] = objective_of(described, changes)
     parsed, name = loading.choose(recipe, changes)
     if spec is not None:
-        kind = parts.objective or objective_class(parsed.objective)
-        kind.check_spec(spec)
+        parts.objective_of(parsed).check_spec(spec)
         parsed = model_spec.without_architecture(parsed, changes)
     if metrics:
         run_evaluation.check_metrics(parsed, metrics)  # before hours of training
@@ -108,10 +100,37 @@ def _with_metrics(result: Result, metrics: MetricChoice, kinds: Sequence[type]) 
     return replace(result, metrics=scores)
 
 
-def _given_model(model: Model, changes: dict[str, Any]) -> Parts:
-    """A loaded model as the part of a run, whose recipe names its folder or its class."""
-    changes["base"] = str(model.folder or type(model).__qualname__)
-    return Parts(kinds=specs.own_kinds(model.spec), model=model)
+def _parts(
+    model: specs.Model | Model | str | None,
+    data: DataSource | str | Path | None,
+    objective: type[Objective] | str | None,
+    settings: dict[str, Any],
+) -> Parts:
+    """The parts from outside, whose names the settings receive."""
+    opened = model if isinstance(model, Model) else None
+    if isinstance(model, str):
+        settings["model"] = model
+    elif opened is not None:
+        settings["base"] = _base_name(opened)
+    given = None
+    if isinstance(objective, str):
+        settings["objective"] = objective
+    elif objective is not None:
+        given = objective
+        settings["objective"] = _name_of(objective)
+    source = None
+    if isinstance(data, str | Path):
+        settings["data"] = str(data)
+    elif data is not None:
+        source = data
+        settings["data"] = type(data).__qualname__  # for the model card
+    kinds = specs.own_kinds(model if opened is None else opened.spec)
+    return Parts(source, given, kinds, opened)
+
+
+def _base_name(model: Model) -> str:
+    """What a recipe calls a model that was given: its folder, or its class."""
+    return str(model.folder or type(model).__qualname__)
 
 
 def objective_of(description: specs.Model, settings: Collection[str]) -> str:
@@ -126,16 +145,8 @@ def objective_of(description: specs.Model, settings: Collection[str]) -> str:
     return "translate"  # whose error says what does not fit
 
 
-def _own_objective(model: Model) -> str | None:
-    """The first of the tasks of a model that it can be trained for."""
-    return next(filter(OBJECTIVES.get, model.evaluations), None)
-
-
-def _with_objective(
-    parts: Parts, changes: dict[str, Any], objective: type[Objective] | str
-) -> tuple[Parts, dict[str, Any]]:
-    if isinstance(objective, str):
-        return parts, {**changes, "objective": objective}
+def _name_of(objective: type[Objective]) -> str:
+    """The objective of a recipe whose data and settings a class from outside has."""
     if not issubclass(objective, Objective) or objective is Objective:
         raise SettingError(
             f"{objective.__name__} is not an objective", f"give {TYPES['objective'][1]}"
@@ -147,17 +158,7 @@ def _with_objective(
             "give it that of the objective whose data and settings it has: "
             + did_you_mean(str(name), OBJECTIVES),
         )
-    # The settings of a new objective are those of the one that it is derived from.
-    return replace(parts, objective=objective), {**changes, "objective": objective.name}
-
-
-def _with_data(
-    parts: Parts, changes: dict[str, Any], data: DataSource | str | Path
-) -> tuple[Parts, dict[str, Any]]:
-    """A file; of an object its name, for the model card."""
-    if isinstance(data, str | Path):
-        return parts, {**changes, "data": str(data)}
-    return replace(parts, source=data), {**changes, "data": type(data).__qualname__}
+    return objective.name
 
 
 def finetune(
@@ -188,24 +189,13 @@ def finetune(
                 f"`{key}` is not a setting here", "use the arguments `model` and `data`"
             )
     files = [data] if isinstance(data, str | Path) else data
-    if not isinstance(files, Sequence) or not all(isinstance(one, str | Path) for one in files):
+    is_listed = isinstance(files, Sequence) and len(files) > 0
+    if not is_listed or not all(isinstance(one, str | Path) for one in files):
         raise SettingError("`data` is not a file", "give the path of one, or a list of paths")
-    if not files or "" in files:
-        raise SettingError("there is no training file", "give the path of one")
-    values = {
-        **changes,
-        "task": task,
-        "base": str(model),
-        # A run is resumed from anywhere, so its recipe holds absolute paths.
-        "files": [str(Path(file).expanduser().absolute()) for file in files],
-    }
-    for key in ("valid", "test"):
-        if changes.get(key) == "":
-            raise SettingError(f"the path of `{key}` is empty", "give one, or leave it out")
-        if changes.get(key) is not None:
-            values[key] = str(Path(changes[key]).expanduser().absolute())
-    parts = Parts(kinds=kinds)
-    if isinstance(model, Model):
-        parts = _given_model(model, values)
+    opened = model if isinstance(model, Model) else None
+    base = str(model) if opened is None else _base_name(opened)
+    paths = {key: str(changes[key]) for key in ("valid", "test") if changes.get(key) is not None}
+    values = {**changes, **paths, "task": task, "base": base, "files": [str(one) for one in files]}
+    parts = Parts(kinds=specs.own_kinds(opened.spec) if opened is not None else kinds, model=opened)
     recipe = loading.load(None, values)
     return launch(recipe, out, task, overwrite=overwrite, quiet=quiet, on_step=on_step, parts=parts)

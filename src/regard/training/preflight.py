@@ -9,7 +9,7 @@ from __future__ import annotations
 import glob
 import math
 import os
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import torch
@@ -23,32 +23,22 @@ from regard.models import choose_device
 from regard.system import memory
 from regard.system.errors import DataError
 from regard.training import model_spec
-from regard.training.assembly import objective_class
 from regard.training.engine.metrics_log import require_tensorboard
 from regard.training.objectives.objective import Objective
 from regard.training.parallel.ranks import Ranks
 from regard.training.recipe.options import MOST_INITIAL, Ema
 from regard.training.recipe.schema import FILE_KEYS, Recipe
+from regard.training.setup import NO_PARTS, Parts
 
 _NOMINAL = 1000  # tokens or classes: sizes are checked before the data decides how many there are
 
 _BYTES_PER_TRAINED_PARAMETER = 16
 
 
-def check(
-    recipe: Recipe,
-    objective: type[Objective] | None = None,
-    *,
-    has_source: bool = False,
-    has_spec: bool = False,
-    has_base: bool = False,
-    kinds: Sequence[type] = (),
-) -> None:
+def check(recipe: Recipe, parts: Parts = NO_PARTS, *, has_spec: bool = False) -> None:
     """Raises the error that the run would end with: device, extras, files, sizes of the model.
 
-    `objective` is a class from outside the package, in place of the recipe's. `has_source`,
-    `has_spec` and `has_base`: data and model come from Python, not from the recipe. `kinds` are the
-    dataclasses of parts from outside the package.
+    `has_spec`: the spec of the model comes from Python, not from the recipe.
     """
     # Cheapest first: what costs a read of files comes after what costs nothing.
     choose_device(recipe.train.device)
@@ -56,20 +46,20 @@ def check(
         require_tensorboard()
     if recipe.objective_settings.data == "images":
         require_pillow()
-    for path in _files(recipe, has_source):
+    for path in _files(recipe, parts):
         _check_readable(path)
-    base = None if has_base else recipe.tune.base
+    base = None if parts.model is not None else recipe.tune.base
     for folder in (base, recipe.train.teacher):
         if folder is not None:
-            folders.peek(Path(folder), kinds)
+            folders.peek(Path(folder), parts.kinds)
     if not has_spec and not recipe.is_finetuning:
-        _check_model(recipe, objective or objective_class(recipe.objective))
+        _check_model(recipe, parts.objective_of(recipe))
 
 
-def _files(recipe: Recipe, has_source: bool) -> list[str]:
+def _files(recipe: Recipe, parts: Parts) -> list[str]:
     """The files and folders that the recipe names."""
     names: list[str | None] = [getattr(recipe.model, key) for key in FILE_KEYS["model"]]
-    if not has_source:  # whose name stands in their place
+    if parts.source is None:  # whose name stands in their place
         names += [file for files in recipe.files.values() for file in files]
         names += [getattr(recipe.data, key) for key in FILE_KEYS["data"]]
     for tokenizer in (recipe.tokens.tokenizer, recipe.tokens.target_tokenizer):

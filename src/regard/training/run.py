@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import signal
 import warnings
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import ExitStack, closing, suppress
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, closing, contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from shlex import quote
@@ -16,7 +16,6 @@ import torch
 from regard import spec as specs
 from regard.builder import edit
 from regard.evaluation.scores import Score
-from regard.models import Model
 from regard.system import disk, memory
 from regard.system.checkpoint import Checkpoints, Retention, Snapshots
 from regard.system.errors import (
@@ -33,7 +32,7 @@ from regard.training import (
     model_spec,
     preflight,
 )
-from regard.training.assembly import assemble_on_ranks, exported_files, objective_class
+from regard.training.assembly import assemble_on_ranks, exported_files
 from regard.training.engine.loop import Loop
 from regard.training.engine.metrics_log import MetricsLog, NoMetrics, last_losses
 from regard.training.engine.optimizer import make_optimizer
@@ -45,27 +44,9 @@ from regard.training.parallel.ranks import ONE_RANK, Ranks, joined, may_be_resta
 from regard.training.parallel.strategy import on_all_ranks
 from regard.training.recipe.schema import Recipe
 from regard.training.run_folder import RunFolder, begin, read_run
-from regard.training.setup import DataSource, Setup, check_types
+from regard.training.setup import NO_PARTS, DataSource, Parts, Setup, check_types
 
 OnStep = Callable[[Loop], None]
-
-
-@dataclass(frozen=True)
-class Parts:
-    """Parts of a run from outside the package.
-
-    `source` takes the place of the recipe's files, `objective` that of its objective, `model` that
-    of the model to fine-tune; `kinds` are the dataclasses of parts of its model.
-    """
-
-    source: DataSource | None = None
-    objective: type[Objective] | None = None
-    kinds: Sequence[type] = ()
-    model: Model | None = None
-
-    @property
-    def objective_name(self) -> str | None:
-        return None if self.objective is None else self.objective.__qualname__
 
 
 class Options(TypedDict, total=False):
@@ -73,7 +54,7 @@ class Options(TypedDict, total=False):
 
     quiet: bool
     on_step: OnStep | None
-    parts: Parts | None
+    parts: Parts
     ranks: Ranks
 
 
@@ -101,54 +82,45 @@ class Result:
 # --- one run in its folder ------------------------------------------------------------------------
 
 
+@dataclass
 class RunSession:
-    """One rank's part in a run, while its `with` block lasts.
+    """One rank's part in a run. The main rank alone writes, and shows progress."""
 
-    The main rank locks the folder, writes how the run ended, and removes the folder of a new run
-    that could not be assembled. It alone writes and shows progress.
-    """
+    run_folder: RunFolder
+    recipe: Recipe
+    name: str
+    quiet: bool = False
+    on_step: OnStep | None = None
+    parts: Parts = NO_PARTS
+    ranks: Ranks = ONE_RANK
+    parameters: int = 0  # of the whole model, counted before it is sharded
+    scores: dict[str, Score] = field(default_factory=dict)
 
-    def __init__(
-        self,
-        run_folder: RunFolder,
-        recipe: Recipe,
-        name: str,
-        *,
-        quiet: bool = False,
-        on_step: OnStep | None = None,
-        parts: Parts | None = None,
-        ranks: Ranks = ONE_RANK,
-    ) -> None:
-        self.run_folder = run_folder
-        self.recipe = recipe
-        self.name = name
-        self.on_step = on_step
-        self.parts = parts or Parts()
-        self.ranks = ranks
-        self.progress_bar = ProgressBar(recipe.train.steps, quiet or not ranks.is_main)
-        self.parameters = 0  # of the whole model, counted before it is sharded
-        self.scores: dict[str, Score] = {}
-        self._lock = ExitStack()
+    def __post_init__(self) -> None:
+        is_quiet = self.quiet or not self.ranks.is_main
+        self.progress_bar = ProgressBar(self.recipe.train.steps, is_quiet)
 
-    def __enter__(self) -> RunSession:
-        lock = self.run_folder.locked()
-        self.ranks.on_main(lambda: self._lock.enter_context(lock))
-        if self.ranks.is_main:
-            self.run_folder.outcome.unlink(missing_ok=True)
-        return self
+    @contextmanager
+    def recorded(self) -> Iterator[None]:
+        """Locks the folder, and writes how the run ended.
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: object
-    ) -> None:
-        with self._lock:
-            if not self.ranks.is_main:
-                return
+        The folder of a new run that could not be assembled is removed.
+        """
+        with ExitStack() as stack:
+            self.ranks.on_main(lambda: stack.enter_context(self.run_folder.locked()))
+            is_main = self.ranks.is_main
+            if is_main:
+                self.run_folder.outcome.unlink(missing_ok=True)
+            try:
+                yield
+            except RegardError as error:
+                if is_main and not isinstance(error, TrainingInterrupted):
+                    self._fail(error)
+                raise
             # state/outcome.json is no part of the metrics, which are continued to the byte.
-            if error is None:
+            if is_main:
                 outcome = {"status": "finished", "scores": _numbers(self.scores)}
                 disk.write_json(self.run_folder.outcome, disk.json_value(outcome))
-            elif isinstance(error, RegardError) and not isinstance(error, TrainingInterrupted):
-                self._fail(error)
 
     def _fail(self, error: RegardError) -> None:
         failure = {"status": "failed", "problem": error.problem, "repair": error.repair}
@@ -174,13 +146,10 @@ class RunSession:
         # mantissas.
         torch.backends.cuda.matmul.allow_tf32 = train.precision == "tf32"
         say = self.progress_bar.say
-        parts = self.parts
-        setup = Setup(
-            self.run_folder, self.recipe, say, parts.source, parts.kinds, self.ranks, parts.model
-        )
+        setup = Setup(self.run_folder, self.recipe, say, self.parts, self.ranks)
         if setup.device.index is not None:  # "cuda" alone is the current one
             torch.cuda.set_device(setup.device)
-        objective = assemble_on_ranks(setup, self.parts.objective)
+        objective = assemble_on_ranks(setup)
         self.recipe = objective.setup.recipe
         self.progress_bar.set_steps(self.recipe.train.steps)
         # ELECTRA trains two models at once: the objective holds all that has gradients.
@@ -312,7 +281,8 @@ def run(
 
     `longer`: a finished run goes on, also one that early stopping ended.
     """
-    with RunSession(run_folder, recipe, name, **options) as session:
+    session = RunSession(run_folder, recipe, name, **options)
+    with session.recorded():
         loop = session.loop(session.assemble())
         session.restore(loop, longer)
         session.train(loop)
@@ -337,20 +307,13 @@ def launch(
 
     A run that torchrun's elastic agent starts again goes on in its folder.
     """
-    parts = options.get("parts") or Parts()
+    parts = options.get("parts", NO_PARTS)
     if out == "":  # a variable of the shell that is not set
         raise SettingError("the name of the run folder is empty", "name it, or leave --out out")
     folder = Path(out).expanduser() if out else None
 
     def prepared() -> tuple[RunFolder, Recipe]:
-        preflight.check(
-            recipe,
-            parts.objective or objective_class(recipe.objective),
-            has_source=parts.source is not None,
-            has_spec=spec is not None,
-            has_base=parts.model is not None,
-            kinds=parts.kinds,
-        )
+        preflight.check(recipe, parts, has_spec=spec is not None)
         fitting = model_spec.with_fitting_context(recipe, parts.model, parts.kinds)
         if folder is None and may_be_restarted():
             raise SettingError(
@@ -393,9 +356,6 @@ def resume(
     check_types(folder=folder, source=data, objective_class=objective, on_step=on_step)
     run_folder, recipe, name = read_run(Path(folder).expanduser(), steps)
     parts = Parts(data, objective, kinds)
-    longer = steps is not None
     with joined(recipe.train.device, recipe.tensor_ranks) as ranks:
-        return run(
-            run_folder, recipe, name, longer=longer, quiet=quiet, on_step=on_step, parts=parts,
-            ranks=ranks,
-        )  # fmt: skip
+        options = Options(quiet=quiet, on_step=on_step, parts=parts, ranks=ranks)
+        return run(run_folder, recipe, name, longer=steps is not None, **options)

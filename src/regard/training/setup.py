@@ -7,6 +7,7 @@ import reprlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, is_dataclass
 from functools import partial
+from importlib import import_module
 from pathlib import Path
 from typing import Any, Protocol, runtime_checkable
 
@@ -16,7 +17,7 @@ from regard import spec as specs
 from regard.models import Model, choose_device
 from regard.system.errors import DataError, RegardError, SettingError
 from regard.training.parallel.ranks import ONE_RANK, Ranks, rank_device
-from regard.training.recipe.objectives import DataKind
+from regard.training.recipe.objectives import DataKind, objective_settings
 from regard.training.recipe.schema import Recipe
 from regard.training.run_folder import RunFolder
 
@@ -41,21 +42,53 @@ class DataSource(Protocol):
 
 
 @dataclass(frozen=True)
-class Setup:
-    """What a run is assembled from. `say` receives messages.
+class Parts:
+    """Parts of a run from outside the package.
 
-    `source` takes the place of the files that the recipe names; `kinds` are the dataclasses of
-    model parts from outside the package; `ranks` are the processes that train together. `model` is
-    trained in place of the one in the recipe's `base`.
+    `source` takes the place of the recipe's files, `objective` that of its objective, `model` that
+    of the model to fine-tune; `kinds` are the dataclasses of parts of its model.
     """
+
+    source: DataSource | None = None
+    objective: type[Any] | None = None
+    kinds: Sequence[type] = ()
+    model: Model | None = None
+
+    @property
+    def objective_name(self) -> str | None:
+        return None if self.objective is None else self.objective.__qualname__
+
+    def objective_of(self, recipe: Recipe) -> type[Any]:
+        """The class of the objective: the one from outside, or the recipe's."""
+        return self.objective or objective_class(recipe.objective)
+
+
+NO_PARTS = Parts()
+
+
+def objective_class(name: str) -> type[Any]:
+    """The class of an objective, by its name in a recipe."""
+    module, _, class_name = objective_settings(name).implementation.partition(":")
+    # Imported by name: an objective brings its metrics and data formats along.
+    implementation: type[Any] = getattr(
+        import_module(f"regard.training.objectives.{module}"), class_name
+    )
+    return implementation
+
+
+@dataclass(frozen=True)
+class Setup:
+    """What a run is assembled from; `say` receives messages, `ranks` train together."""
 
     run_folder: RunFolder
     recipe: Recipe
     say: Say
-    source: DataSource | None = None
-    kinds: Sequence[type] = ()
+    parts: Parts = NO_PARTS
     ranks: Ranks = ONE_RANK
-    model: Model | None = None
+
+    @property
+    def objective(self) -> type[Any]:
+        return self.parts.objective_of(self.recipe)
 
     @property
     def base(self) -> Path:
@@ -83,8 +116,8 @@ class Setup:
 
     def splits(self, from_recipe: Callable[[Setup], Mapping[str, Split]]) -> Mapping[str, Split]:
         """The examples of the given source, otherwise those that the recipe names."""
-        if self.source is not None:
-            return source_splits(self.source, self.recipe.objective_settings.data)
+        if self.parts.source is not None:
+            return source_splits(self.parts.source, self.recipe.objective_settings.data)
         return from_recipe(self)
 
 

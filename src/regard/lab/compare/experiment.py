@@ -31,7 +31,7 @@ from regard.models import Translator, load
 from regard.system import disk
 from regard.system.errors import SettingError
 from regard.training import preflight
-from regard.training.assembly import assemble, objective_class
+from regard.training.assembly import assemble
 from regard.training.data.parallel_text import Pair, test_sets
 from regard.training.data.plain_text import TextCorpora
 from regard.training.engine.metrics_log import records
@@ -41,7 +41,7 @@ from regard.training.recipe.schema import Recipe
 from regard.training.run import resume, run
 from regard.training.run_evaluation import evaluate
 from regard.training.run_folder import RunFolder, begin, read_run
-from regard.training.setup import Setup
+from regard.training.setup import Setup, objective_class
 
 Say = Callable[[str], None]
 

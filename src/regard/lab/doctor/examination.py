@@ -31,9 +31,8 @@ from regard.training.diagnostics.run_log import RunLog, check_log
 from regard.training.engine.optimizer import lr_schedule
 from regard.training.objectives.objective import Objective
 from regard.training.recipe import loading
-from regard.training.run import Parts
 from regard.training.run_folder import read_run
-from regard.training.setup import DataSource
+from regard.training.setup import DataSource, Parts
 
 TRIAL_SECONDS = 60.0  # of the processor: about 20 trials of 80 steps of a small model
 SURE = 0.8  # of a learning rate that needs no trial

@@ -28,9 +28,8 @@ from regard.training.diagnostics.run_log import Baseline, RunLog, finite, median
 from regard.training.engine.optimizer import lr_schedule
 from regard.training.objectives.objective import CarriesState, Objective
 from regard.training.recipe.schema import Recipe
-from regard.training.run import Parts
 from regard.training.run_folder import RunFolder, begin
-from regard.training.setup import Setup
+from regard.training.setup import Parts, Setup
 
 BATCHES = 24  # of the training data that are looked at: enough labels for their entropy
 WEAK_LEARNING = 0.9  # of the label entropy: a loss above it has learnt little of its input
@@ -233,7 +232,7 @@ def open_run(run_folder: RunFolder, recipe: Recipe, parts: Parts) -> RunEvidence
     """A run folder; one that cannot be assembled is examined by its files alone."""
     log = RunLog.read(run_folder.metrics)
     problems = [*_missing_log(run_folder, log)]
-    setup = Setup(run_folder, _on_cpu(recipe), _silent, parts.source, parts.kinds)
+    setup = Setup(run_folder, _on_cpu(recipe), _silent, parts)
     objective = None
     try:
         run_folder.check_objective(parts.objective_name)
@@ -241,7 +240,7 @@ def open_run(run_folder: RunFolder, recipe: Recipe, parts: Parts) -> RunEvidence
         # Its data and its model are examined with the objective that it is derived from.
         problems.append(f"{error.problem}: pass it to regard.doctor.examine(…, objective=…)")
     try:
-        objective = reassemble(setup, parts.objective)
+        objective = reassemble(setup)
     except RegardError as error:
         problems.append(f"the model and data of the run cannot be loaded: {error.problem}")
     return RunEvidence(run_folder, recipe, parts, objective, log, problems)
@@ -262,8 +261,8 @@ def open_recipe(recipe: Recipe, name: str, parts: Parts) -> Iterator[RunEvidence
     """What a recipe would begin, assembled in a temporary folder."""
     with tempfile.TemporaryDirectory() as folder:
         run_folder = begin(recipe, Path(folder) / "run", name, parts.objective_name)
-        setup = Setup(run_folder, _on_cpu(recipe), _silent, parts.source, parts.kinds)
-        objective = assemble(setup, parts.objective)
+        setup = Setup(run_folder, _on_cpu(recipe), _silent, parts)
+        objective = assemble(setup)
         yield RunEvidence(
             run_folder, objective.setup.recipe, parts, objective, RunLog(), has_run=False
         )

@@ -329,11 +329,10 @@ def _trial(run: RunEvidence, treatment: Treatment, steps: int) -> float:
     train = run.recipe.train.model_copy(update=treatment.train)
     model = run.recipe.model.model_copy(update=treatment.model)
     recipe = run.recipe.model_copy(update={"train": train, "model": model})
-    parts = run.parts
     assert run.objective is not None
-    setup = Setup(run.run_folder, recipe, run.objective.setup.say, parts.source, parts.kinds)
+    setup = Setup(run.run_folder, recipe, run.objective.setup.say, run.parts)
     try:
-        objective = reassemble(setup, parts.objective, _changed_spec(run, treatment))
+        objective = reassemble(setup, _changed_spec(run, treatment))
     except RegardError:
         return math.inf  # the change does not fit the run
     losses = _losses(run, recipe, objective, steps)

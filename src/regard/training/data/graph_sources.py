@@ -53,9 +53,9 @@ def stored_graphs(setup: Setup, level: Level) -> GraphData:
 
 def _read(setup: Setup) -> GraphData:
     """The graphs of the source, as one `GraphData` in a split of any name, or of the recipe."""
-    if setup.source is not None:
+    if setup.parts.source is not None:
         # The splits of a graph are marks on its nodes: all of it is one example.
-        for split in setup.source.splits().values():
+        for split in setup.parts.source.splits().values():
             for data in split():
                 if isinstance(data, GraphData):
                     return data

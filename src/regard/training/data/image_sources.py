@@ -183,7 +183,7 @@ class Images(Source):
     @classmethod
     def image_processor(cls, setup: Setup) -> ImageProcessor:
         """The preprocessing of a new model, of its image size."""
-        description = model_spec.read(setup.run_folder, setup.kinds)
+        description = model_spec.read(setup.run_folder, setup.parts.kinds)
         if description is None:
             # The sizes of images do not depend on how many classes or tokens there will be.
             description = model_spec.describe(setup.recipe, vocabulary=2)

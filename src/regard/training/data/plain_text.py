@@ -96,7 +96,7 @@ def text_corpora(setup: Setup, base: Model | None = None) -> TextCorpora:
 
 def _test_sets(setup: Setup) -> dict[str, list[Pair]]:
     """Prompts of a generated task with their continuations."""
-    if setup.source is not None or setup.recipe.generated_task is None:
+    if setup.parts.source is not None or setup.recipe.generated_task is None:
         return {}
     # Generated anew: an example is a function of its split and number.
     splits = generated_prompts(setup)
@@ -111,7 +111,7 @@ def _prepare(setup: Setup, base: Model | None) -> None:
         splits["train"], splits["valid"] = _train_and_valid("the text", splits["train"], setup)
     unread = next((name for name in splits if name not in _FITTED), None)
     # A generated task has prompts to be scored, which are made anew.
-    if unread is not None and setup.source is not None:
+    if unread is not None and setup.parts.source is not None:
         raise DataError(
             f"the objective {setup.recipe.objective!r} scores no split {unread!r}",
             "leave it out; `regard.evaluate` scores a finished model on any text",

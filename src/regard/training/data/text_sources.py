@@ -207,8 +207,8 @@ class LabelledTexts(TextSource):
     @classmethod
     def generator(cls, setup: Setup) -> Generator | None:
         recipe = setup.recipe
-        is_named = recipe.data.text is not None or recipe.tune.files or setup.source is not None
-        if is_named or recipe.generated_task is not None:
+        is_named = recipe.data.text is not None or recipe.tune.files
+        if is_named or setup.parts.source is not None or recipe.generated_task is not None:
             return None
         # As Long Range Arena's generator has them: 500 to 2,000 tokens.
         longest = min(2000, recipe.data.context - 1)  # one position is the start token's

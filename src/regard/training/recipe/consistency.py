@@ -65,9 +65,11 @@ def _setting_error(error: ValidationError) -> SettingError:
     if isinstance(cause, SettingError):  # raised by a check of ours
         return cause
     field = section.model_fields.get(key) if section else None
-    meaning = f": {field.description}" if field else ""
+    repair = f"write [{key}], and its settings on the lines below"
+    if field is not None:
+        repair = f"correct {key}: {field.description}"
     message = first["msg"].lower().removeprefix("value error, ")
-    return SettingError(f"{key} = {first['input']!r}: {message}", f"correct {key}{meaning}")
+    return SettingError(f"{key} = {first['input']!r}: {message}", repair)
 
 
 def _check(recipe: Recipe) -> None:
@@ -87,7 +89,7 @@ def _check(recipe: Recipe) -> None:
             _check_is_read(recipe, key)
     for key, needed in _NEEDS.items():
         if _is_set(recipe, key) and not _is_set(recipe, needed):
-            raise SettingError(f"{key} has no effect without {needed}", f"give {needed} too")
+            raise SettingError(f"{key} has no effect without {needed}", f"give --{needed} too")
     _check_mixture(recipe)
     if recipe.is_finetuning:
         # But for the horizon of a new head.

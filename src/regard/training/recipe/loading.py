@@ -145,8 +145,10 @@ def _objective(settings: Mapping[str, Any], has_text: bool) -> str | None:
     """
     named = settings.get("objective") or settings.get("task")
     model = settings.get("model")
-    if named is not None or model is None:
+    if named is not None:
         return TASKS.get(named, named)
+    if model is None:
+        return None
     # Imported late: the families come with torch.
     from regard.families import presets
 

@@ -45,7 +45,8 @@ _PARSERS = {
     "attention": "families.attention_options:parse_attention",
     "decoder_attention": "families.attention_options:parse_attention",
 }
-_FOLDERS = ("base", "teacher")  # absolute: a run is resumed from anywhere
+# Made absolute: a run is resumed from anywhere.
+_PATHS = ("base", "teacher", "files", "valid", "test")
 
 
 class Section(BaseModel):
@@ -68,14 +69,18 @@ class Section(BaseModel):
         # Sizes and counts: beyond 32 bits they overflow in one library or another.
         if isinstance(value, int) and value > LARGEST_SIZE and name != "seed":
             raise ValueError(f"cannot be more than {LARGEST_SIZE:,}")
+        if value and name in _PATHS:
+            return tuple(map(_absolute, value)) if isinstance(value, tuple) else _absolute(value)
         if isinstance(value, str) and value.startswith("~/"):
-            value = str(Path(value).expanduser())
-        if value is not None and name in _FOLDERS:
-            return str(Path(value).absolute())
+            return str(Path(value).expanduser())
         if value is not None and name in _PARSERS:
             module, _, function = _PARSERS[name].partition(":")
             getattr(import_module(f"regard.{module}"), function)(value)
         return value
+
+
+def _absolute(path: str) -> str:
+    return str(Path(path).expanduser().absolute()) if path else path
 
 
 class DataSettings(Section):
