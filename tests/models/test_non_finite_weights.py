@@ -90,7 +90,7 @@ def test_a_run_without_validation_ends_badly_if_its_last_updates_do(tmp_path: Pa
             parameter = next(iter(loop.model.parameters()))
             parameter.register_hook(lambda gradient: gradient * torch.nan)
 
-    with pytest.raises(DivergenceError, match="the last 1 updates had no finite"):
+    with pytest.raises(DivergenceError, match="the last 1 of 4 updates had no finite"):
         regard.train(
             SETTINGS | {"text": str(text), "steps": 4}, out=tmp_path / "run", on_step=spoil
         )

@@ -17,7 +17,6 @@ from regard import spec as specs
 from regard.builder import edit
 from regard.evaluation.scores import Score
 from regard.system import disk, memory
-from regard.system.checkpoint import Checkpoints, Retention, Snapshots
 from regard.system.errors import (
     DiskError,
     RegardError,
@@ -34,14 +33,11 @@ from regard.training import (
 )
 from regard.training.assembly import assemble_on_ranks, exported_files
 from regard.training.engine.loop import Loop
-from regard.training.engine.metrics_log import MetricsLog, NoMetrics, last_losses
-from regard.training.engine.optimizer import make_optimizer
-from regard.training.engine.progress import LossSpikes, greater_is_better
+from regard.training.engine.metrics_log import last_losses
 from regard.training.engine.progress_bar import ProgressBar
 from regard.training.objectives.objective import Objective
-from regard.training.parallel.choice import make_strategy
 from regard.training.parallel.ranks import ONE_RANK, Ranks, joined, may_be_restarted, was_restarted
-from regard.training.parallel.strategy import on_all_ranks
+from regard.training.parallel.strategy import DataParallel, Strategy, assign, on_all_ranks
 from regard.training.recipe.schema import Recipe
 from regard.training.run_folder import RunFolder, begin, read_run
 from regard.training.setup import NO_PARTS, DataSource, Parts, Setup, check_types
@@ -164,44 +160,19 @@ class RunSession:
         preflight.say_all(self.recipe, setup.device, self.ranks, say)
         return objective
 
-    def loop(self, objective: Objective) -> Loop:
-        """The training loop, at its first step."""
-        train = self.recipe.train
-        folder = self.run_folder
-        strategy = make_strategy(self.recipe, objective)
-        tensorboard = folder.folder / "tensorboard" if train.tensorboard else None
-        is_main = self.ranks.is_main
-        metrics = MetricsLog(folder.metrics, tensorboard) if is_main else NoMetrics()
-        retention = Retention(
-            train.keep_last,
-            train.keep_best,
-            train.keep_every,
-            greater_is_better(train.metric),
-            reach=LossSpikes(train.spike_threshold, train.rollback_steps).reach,
-        )
-        return Loop(
-            self.recipe,
-            strategy,
-            make_optimizer(self.recipe, strategy, objective.d_model),
-            (Checkpoints(folder.checkpoints, retention), Snapshots(folder.snapshots)),
-            metrics,
-            self.progress_bar,
-            exported_files=lambda: exported_files(strategy.evaluation),
-            on_step=self.on_step,
-        )
-
     def restore(self, loop: Loop, longer: bool) -> None:
         """Takes the loop to the newest checkpoint, if there is one."""
         say = self.progress_bar.say
         if self.ranks.is_main:
             self.run_folder.delete_unfinished()
-        saved = on_all_ranks(loop.checkpoints, self.ranks, lambda: loop.checkpoints.newest(say))
+        saved = on_all_ranks(loop.checkpoints, self.ranks, say)
         if saved is None:
             loop.metrics.truncate(0)  # of a run that ended before its first checkpoint
             return
         loop.restore(saved)
-        if longer:
-            loop.forget_early_stopping()
+        if longer:  # early stopping may have ended it
+            loop.progress.finished = False
+            loop.progress.stale = 0
         finished = "; the run is finished" if loop.at_end else ""
         say(f"resuming at step {saved.step}{finished}")
 
@@ -235,7 +206,7 @@ class RunSession:
         if trained is not self.parts.model:
             return  # a new head made another model of it
         if not self.ranks.several:
-            loop.averaging.assign(loop.averaging.selected(loop.progress))
+            assign(loop.averaging.parameters, loop.averaging.selected(loop.progress))
         with torch.no_grad():
             edit.merge(trained.model)  # LoRA
         trained.model.requires_grad_(True).eval()
@@ -265,6 +236,31 @@ def _numbers(scores: Mapping[str, Score]) -> dict[str, dict[str, float]]:
     }
 
 
+def make_strategy(objective: Objective) -> Strategy:
+    """How the ranks of a run share its work; in one process, not at all."""
+    ranks = objective.setup.ranks
+    if not ranks.several:
+        return Strategy(objective)
+    if ranks.data_size > 1 and objective.indivisible is not None:
+        # A loss that is no sum over rows, and that ranks cannot put together.
+        raise SettingError(
+            f"several ranks cannot share a batch here: {objective.indivisible}",
+            "train in one process",
+        )
+    # Imported late: what a run does not use need not be there in its version of PyTorch.
+    match objective.setup.recipe.parallel.strategy:
+        case "fsdp":
+            from regard.training.parallel.fully_sharded import FullySharded
+
+            return FullySharded(objective, ranks)
+        case "tensor":
+            from regard.training.parallel.tensor_parallel import TensorParallel
+
+            return TensorParallel(objective, ranks)
+        case _:
+            return DataParallel(objective, ranks)
+
+
 # --- new runs, and runs that go on ----------------------------------------------------------------
 
 
@@ -283,7 +279,13 @@ def run(
     """
     session = RunSession(run_folder, recipe, name, **options)
     with session.recorded():
-        loop = session.loop(session.assemble())
+        strategy = make_strategy(session.assemble())
+        loop = Loop(
+            strategy,
+            session.progress_bar,
+            exported_files=lambda: exported_files(strategy.evaluation),
+            on_step=session.on_step,
+        )
         session.restore(loop, longer)
         session.train(loop)
         if score:

@@ -359,7 +359,7 @@ def _losses(
     # Drawn before the first update overwrites them.
     began = run.initial if objective is run.objective else None
     device = next(model.parameters()).device
-    optimizer = make_optimizer(recipe, Strategy(objective), objective.d_model)
+    optimizer = make_optimizer(Strategy(objective))
     precision = recipe.train.precision
     step = Step(objective.loss, optimizer, lambda: autocast(precision, device), cuda_graphs=False)
     batches = objective.batches(0, 0)  # those of the run: their order follows from the seed

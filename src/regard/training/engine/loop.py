@@ -30,6 +30,7 @@ from regard.system.checkpoint import (
     BackgroundSave,
     Checkpoints,
     HostCopy,
+    Retention,
     Saved,
     Snapshots,
     Tensors,
@@ -44,8 +45,8 @@ from regard.system.errors import (
 )
 from regard.training.diagnostics.monitor import Monitor
 from regard.training.engine import stop_signals
-from regard.training.engine.metrics_log import MetricsLog
-from regard.training.engine.optimizer import Optimizer, autocast
+from regard.training.engine.metrics_log import MetricsLog, NoMetrics
+from regard.training.engine.optimizer import autocast, make_optimizer
 from regard.training.engine.progress import (
     DIVERGENCE_REPAIR,
     MAX_SKIPPED_UPDATES,
@@ -54,14 +55,14 @@ from regard.training.engine.progress import (
     Position,
     Progress,
     SkippedBatches,
+    greater_is_better,
 )
 from regard.training.engine.progress_bar import ProgressBar, duration
 from regard.training.engine.train_step import Step
 from regard.training.engine.weight_averaging import WeightAveraging
 from regard.training.objectives.objective import CarriesState
 from regard.training.parallel.ranks import lost_ranks_reported
-from regard.training.parallel.strategy import Strategy, on_all_ranks
-from regard.training.recipe.schema import Recipe
+from regard.training.parallel.strategy import Strategy, assign, on_all_ranks
 
 EXAMPLES_IN_A_REPORT = 3  # enough to see what is wrong with a batch
 STEPS_WORTH_AN_ESTIMATE = 200  # shorter runs end about as soon as they are estimated
@@ -91,43 +92,56 @@ class Loop:
 
     def __init__(
         self,
-        recipe: Recipe,
         strategy: Strategy,
-        optimizer: Optimizer,
-        stores: tuple[Checkpoints, Snapshots],
-        metrics: MetricsLog,
         progress_bar: ProgressBar,
         exported_files: Callable[[], Mapping[Path, Tensors]] | None = None,
         on_step: Callable[[Loop], None] | None = None,
     ) -> None:
         objective = strategy.objective
-        self.settings = recipe.train
+        recipe = objective.setup.recipe
+        settings = recipe.train
+        self.settings = settings
         self.strategy = strategy
         self.ranks = strategy.ranks
         self.objective = objective
         self.model = objective.model
-        self.optimizer = optimizer
-        self.checkpoints, self.snapshots = stores
-        self.metrics = metrics
+        self.optimizer = make_optimizer(strategy)
         self.progress_bar = progress_bar
+        self.say = progress_bar.say
         self.exported_files = exported_files
         self.on_step = on_step
-        self.monitor = Monitor(strategy.evaluation, optimizer, metrics, self._say)
+
+        folder = objective.setup.run_folder
+        self.spikes = LossSpikes(settings.spike_threshold, settings.rollback_steps)
+        retention = Retention(
+            settings.keep_last,
+            settings.keep_best,
+            settings.keep_every,
+            greater_is_better(settings.metric),
+            self.spikes.reach,
+        )
+        self.checkpoints = Checkpoints(folder.checkpoints, retention)
+        self.snapshots = Snapshots(folder.snapshots)
+        self.metrics: MetricsLog = NoMetrics()
+        if self.ranks.is_main:
+            tensorboard = folder.folder / "tensorboard" if settings.tensorboard else None
+            self.metrics = MetricsLog(folder.metrics, tensorboard)
+        self.monitor = Monitor(strategy.evaluation, self.optimizer, self.metrics, self.say)
 
         self.device = next(self.model.parameters()).device
+        self.compiles = settings.compile and self.device.type == "cuda"
         self.progress = Progress(threads=torch.get_num_threads())
         self.averaging = WeightAveraging(recipe.exported_weights, strategy, self.snapshots)
-        self.early_stopping = EarlyStopping(self.settings.metric, self.settings.patience)
+        self.early_stopping = EarlyStopping(settings.metric, settings.patience)
         # A recomputed forward (activation checkpointing) cannot be captured into a CUDA graph, nor
         # can one that counts tokens, or whose gradients DDP and FSDP2 sum on their own streams.
-        cuda_graphs = objective.cuda_graphs and not self.settings.gradient_checkpointing
         waits = any(side.waits_for_device for side in sides(self.model))
-        cuda_graphs = cuda_graphs and not waits
+        eager = waits or settings.gradient_checkpointing or self.ranks.several
         self.step = Step(
             strategy.loss,
-            optimizer,
+            self.optimizer,
             self._autocast,
-            cuda_graphs=cuda_graphs and not self.ranks.several,
+            cuda_graphs=objective.cuda_graphs and not eager,
             strategy=strategy if self.ranks.several else None,
         )
         # Sums of loss, −log p and tokens since the last line of the metrics log.
@@ -137,12 +151,10 @@ class Loop:
         self._requested_signal = int(signal.SIGTERM)  # reported if another rank asked to stop
         self._pending: _PendingStep | None = None
         self._background_save = BackgroundSave()
-        self.spikes = LossSpikes(self.settings.spike_threshold, self.settings.rollback_steps)
         self._rollback: SkippedBatches | None = None  # to do before the next step
         self._exported_step: int | None = None  # of the best weights, once they are written
         self._clock = time.perf_counter()
-        self._logged_seconds = 0.0  # at the last line of the metrics log
-        self._logged_tokens = 0
+        self._log_start = (0.0, 0)  # seconds and tokens at the last line of the metrics log
 
     # --- the run ----------------------------------------------------------------------------------
 
@@ -152,9 +164,13 @@ class Loop:
         The state is saved in every case, and on disk; after a requested stop `interrupted` is true.
         """
         self._set_log_start()
+        compiled_blocks: AbstractContextManager[object] = nullcontext()
+        if self.compiles:
+            self.say("compiling the blocks: the first steps will take longer")
+            compiled_blocks = compiled(self.model)
         with (
             stop_signals.handled(self._on_signal),
-            self._compiled(),
+            compiled_blocks,
             # Its end waits for the last save, while signals are still handled.
             self._background_save,
         ):
@@ -172,7 +188,10 @@ class Loop:
         self._start_monitor()
         self._say_estimate()
         self._clock = time.perf_counter()
-        self._warm_up()
+        if self.compiles:
+            # What only validation needs is compiled before the first step, and counted apart.
+            self._evaluate()
+            self.progress.compiling += time.perf_counter() - self._clock
         if self.spikes.enabled and self.progress.step == 0:
             self.save()  # a spike may come before the first interval is over
         if self.at_end:
@@ -195,13 +214,7 @@ class Loop:
 
     def _set_log_start(self) -> None:
         """What the next line of the metrics log counts from."""
-        self._logged_seconds = self.progress.seconds
-        self._logged_tokens = self.progress.tokens
-
-    def forget_early_stopping(self) -> None:
-        """Lets a run go on that early stopping ended: it is resumed to be trained longer."""
-        self.progress.finished = False
-        self.progress.stale = 0
+        self._log_start = (self.progress.seconds, self.progress.tokens)
 
     @property
     def at_end(self) -> bool:
@@ -224,60 +237,56 @@ class Loop:
 
     def _on_signal(self, number: int) -> None:
         self.request_stop(number)
-        self.progress_bar.say(f"{signal.Signals(number).name}: finishing the step and saving")
+        self.say(f"{signal.Signals(number).name}: finishing the step and saving")
 
     def _batches(self) -> Generator[Batch, None, None]:
         """Batches from the saved position on, prepared in a thread of their own."""
-
-        skipped = list(self.progress.skipped)
-
-        def prepared() -> Iterator[tuple[Position, Batch, list[tuple[Position, Batch]]]]:
-            left_out: list[tuple[Position, Batch]] = []
-            for position, batch in self.objective.batches(self.progress.epoch, self.progress.index):
-                if any(stretch.covers(position) for stretch in skipped):
+        left_out: list[tuple[Position, Batch]] = []
+        positions = self.objective.batches(self.progress.epoch, self.progress.index)
+        if self.device.type == "cuda":
+            # Only from pinned memory is the copy to a GPU asynchronous.
+            positions = ((position, batch.pin()) for position, batch in positions)
+        with closing(prefetch(positions)) as batches:
+            for position, batch in batches:
+                if any(stretch.covers(position) for stretch in self.progress.skipped):
                     left_out.append((position, batch))
                     continue
-                # Only from pinned memory is the copy to a GPU asynchronous.
-                yield position, batch.pin() if self.device.type == "cuda" else batch, left_out
-                left_out = []
-
-        with closing(prefetch(prepared())) as batches:
-            for position, batch, left_out in batches:
                 if left_out:
                     self._report_rollback(left_out)
+                    left_out = []
                 # The position after this batch: where a resumed run goes on.
                 self.progress.epoch, self.progress.index = position
                 yield batch
 
-    def _after_step(self) -> None:
+    def _is_due(self, interval: int) -> bool:
         step = self.progress.step
-        intervals = (
-            self.settings.log_every,
-            self.settings.validate_every,
-            self.settings.save_every,
-        )
-        if any(step % interval == 0 for interval in intervals) or step == self.settings.steps:
+        return step % interval == 0 or step == self.settings.steps
+
+    def _after_step(self) -> None:
+        settings = self.settings
+        intervals = (settings.log_every, settings.validate_every, settings.save_every)
+        if any(map(self._is_due, intervals)):
             self._inspect()
-        saved = False
-        if self._rollback is None:  # an update that will be undone is not recorded
-            saved = self._record_step(step)
+        # An update that will be undone is not recorded.
+        saved = self._rollback is None and self._record_step()
         if self.on_step is not None and self.ranks.is_main:
             self.on_step(self)
         # `on_step` may have asked to stop, after the check above.
         if self.interrupted and not saved:
             self.save()
 
-    def _record_step(self, step: int) -> bool:
+    def _record_step(self) -> bool:
         """Logs, validates and saves where it is time; returns whether it was saved."""
-        last = step == self.settings.steps
-        if step % self.settings.log_every == 0 or last:
+        settings = self.settings
+        step = self.progress.step
+        if self._is_due(settings.log_every):
             self._log()
-        if step % self.settings.validate_every == 0 or last:
+        if self._is_due(settings.validate_every):
             self._validate()
-        if last:
+        if step == settings.steps:
             self._refuse_divergence()
-        is_new_best = bool(self.settings.keep_best) and self.progress.best_step == step
-        saved = step % self.settings.save_every == 0 or self.at_end or is_new_best
+        is_new_best = bool(settings.keep_best) and self.progress.best_step == step
+        saved = self._is_due(settings.save_every) or self.at_end or is_new_best
         if saved:
             self.save()
         return saved
@@ -342,13 +351,12 @@ class Loop:
             "rows": rows,
             "examples": examples,
         }
+        what = "loss or gradient is not finite"
+        shown = "".join("\n    " + " ⇒ ".join(_texts(example)) for example in examples)
         if overflow:
             record |= {"event": "overflow", "loss_scale": scaler.scale.item()}
             what = "fp16 gradients overflowed; the loss scale was halved"
             shown = ""
-        else:
-            what = "loss or gradient is not finite"
-            shown = "".join("\n    " + _in_one_line(example) for example in examples)
         # An overflow is normal while the loss scale still has room to fall.
         if not (overflow and scaler.scale.item() >= 1):
             self.progress.bad += 1
@@ -357,7 +365,7 @@ class Loop:
                 if self.ranks.is_main:
                     record["origin"] = self.monitor.origin(pending.batches)
         self.metrics.write(record)
-        self.progress_bar.say(
+        self.say(
             f"step {pending.step}: {what}; update skipped "
             f"(loss {loss}, gradient norm {norm}){shown}"
         )
@@ -387,18 +395,14 @@ class Loop:
         self._rollback = None
         self._pending = None
         self._background_save.wait()
-        saved = on_all_ranks(
-            self.checkpoints,
-            self.ranks,
-            lambda: self.checkpoints.newest(self._say, until=skipped.step),
-        )
+        saved = on_all_ranks(self.checkpoints, self.ranks, self.say, until=skipped.step)
         if saved is None:
             raise CheckpointError(
                 f"no checkpoint at or before step {skipped.step} is left to roll back to",
                 "start the run again, or resume it with another spike_threshold",
             )
         loss = "not finite" if skipped.loss is None else f"{skipped.loss:.3f}"
-        self.progress_bar.say(
+        self.say(
             f"step {skipped.spike}: loss spike ({loss}); rolling back to step {saved.step} "
             f"to skip the batches of steps {skipped.step + 1} to {skipped.spike}"
         )
@@ -432,28 +436,6 @@ class Loop:
             }
         )
 
-    # --- torch.compile ----------------------------------------------------------------------------
-
-    @property
-    def compiles(self) -> bool:
-        return self.settings.compile and self.device.type == "cuda"
-
-    @contextmanager
-    def _compiled(self) -> Iterator[None]:
-        if not self.compiles:
-            yield
-            return
-        self.progress_bar.say("compiling the blocks: the first steps will take longer")
-        with compiled(self.model):
-            yield
-
-    def _warm_up(self) -> None:
-        """Compiles what only validation needs before the first step, and counts that time apart."""
-        if not self.compiles:
-            return
-        self._evaluate()
-        self.progress.compiling += time.perf_counter() - self._clock
-
     @contextmanager
     def _compilation_timed(self) -> Iterator[None]:
         """Counts a step's time as compilation if anything was compiled or captured in it."""
@@ -474,9 +456,6 @@ class Loop:
             if self.ranks.is_main:
                 self.monitor.start(self.progress.step)
 
-    def _say(self, text: str) -> None:
-        self.progress_bar.say(text)
-
     def _say_estimate(self) -> None:
         """Says before the first step how long the run will take: one batch is tried and undone."""
         remaining = self.settings.steps - self.progress.step
@@ -486,7 +465,7 @@ class Loop:
         if remaining < STEPS_WORTH_AN_ESTIMATE or unknown:
             return
         seconds = self._trial_seconds() * self.settings.accumulate
-        self.progress_bar.say(
+        self.say(
             f"estimate: {duration(seconds * remaining)} for {remaining:,} steps "
             f"of {seconds:.2g} s, plus validation"
         )
@@ -529,10 +508,9 @@ class Loop:
         loss, nll, tokens = self.window.tolist()  # waits for the device
         self.window.zero_()
         seconds = self._update_clock()
-        new_tokens = progress.tokens - self._logged_tokens
-        rate = new_tokens / max(1e-9, seconds - self._logged_seconds)
-        self._logged_seconds = seconds
-        self._logged_tokens = progress.tokens
+        last_seconds, last_tokens = self._log_start
+        rate = (progress.tokens - last_tokens) / max(1e-9, seconds - last_seconds)
+        self._set_log_start()
         # Where every update since the last line was skipped, there is no loss.
         mean_loss = loss / tokens if tokens else math.nan
         unit = self.objective.unit
@@ -569,34 +547,28 @@ class Loop:
         self.metrics.write(record)
         if self.ranks.is_main:
             self.monitor.after_validation(record)
-        self._say_validation(validation, improved)
+        numbers = [f"{key} {v:.3f}" for key, v in validation.items() if isinstance(v, float)]
+        mark = "  (best)" if improved else ""
+        self.say(f"step {progress.step}  validation: {'  '.join(numbers)}{mark}")
+        for sample in validation.get("samples", []):
+            self.say("    " + "\n    ⇒ ".join(_texts(sample)[:2]))
         if progress.finished:
-            self.progress_bar.say(
+            self.say(
                 f"no improvement in {progress.stale} validations: stopping at step {progress.step}"
             )
         self._update_clock()
 
     def _refuse_divergence(self) -> None:
         """An error instead of a finished run, if its last updates left no finite score."""
-        score = self.progress.score
-        if self.progress.bad and self.progress.bad == self.progress.step:
-            problem = f"none of the {self.progress.step} updates had a finite loss and gradient"
-        elif score is None and self.progress.bad:
-            problem = f"the last {self.progress.bad} updates had no finite loss or gradient"
-        elif score is not None and not math.isfinite(score):
-            problem = f"the validation at step {self.progress.step} is not a finite number"
-        else:
-            return
-        raise DivergenceError(problem, DIVERGENCE_REPAIR)
-
-    def _say_validation(self, validation: dict[str, Any], improved: bool) -> None:
-        numbers = [f"{key} {v:.3f}" for key, v in validation.items() if isinstance(v, float)]
-        mark = "  (best)" if improved else ""
-        say = self.progress_bar.say
-        say(f"step {self.progress.step}  validation: {'  '.join(numbers)}{mark}")
-        for sample in validation.get("samples", []):
-            lines = [_shortened(text) for text in _texts(sample)[:2]]
-            say("    " + "\n    ⇒ ".join(lines))
+        progress = self.progress
+        score = progress.score
+        is_lost = progress.bad > 0 and (score is None or progress.bad == progress.step)
+        if is_lost or (score is not None and not math.isfinite(score)):
+            raise DivergenceError(
+                f"the last {progress.bad} of {progress.step} updates had no finite loss or "
+                f"gradient, and the last validation score is {score}",
+                DIVERGENCE_REPAIR,
+            )
 
     def _evaluate(self) -> dict[str, Any] | None:
         # Validation comes rarely: compiling kernels of its own would not pay.
@@ -604,20 +576,17 @@ class Loop:
         if self.compiles:
             eager = torch.compiler.set_stance("force_eager")
         weights = self.averaging.validated(self.progress)
+        validation = None
         with eager, self._evaluated(weights), warnings.catch_warnings():
             # Unknown words of the data were counted when it was prepared.
             warnings.simplefilter("ignore", RegardWarning)
-            validation = None
             if self.ranks.is_main:
-                validation = self._validate_on_main_rank()
+                try:
+                    validation = self.strategy.evaluation.validate(self._autocast())
+                except NonFiniteError as error:
+                    problem = f"validation at step {self.progress.step}: {error.problem}"
+                    raise DivergenceError(problem, DIVERGENCE_REPAIR) from None
         return self.ranks.broadcast(validation)
-
-    def _validate_on_main_rank(self) -> dict[str, Any] | None:
-        try:
-            return self.strategy.evaluation.validate(self._autocast())
-        except NonFiniteError as error:
-            problem = f"validation at step {self.progress.step}: {error.problem}"
-            raise DivergenceError(problem, DIVERGENCE_REPAIR) from None
 
     def _evaluated(self, weights: Tensors | None) -> AbstractContextManager[None]:
         """These full weights in the model that is evaluated; None: those that are trained."""
@@ -707,7 +676,7 @@ class Loop:
         # Of the full tensors, what this rank holds.
         groups = {group: self.strategy.parts(each) for group, each in saved.groups.items()}
         check_tensors(groups.get("weights", {}), self.averaging.parameters)
-        self.averaging.assign(groups["weights"])
+        assign(self.averaging.parameters, groups["weights"])
         self.optimizer.load(groups.get("optimizer", {}))
         copied = {}
         if self.averaging.ema is not None:
@@ -718,36 +687,25 @@ class Loop:
             check_tensors(groups.get(group, {}), tensors)
             for name, tensor in tensors.items():
                 tensor.copy_(groups[group][name])
-        self.averaging.leave_out_damaged(self.progress, self._say)
+        self.averaging.leave_out_damaged(self.progress, self.say)
         self.window = torch.tensor(self.progress.window, dtype=torch.float64, device=self.device)
         if not self.metrics.truncate(self.progress.metrics_position):
             log = self.metrics.path.name
-            self._say(f"warning: {log} was changed since the checkpoint: its curves have a gap")
+            self.say(f"warning: {log} was changed since the checkpoint: its curves have a gap")
 
-    @contextmanager
-    def exported(self) -> Iterator[None]:
+    def exported(self) -> AbstractContextManager[None]:
         """The weights to export in the model, for the duration of the block."""
-        with self._evaluated(self.averaging.selected(self.progress)):
-            yield
+        return self._evaluated(self.averaging.selected(self.progress))
 
 
 def _rows(batches: list[Batch]) -> list[int]:
     return [int(row) for batch in batches for row in batch.rows]
 
 
-def _shortened(text: str) -> str:
-    """A sample on one line of a terminal; the metrics log has all of it."""
-    line = " ".join(text.split())
-    return line if len(line) <= SAMPLE_WIDTH else line[: SAMPLE_WIDTH - 1] + "…"
-
-
-def _in_one_line(example: dict[str, Any]) -> str:
-    return " ⇒ ".join(_shortened(text) for text in _texts(example))
-
-
 def _texts(example: dict[str, Any]) -> list[str]:
-    """The texts of an example or a sample, in their order."""
-    return [value for value in example.values() if isinstance(value, str)]
+    """The texts of an example or a sample, each on one line; the metrics log has all of them."""
+    lines = [" ".join(value.split()) for value in example.values() if isinstance(value, str)]
+    return [line if len(line) <= SAMPLE_WIDTH else line[: SAMPLE_WIDTH - 1] + "…" for line in lines]
 
 
 def _compiled_graphs() -> int:

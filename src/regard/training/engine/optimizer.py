@@ -158,15 +158,16 @@ def _total_norm(gradients: Mapping[str, Tensor]) -> Tensor:
     return torch.nn.utils.get_total_norm(list(gradients.values()))
 
 
-def make_optimizer(recipe: Recipe, strategy: Strategy, d_model: int) -> Optimizer:
+def make_optimizer(strategy: Strategy) -> Optimizer:
+    objective = strategy.objective
+    recipe = objective.setup.recipe
     train = recipe.train
     lr_multipliers = None  # one learning rate for all parameters
     if recipe.is_finetuning:
-        model = strategy.objective.model
-        lr_multipliers = layer_multipliers(model, recipe.tune.layer_decay)
+        lr_multipliers = layer_multipliers(objective.model, recipe.tune.layer_decay)
     return Optimizer(
         strategy.parameters.items(),
-        lr_schedule(recipe, d_model),
+        lr_schedule(recipe, objective.d_model),
         AdamConfig(train.optimizer, train.betas, train.adam_eps, train.weight_decay),
         max_grad_norm=train.max_grad_norm,
         loss_scaling=train.precision == "fp16",  # bf16 has the exponents of float32

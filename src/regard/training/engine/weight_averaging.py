@@ -101,9 +101,3 @@ class WeightAveraging:
     def current(self) -> Tensors:
         """The raw weights that training works on."""
         return {name: parameter.detach() for name, parameter in self.parameters.items()}
-
-    @torch.no_grad()
-    def assign(self, weights: Tensors) -> None:
-        """Copies weights into the model, in place: captured CUDA graphs read them there."""
-        for name, parameter in self.parameters.items():
-            parameter.copy_(weights[name])

@@ -26,10 +26,10 @@ from regard.training.parallel.strategy import Sharded, connect_parts
 class FullySharded(Sharded):
     """FSDP2 of each block, and of what is outside of blocks.
 
-    `precision` bf16 or fp16: parameters are gathered in it, gradients summed in float32.
+    In bf16 or fp16, parameters are gathered in it, and gradients summed in float32.
     """
 
-    def __init__(self, objective: Objective, ranks: Ranks, precision: str) -> None:
+    def __init__(self, objective: Objective, ranks: Ranks) -> None:
         super().__init__(objective, ranks)
         self.shard_rank = ranks.rank
         model = objective.model
@@ -42,7 +42,7 @@ class FullySharded(Sharded):
             if parameter not in unsharded
         }
         root = LossModule(model, objective.loss)
-        self._shard(root, precision)
+        self._shard(root)
         self.loss = root
         # The parts as plain tensors in the same memory: what the optimizer computes with.
         self.sharded: dict[str, DTensor] = {}
@@ -55,10 +55,11 @@ class FullySharded(Sharded):
             else:
                 self.parameters[name] = parameter
 
-    def _shard(self, root: nn.Module, precision: str) -> None:
+    def _shard(self, root: nn.Module) -> None:
         """Cuts one block after the other: a device holds the parts, and one whole block."""
         mesh = init_device_mesh(self.device.type, (self.ranks.size,))
         policy = MixedPrecisionPolicy()
+        precision = self.objective.settings.precision
         if precision in AUTOCAST_DTYPES:
             # Inputs stay as they are: autocast decides where they are rounded.
             policy = MixedPrecisionPolicy(

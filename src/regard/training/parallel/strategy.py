@@ -9,6 +9,7 @@ summed over ranks, because a loss is divided by the tokens of the whole batch.
 from __future__ import annotations
 
 import copy
+import math
 import warnings
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, nullcontext
@@ -225,15 +226,15 @@ class Strategy:
             yield
             return
         trained = {name: p.detach().clone() for name, p in self.parameters.items()}
-        _assign(self.parameters, weights)
+        assign(self.parameters, weights)
         try:
             yield
         finally:
-            _assign(self.parameters, trained)
+            assign(self.parameters, trained)
 
 
 @torch.no_grad()
-def _assign(parameters: Mapping[str, nn.Parameter], weights: Mapping[str, Tensor]) -> None:
+def assign(parameters: Mapping[str, nn.Parameter], weights: Mapping[str, Tensor]) -> None:
     # In place: captured CUDA graphs read them there.
     for name, parameter in parameters.items():
         parameter.copy_(weights[name])
@@ -327,10 +328,10 @@ def evaluation_copy(objective: Objective) -> Objective:
 
 
 def on_all_ranks(
-    checkpoints: Checkpoints, ranks: Ranks, find: Callable[[], Saved | None]
+    checkpoints: Checkpoints, ranks: Ranks, say: Callable[[str], None], until: float = math.inf
 ) -> Saved | None:
-    """The checkpoint that the main rank finds, on all ranks."""
-    saved = ranks.on_main(find)
+    """The newest checkpoint up to a step that the main rank finds, on all ranks."""
+    saved = ranks.on_main(lambda: checkpoints.newest(say, until))
     step = ranks.broadcast(None if saved is None else saved.step)
     if step is None or ranks.is_main:
         return saved
