@@ -46,12 +46,9 @@ class TokenBatch:
     def labels(self) -> Tensor:
         return self.tensors["labels"]
 
-    def with_inputs(self, cells: Tensor) -> TokenBatch:
-        """The same with other tokens in these cells [B, T]."""
-        return self.replaced(self.key, cells)
-
-    def replaced(self, key: str, cells: Tensor) -> TokenBatch:
-        """The same with other tokens in these cells of a tensor."""
+    def replaced(self, cells: Tensor, key: str | None = None) -> TokenBatch:
+        """The same with other tokens in these cells [B, T] of its inputs, or of another tensor."""
+        key = key or self.key
         tokens = self.tensors[key]
         generator = torch.Generator().manual_seed(0)
         # Any token but the one that was there.
@@ -97,22 +94,16 @@ def check_information_flow(objective: Objective, batches: list[Batch]) -> Iterat
     try:
         candidates = [token_batch(objective, batch) for batch in batches]
         rows = [batch for batch in candidates if batch is not None]
-        if rows:
-            yield from _check(objective, rows)
+        if not rows:
+            return
+        if objective.trained_model.model.writes:
+            yield from check_causality(objective, rows[0])
+        else:
+            yield from check_masked_labels(rows)
+        padding = (list(check_padding(objective, batch)) for batch in rows)
+        yield from next(filter(None, padding), [])
     finally:
         objective.model.train(training)
-
-
-def _check(objective: Objective, batches: list[TokenBatch]) -> Iterator[Finding]:
-    if objective.trained_model.model.writes:
-        yield from check_causality(objective, batches[0])
-    else:
-        yield from check_masked_labels(batches)
-    for batch in batches:
-        findings = list(check_padding(objective, batch))
-        if findings:
-            yield from findings
-            return
 
 
 # --- losses ---------------------------------------------------------------------------------------
@@ -120,20 +111,14 @@ def _check(objective: Objective, batches: list[TokenBatch]) -> Iterator[Finding]
 
 def loss_sum(objective: Objective, batch: TokenBatch) -> float:
     """The loss of a batch; what the objective carries on stays as it was."""
-    if not isinstance(objective, CarriesState):
-        return _seeded_loss(objective, batch)
-    carry = {name: tensor.clone() for name, tensor in objective.carry.items()}
-    value = _seeded_loss(objective, batch)
-    for name, tensor in carry.items():
-        objective.carry[name].copy_(tensor)
-    return value
-
-
-def _seeded_loss(objective: Objective, batch: TokenBatch) -> float:
+    carried = objective.carry if isinstance(objective, CarriesState) else {}
+    before = {name: tensor.clone() for name, tensor in carried.items()}
     # Some losses draw numbers (ELECTRA's generator samples tokens): two of them must draw the same.
     with torch.random.fork_rng():
         torch.manual_seed(0)
         loss, nll = objective.checked_loss(batch.tensors)
+    for name, tensor in before.items():
+        carried[name].copy_(tensor)
     return float(nll if batch.has_auxiliary else loss)
 
 
@@ -154,12 +139,14 @@ def check_causality(objective: Objective, batch: TokenBatch) -> Iterator[Finding
     if shifted is not None and shifted != 1:
         yield _not_shifted(f"labels equal the inputs {shifted} positions later", shifted)
         return
-    place = _middle(batch)
-    if place is None:
+    # A position in the middle that has labels before and after it.
+    columns = (batch.labels != IGNORED).any(dim=0).nonzero()[:, 0]
+    if len(columns) < 4:
         return
+    place = int(columns[len(columns) // 2])
     positions = torch.arange(batch.inputs.shape[1], device=batch.inputs.device)
     after = (positions > place).expand_as(batch.inputs)
-    if _model_sees(objective, batch, after, place):
+    if _outputs_differ(objective, batch, after, ~after):
         yield Finding(
             "future_leak",
             f"other tokens after position {place} change the model's output at and before it",
@@ -188,23 +175,26 @@ def _check_shift(
     only[:, place] = batch.labels[:, place]
     single = batch.with_labels(only)  # the loss of one position
     value = loss_sum(objective, single)
-    if differs(value, loss_sum(objective, single.with_inputs(after))):
+    if differs(value, loss_sum(objective, single.replaced(after))):
         yield _not_shifted("the loss at a position depends on tokens behind it", 0)
         return
     positions = torch.arange(batch.inputs.shape[1], device=after.device)
     here = (positions == place).expand_as(after)
     before = (positions == place - 1).expand_as(after)
-    sees_before = differs(value, loss_sum(objective, single.with_inputs(before)))
-    if sees_before and not differs(value, loss_sum(objective, single.with_inputs(here))):
+    sees_before = differs(value, loss_sum(objective, single.replaced(before)))
+    if sees_before and not differs(value, loss_sum(objective, single.replaced(here))):
         yield _not_shifted("the loss at a position does not depend on the token there", 2)
 
 
 def _check_own_labels(objective: Objective, batch: TokenBatch) -> Iterator[Finding]:
     """An objective that makes its labels of the inputs: which position does it compare with?"""
-    logits = _logits(objective, batch)
-    if logits is None:
+    model = objective.trained_model
+    hidden, _ = forward(model, batch.tensors)
+    if hidden is None:
         return
-    log_p = logits.float().log_softmax(dim=-1)  # [B, T, V]
+    head = model.model.lm_head
+    assert head is not None, "of a model that generates"
+    log_p = head(hidden).float().log_softmax(dim=-1)  # [B, T, V]
     total, nll = (float(value) for value in objective.loss(batch.tensors))
     distances = {}
     for shift in (1, 0, 2):
@@ -244,30 +234,17 @@ def _shift_of_labels(batch: TokenBatch) -> int | None:
     return best if matches[best] > 0.98 else None
 
 
-def _middle(batch: TokenBatch) -> int | None:
-    """A position in the middle that has labels before and after it."""
-    columns = (batch.labels != IGNORED).any(dim=0).nonzero()[:, 0]
-    if len(columns) < 4:
-        return None
-    return int(columns[len(columns) // 2])
-
-
-def _model_sees(objective: Objective, batch: TokenBatch, cells: Tensor, until: int) -> bool:
-    """Whether other tokens in these cells change what the model puts out up to a position."""
-    one = _hidden(objective, batch)
-    other = _hidden(objective, batch.with_inputs(cells))
+def _outputs_differ(
+    objective: Objective, batch: TokenBatch, cells: Tensor, positions: Tensor
+) -> bool:
+    """Whether other tokens in these cells change the hidden states at some positions [B, T]."""
+    one, _ = forward(objective.trained_model, batch.tensors)
+    other, _ = forward(objective.trained_model, batch.replaced(cells).tensors)
     if one is None or other is None:
         return False
-    one = one[:, : until + 1]
-    size = float(one.abs().mean())
-    return float((one - other[:, : until + 1]).abs().max()) > 10 * TOLERANCE * max(size, 1e-6)
-
-
-def _hidden(objective: Objective, batch: TokenBatch) -> Tensor | None:
-    """The hidden states [B, T, D] of a model that generates, without its objective."""
-    if not objective.trained_model.model.writes:
-        return None
-    return forward(objective.trained_model, batch.tensors)[0]
+    one = one[positions]  # [N, D]
+    distance = (one - other[positions]).abs().max()
+    return float(distance) > 10 * TOLERANCE * max(float(one.abs().mean()), 1e-6)
 
 
 def forward(
@@ -285,15 +262,6 @@ def forward(
         return core(tensors["tokens"], None, context)  # type: ignore[no-any-return]
     segments = {name: tensors[name] for name in ("segments",) if name in tensors}
     return core(tensors["tokens"], mask, context, **segments)  # type: ignore[no-any-return]
-
-
-def _logits(objective: Objective, batch: TokenBatch) -> Tensor | None:
-    hidden = _hidden(objective, batch)
-    if hidden is None:
-        return None
-    head = objective.trained_model.model.lm_head
-    assert head is not None, "of a model that generates"
-    return head(hidden)
 
 
 # --- masked tokens --------------------------------------------------------------------------------
@@ -323,36 +291,44 @@ def check_masked_labels(batches: list[TokenBatch]) -> Iterator[Finding]:
 
 def check_padding(objective: Objective, batch: TokenBatch) -> Iterator[Finding]:
     """What stands in padded cells must change no loss, and padding is no label."""
-    pad = objective.trained_model.output_tokenizer.special_token_id("pad")
-    end = objective.trained_model.output_tokenizer.special_token_id("eos")
+    model = objective.trained_model
+    pad = model.output_tokenizer.special_token_id("pad")
+    end = model.output_tokenizer.special_token_id("eos")
     counted = batch.labels != IGNORED
     is_padding = _padded(batch, pad)
     labels_padding = (counted & is_padding & (batch.labels == pad)).any() and pad != end
     value = loss_sum(objective, batch)
-    other = loss_sum(objective, batch.with_inputs(is_padding))
-    changes = is_padding.any() and differs(value, other)
+    changes = is_padding.any() and differs(value, loss_sum(objective, batch.replaced(is_padding)))
+    mask = batch.tensors.get("padding_mask")
+    source = batch.tensors.get("source")
     # Either the loss counts padded cells, or real tokens attend to them: the model tells.
-    if labels_padding or changes:
-        if not labels_padding and _attends_to_padding(objective, batch, is_padding):
-            yield _padding_attended()
-            return
+    if changes and not labels_padding and mask is not None and not model.model.writes:
+        is_attended = _outputs_differ(objective, batch, is_padding, mask)
+    elif changes or labels_padding or mask is None or source is None or bool(mask.all()):
+        is_attended = False
+    else:
+        is_attended = differs(value, loss_sum(objective, batch.replaced(~mask, "source")))
+    if is_attended:
+        yield Finding(
+            "padding_attended",
+            "other tokens in the padding change the outputs of real tokens",
+            "attention looks at padding",
+            "pass the padding mask to the model; custom attention must leave out what `allowed` "
+            "excludes",
+            0.97,
+        )
+    elif labels_padding or changes:
         share = 100 * float(is_padding.float().mean())
+        evidence = f"padding tokens are labels ({share:.0f} % of a batch)"
+        if changes:
+            evidence = f"other tokens in the padding ({share:.0f} % of a batch) change the loss"
         yield Finding(
             "padding_in_loss",
-            f"other tokens in the padding ({share:.0f} % of a batch) change the loss"
-            if changes
-            else f"padding tokens are labels ({share:.0f} % of a batch)",
+            evidence,
             "padding is counted in the loss",
             f"set the labels of padding to {IGNORED} and leave them out of sum and mean",
             0.97,
         )
-        return
-    mask = batch.tensors.get("padding_mask")
-    source = batch.tensors.get("source")
-    if mask is None or source is None or bool(mask.all()):
-        return
-    if differs(value, loss_sum(objective, batch.replaced("source", ~mask))):
-        yield _padding_attended()
 
 
 def _padded(batch: TokenBatch, pad: int | None) -> Tensor:
@@ -367,28 +343,3 @@ def _padded(batch: TokenBatch, pad: int | None) -> Tensor:
     behind = is_token.flip(1).cumsum(dim=1).flip(1) == 0
     behind[:, 0] = False  # a first token that is `pad` starts a decoder
     return behind
-
-
-def _attends_to_padding(objective: Objective, batch: TokenBatch, is_padding: Tensor) -> bool:
-    model = objective.trained_model
-    mask = batch.tensors.get("padding_mask")
-    if model.model.writes or mask is None:
-        return False
-    one, _ = forward(model, batch.tensors)
-    other, _ = forward(model, batch.with_inputs(is_padding).tensors)
-    assert one is not None, "of an encoder"
-    assert other is not None, "of an encoder"
-    one = one[mask]  # [N, D]
-    other = other[mask]
-    return float((one - other).abs().max()) > 10 * TOLERANCE * float(one.abs().mean())
-
-
-def _padding_attended() -> Finding:
-    return Finding(
-        "padding_attended",
-        "other tokens in the padding change the outputs of real tokens",
-        "attention looks at padding",
-        "pass the padding mask to the model; custom attention must leave out what `allowed` "
-        "excludes",
-        0.97,
-    )

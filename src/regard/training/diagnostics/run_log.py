@@ -6,6 +6,7 @@ No torch here.
 from __future__ import annotations
 
 import math
+import statistics
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -46,18 +47,17 @@ class RunLog:
         match record.get("event"):
             case None if "loss" in record:
                 step = int(record["step"])
-                loss = _number(record["nll"])
-                gradient_norm = _number(record.get("gradient_norm", 0.0))
-                learning_rate = _number(record.get("learning_rate", 0.0))
+                loss = float(record["nll"])
+                gradient_norm = float(record.get("gradient_norm", 0.0))
+                learning_rate = float(record.get("learning_rate", 0.0))
                 self.steps.append(step)
                 self.losses.append(loss)
                 self.gradient_norms.append(gradient_norm)
                 self.learning_rates.append(learning_rate)
             case "validation" if "loss" in record:
                 step = int(record["step"])
-                loss = _number(record["loss"])
+                self.validation_losses.append(float(record["loss"]))
                 self.validation_steps.append(step)
-                self.validation_losses.append(loss)
             case "skipped":
                 self.skipped.append(dict(record))
             case "overflow":
@@ -91,18 +91,8 @@ def finite(values: Iterable[float]) -> list[float]:
 
 def median(values: Iterable[float]) -> float:
     """The median; NaN of nothing."""
-    ordered = sorted(values)
-    if not ordered:
-        return math.nan
-    middle = len(ordered) // 2
-    if len(ordered) % 2:
-        return ordered[middle]
-    return (ordered[middle - 1] + ordered[middle]) / 2
-
-
-def _number(value: Any) -> float:
-    # Words stand for NaN and infinities, which JSON does not have.
-    return float(value)
+    listed = list(values)
+    return statistics.median(listed) if listed else math.nan
 
 
 # --- log checks -----------------------------------------------------------------------------------
@@ -141,13 +131,10 @@ class Baseline:
 
 def check_log(log: RunLog, baseline: Baseline) -> Iterator[Finding]:
     """All checks of this file."""
-    yield from non_finite(log)
-    yield from diverging_loss(log, baseline)
-    yield from loss_spike(log)
-    yield from exploding_gradients(log)
-    yield from plateau(log, baseline)
-    yield from unmoved(log, baseline)
-    yield from overfitting(log, baseline)
+    for check in (non_finite, loss_spike, exploding_gradients):
+        yield from check(log)
+    for judge in (diverging_loss, plateau, unmoved, overfitting):
+        yield from judge(log, baseline)
 
 
 def non_finite(log: RunLog) -> Iterator[Finding]:
@@ -170,15 +157,17 @@ def non_finite(log: RunLog) -> Iterator[Finding]:
 
 def diverging_loss(log: RunLog, baseline: Baseline) -> Iterator[Finding]:
     """A loss that ends well above where it has been, and does not come down again."""
-    if len(log.steps) < MIN_LINES:
+    losses = finite(log.losses)
+    if len(losses) < MIN_LINES:
         return
     final = log.final_loss()
     best = log.best_loss()
-    losses = finite(log.losses)
-    worst_since = max(losses[losses.index(min(losses)) :], default=final)
+    worst_since = max(losses[losses.index(min(losses)) :])
     if final < (best + worst_since) / 2:
         return  # a spike that it recovers from
-    rise = max(0.5, 0.2 * (baseline.entropy or best), DIVERGENCE_NOISE * _batch_noise(log))
+    # Of the first half: a run that diverges later does not make its own noise the measure.
+    noise = _roughness(finite(log.losses[: max(MIN_LINES, len(log.losses) // 2)]))
+    rise = max(0.5, 0.2 * (baseline.entropy or best), DIVERGENCE_NOISE * noise)
     if final > best + rise:
         yield Finding(
             "diverging_loss",
@@ -190,13 +179,9 @@ def diverging_loss(log: RunLog, baseline: Baseline) -> Iterator[Finding]:
         )
 
 
-def _batch_noise(log: RunLog) -> float:
-    """How far the losses of neighbouring lines differ, the median over the first half of the log.
-
-    A run that diverges later does not make its own noise the measure.
-    """
-    losses = finite(log.losses[: max(MIN_LINES, len(log.losses) // 2)])
-    differences = [abs(b - a) for a, b in pairwise(losses)]
+def _roughness(losses: list[float]) -> float:
+    """How far the losses of neighbouring lines differ, the median."""
+    differences = [abs(after - before) for before, after in pairwise(losses)]
     return median(differences) if differences else 0.0
 
 
@@ -208,9 +193,8 @@ def loss_spike(log: RunLog) -> Iterator[Finding]:
             continue
         # Of a few lines: a loss that falls is far below its level of some time ago.
         center = median(window[-LEVEL_LINES:])
-        deviation = median(abs(after - before) for before, after in pairwise(window))
         jump = log.losses[i] - center
-        if jump > max(LEAST_JUMP, SPIKE_DEVIATIONS * deviation):
+        if jump > max(LEAST_JUMP, SPIKE_DEVIATIONS * _roughness(window)):
             yield Finding(
                 "loss_spike",
                 f"the loss jumped from {center:.2f} to {log.losses[i]:.2f} at step {log.steps[i]}",
@@ -225,10 +209,8 @@ def loss_spike(log: RunLog) -> Iterator[Finding]:
 def exploding_gradients(log: RunLog) -> Iterator[Finding]:
     """Gradient norms, before clipping, of a size that no healthy step has."""
     norms = finite(log.gradient_norms)
-    if len(norms) < MIN_LINES:
-        return
     typical = median(norms)
-    if typical > GRADIENT_LIMIT:
+    if len(norms) >= MIN_LINES and typical > GRADIENT_LIMIT:
         yield Finding(
             "exploding_gradients",
             f"the median gradient norm is {typical:.3g}",

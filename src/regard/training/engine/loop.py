@@ -129,7 +129,6 @@ class Loop:
         self.monitor = Monitor(strategy.evaluation, self.optimizer, self.metrics, self.say)
 
         self.device = next(self.model.parameters()).device
-        self.compiles = settings.compile and self.device.type == "cuda"
         self.progress = Progress(threads=torch.get_num_threads())
         self.averaging = WeightAveraging(recipe.exported_weights, strategy, self.snapshots)
         self.early_stopping = EarlyStopping(settings.metric, settings.patience)
@@ -215,6 +214,10 @@ class Loop:
     def _set_log_start(self) -> None:
         """What the next line of the metrics log counts from."""
         self._log_start = (self.progress.seconds, self.progress.tokens)
+
+    @property
+    def compiles(self) -> bool:
+        return self.settings.compile and self.device.type == "cuda"
 
     @property
     def at_end(self) -> bool:
