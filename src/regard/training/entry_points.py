@@ -69,8 +69,8 @@ def train(
     spec = model if isinstance(model, specs.ModelSpec) else None
     if isinstance(model, Model) and recipe is None and objective is None:
         # The first of its tasks that it can be trained for.
-        own = next(filter(OBJECTIVES.get, model.evaluations), None)
-        objective = changes.get("objective", own)
+        trainable = next(filter(OBJECTIVES.get, model.evaluations), None)
+        objective = changes.get("objective", trainable)
     parts = _parts(model, data, objective, changes)
     if recipe is None and "objective" not in changes:
         described = spec
@@ -112,11 +112,11 @@ def _parts(
         settings["model"] = model
     elif opened is not None:
         settings["base"] = _base_name(opened)
-    given = None
+    implementation = None
     if isinstance(objective, str):
         settings["objective"] = objective
     elif objective is not None:
-        given = objective
+        implementation = objective
         settings["objective"] = _name_of(objective)
     source = None
     if isinstance(data, str | Path):
@@ -125,7 +125,7 @@ def _parts(
         source = data
         settings["data"] = type(data).__qualname__  # for the model card
     kinds = specs.own_kinds(model if opened is None else opened.spec)
-    return Parts(source, given, kinds, opened)
+    return Parts(source, implementation, kinds, opened)
 
 
 def _base_name(model: Model) -> str:

@@ -19,6 +19,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 from torch.distributed.rendezvous import rendezvous
+from torch.nn import functional
 
 from regard.data.batching import Batch
 from regard.system.errors import RankLostError, RegardError, SettingError
@@ -130,21 +131,22 @@ class Ranks:
         """The rows of all parts of the batch in work [b, …] → [B, …], with gradient."""
         if not self._sizes:
             return x
-        rows: Tensor = _AllGather.apply(x, self._sizes, self.data_rank, self.data_group)
+        count = self._sizes[self.data_rank]
+        before = self.first_row
+        after = sum(self._sizes) - before - count
+        # Zeros where the others' rows are: the sum has each row once, and so has its gradient.
+        padded = functional.pad(x[:count], [0, 0] * (x.ndim - 1) + [before, after])
+        rows: Tensor = _AllReduce.apply(padded, self.data_group)
         return rows
 
     def all_rows(self, x: Tensor) -> Tensor:
         """[B, …], of which each rank knows its rows, as the main rank saves it."""
         if self.data_size == 1:
             return x
-        # The others' rows are set to zero, so that the sum has each row once.
-        parts = list(x.tensor_split(self.data_size))
-        for i, part in enumerate(parts):
-            if i != self.data_rank:
-                parts[i] = torch.zeros_like(part)
-        rows = torch.cat(parts)
         # Sums of booleans are not defined.
-        total = rows.to(torch.uint8) if rows.dtype == torch.bool else rows
+        total = torch.zeros_like(x, dtype=torch.uint8 if x.dtype == torch.bool else x.dtype)
+        known = x.tensor_split(self.data_size)[self.data_rank]
+        total.tensor_split(self.data_size)[self.data_rank].copy_(known)
         dist.all_reduce(total, group=self.data_group)
         return total.to(x.dtype)
 
@@ -206,9 +208,6 @@ def _lost(error: Exception) -> RankLostError:
     )
 
 
-# --- collective operations with gradients ---------------------------------------------------------
-
-
 class _AllReduce(torch.autograd.Function):
     """The sum over ranks. Each rank's loss depends on it, so gradients are summed as well."""
 
@@ -226,33 +225,6 @@ class _AllReduce(torch.autograd.Function):
         return gradient, None
 
 
-class _AllGather(torch.autograd.Function):
-    """The rows of all ranks. A row's gradient is the sum of those that the ranks have for it."""
-
-    @staticmethod
-    def forward(
-        ctx: Any, x: Tensor, sizes: list[int], rank: int, group: dist.ProcessGroup | None
-    ) -> Tensor:
-        ctx.group = group
-        ctx.rows = slice(sum(sizes[:rank]), sum(sizes[: rank + 1]))
-        ctx.shape = x.shape
-        # Parts of one size, for the collective operation: the largest.
-        padded = x.new_zeros(max(sizes), *x.shape[1:])
-        padded[: sizes[rank]] = x[: sizes[rank]]
-        parts = [torch.empty_like(padded) for _ in sizes]
-        dist.all_gather(parts, padded, group=group)
-        return torch.cat([part[:size] for part, size in zip(parts, sizes, strict=True)])
-
-    @staticmethod
-    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, None, None, None]:
-        gradient = grads[0].contiguous().clone()
-        dist.all_reduce(gradient, group=ctx.group)
-        rows = gradient[ctx.rows]
-        if len(rows) < ctx.shape[0]:  # the row of a rank that has none of its own
-            return gradient.new_zeros(ctx.shape), None, None, None
-        return rows, None, None, None
-
-
 # --- launch ---------------------------------------------------------------------------------------
 
 # Preparing the data and validation are the main rank's: the others wait for it.
@@ -262,10 +234,6 @@ TIMEOUT = timedelta(hours=12)
 def started_by_torchrun() -> bool:
     """Whether this process is a rank of torchrun, or of another launcher with its variables."""
     return {"RANK", "WORLD_SIZE", "MASTER_ADDR"} <= os.environ.keys()
-
-
-def local_rank() -> int:
-    return int(os.environ.get("LOCAL_RANK", "0"))
 
 
 def is_main_process() -> bool:
@@ -328,7 +296,7 @@ def rank_device(device: torch.device) -> torch.device:
     """The device of this rank: the GPU of its number on this machine."""
     if not started_by_torchrun() or device.type != "cuda":
         return device
-    return torch.device("cuda", local_rank() % torch.cuda.device_count())
+    return torch.device("cuda", int(os.environ.get("LOCAL_RANK", "0")) % torch.cuda.device_count())
 
 
 def start(processes: int, arguments: Sequence[str]) -> int:

@@ -119,10 +119,6 @@ class Strategy:
         self.wants_stop = False  # of this rank: a signal was received
         self.stop_votes: Tensor | None = None  # of all ranks, after a step
 
-    @property
-    def is_sharded(self) -> bool:
-        return bool(self.layouts)
-
     # --- the training step ------------------------------------------------------------------------
 
     @contextmanager
@@ -150,20 +146,15 @@ class Strategy:
         """The norm of all gradients together, of all ranks."""
         replicated = [tensor for name, tensor in gradients.items() if name not in self.layouts]
         norm = torch.nn.utils.get_total_norm(replicated)
-        if self.is_sharded:
+        if self.layouts:
             parts = [tensor for name, tensor in gradients.items() if name in self.layouts]
             squares = torch.nn.utils.get_total_norm(parts).square()
             dist.all_reduce(squares, group=self.shard_group)
             norm = (squares + norm.square()).sqrt()
-        return self._agreed(norm)
-
-    def _agreed(self, norm: Tensor) -> Tensor:
-        """The norm; NaN on all ranks where it is not finite on one, so that all skip the update.
-
-        A gradient may be spoiled after the sum over ranks, in the memory of a single device.
-        """
         if not self.ranks.several:
             return norm
+        # A gradient may be spoiled after the sum over ranks, in the memory of a single device: NaN
+        # on all ranks where it is not finite on one, so that all skip the update.
         bad_ranks = (~norm.isfinite()).to(norm.dtype)
         dist.all_reduce(bad_ranks)
         return torch.where((bad_ranks > 0) & norm.isfinite(), torch.nan, norm)
@@ -219,10 +210,7 @@ class Strategy:
 
         None are those that are trained. On other ranks than the main one nothing happens.
         """
-        if weights is None:
-            yield
-            return
-        if not self.ranks.is_main:
+        if weights is None or not self.ranks.is_main:
             yield
             return
         trained = {name: p.detach().clone() for name, p in self.parameters.items()}
@@ -296,12 +284,8 @@ class Sharded(Strategy):
         try:
             yield
         finally:
-            _release(model)
-
-
-def _release(model: nn.Module) -> None:
-    for parameter in model.parameters():
-        parameter.data = parameter.data.new_empty(0)
+            for parameter in model.parameters():
+                parameter.data = parameter.data.new_empty(0)
 
 
 def evaluation_copy(objective: Objective) -> Objective:
@@ -318,10 +302,10 @@ def evaluation_copy(objective: Objective) -> Objective:
     models: dict[int, Model] = {}
     for name, value in vars(objective).items():
         if isinstance(value, Model):
-            if id(value) not in models:
-                models[id(value)] = copy.copy(value)
-                models[id(value)].model = copy.deepcopy(value.model, memo)
-            setattr(copied, name, models[id(value)])
+            model = models.setdefault(id(value), copy.copy(value))
+            if model.model is value.model:
+                model.model = copy.deepcopy(value.model, memo)
+            setattr(copied, name, model)
         elif isinstance(value, nn.Module):
             setattr(copied, name, copy.deepcopy(value, memo))
     return copied

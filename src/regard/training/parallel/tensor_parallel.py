@@ -9,12 +9,12 @@ inputs. Both are redistributions of a DTensor. Embeddings, norms and LM heads ar
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import accumulate, compress
 
 import torch
 from torch import Tensor, nn
 from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.tensor import DTensor, Partial, Replicate
-from torch.distributed.tensor.parallel import ParallelStyle, parallelize_module
 
 from regard.core.attention import Attention
 from regard.core.feedforward import FeedForward, GatedFeedForward
@@ -92,14 +92,12 @@ class _Cut:
         """The query heads of a rank, and the key heads that they attend with."""
         project = part.project
         softmax = isinstance(part.mixer, SoftmaxAttention) and part.mixer.sinks is None
-        if type(part) is not Attention or not softmax:
+        # One matrix for several of q, k and v, norms of them, or scores of positions are not cut.
+        is_plain = type(part) is Attention and not isinstance(project, NormedProjection)
+        has_scores = isinstance(part.position, RelativeScores | DisentangledScores)
+        is_cut = softmax and is_plain and not has_scores
+        if not is_cut or not isinstance(project, SelfProjection | CrossProjection):
             raise _refused(f"{name} is not a plain softmax attention")
-        if not isinstance(project, SelfProjection | CrossProjection):
-            raise _refused(f"{name} has a matrix for several of q, k and v")
-        if isinstance(project, NormedProjection):
-            raise _refused(f"{name} has norms of its queries and keys")
-        if isinstance(part.position, RelativeScores | DisentangledScores):
-            raise _refused(f"{name} has positions of its own")
         heads = self._share(f"{name}: attention heads", project.heads)
         groups = self._share(f"{name}: key heads", project.groups)
         q = [dimensions(each, project.d_k) for each in heads]
@@ -142,36 +140,31 @@ class _Cut:
     def _columns(self, name: str, linear: Linear, outputs: Sequence[list[Tensor]]) -> None:
         """`outputs` are those of each part of the map, by rank."""
         self._check(name, linear)
-        starts = _starts(linear.parts)
-        shifted = [
-            [start + index for index in part] for start, part in zip(starts, outputs, strict=True)
-        ]
-        self.layouts[f"{name}.weight"] = _layout(linear.weight.shape, 0, shifted)
+        rows = _shifted(linear.parts, outputs)
+        self.layouts[f"{name}.weight"] = _layout(linear.weight.shape, 0, rows)
         if linear.bias is not None:
             # The vector holds the parts that have a bias, and no others.
-            biased = [part for part, has in zip(outputs, linear.biased, strict=True) if has]
-            widths = [width for width, has in zip(linear.parts, linear.biased, strict=True) if has]
-            indices = [
-                [start + index for index in part]
-                for start, part in zip(_starts(widths), biased, strict=True)
-            ]
-            self.layouts[f"{name}.bias"] = _layout(linear.bias.shape, 0, indices)
+            widths = list(compress(linear.parts, linear.biased))
+            biases = _shifted(widths, list(compress(outputs, linear.biased)))
+            self.layouts[f"{name}.bias"] = _layout(linear.bias.shape, 0, biases)
         linear.keep_outputs([part[self.rank] for part in outputs])
-        parallelize_module(linear, self.mesh, Columns())
+        ColumnParallelLinear.convert(linear, self.mesh)
 
     def _rows(self, name: str, linear: Linear, inputs: list[Tensor]) -> None:
         self._check(name, linear)
         self.layouts[f"{name}.weight"] = _layout(linear.weight.shape, 1, [inputs])
         linear.keep_inputs(inputs[self.rank])
-        parallelize_module(linear, self.mesh, Rows())
+        RowParallelLinear.convert(linear, self.mesh)
 
     def _check(self, name: str, linear: Linear) -> None:
         if linear.added is not None:
             raise _refused(f"{name} has a LoRA adapter")
 
 
-def _starts(widths: Sequence[int]) -> list[int]:
-    return [sum(widths[:i]) for i in range(len(widths))]
+def _shifted(widths: Sequence[int], parts: Sequence[list[Tensor]]) -> list[list[Tensor]]:
+    """The indices of parts that follow each other, each counted from its own first."""
+    starts = accumulate(widths[:-1], initial=0)
+    return [[start + index for index in part] for start, part in zip(starts, parts, strict=True)]
 
 
 def _layout(shape: torch.Size, dimension: int, parts: Sequence[Sequence[Tensor]]) -> Layout:
@@ -186,41 +179,29 @@ def _layout(shape: torch.Size, dimension: int, parts: Sequence[Sequence[Tensor]]
 # --- linear maps of one rank ----------------------------------------------------------------------
 
 
-class Columns(ParallelStyle):
-    """Column parallelism: this rank's outputs of a map, whose weight is cut already."""
-
-    def _apply(self, module: nn.Module, device_mesh: DeviceMesh) -> nn.Module:
-        # As `fully_shard` does it: the module stays the same object, with the same names.
-        module.__class__ = ColumnParallelLinear
-        assert isinstance(module, ColumnParallelLinear)
-        module.mesh = device_mesh
-        return module
-
-
-class Rows(ParallelStyle):
-    """Row parallelism: a map of this rank's inputs, whose outputs are summed over ranks."""
-
-    def _apply(self, module: nn.Module, device_mesh: DeviceMesh) -> nn.Module:
-        module.__class__ = RowParallelLinear
-        assert isinstance(module, RowParallelLinear)
-        module.mesh = device_mesh
-        return module
-
-
-class ColumnParallelLinear(Linear):
-    """All inputs, some outputs: the gradient of the input is the sum over ranks."""
+class _ParallelLinear(Linear):
+    """A map of which this rank has a part."""
 
     mesh: DeviceMesh
+
+    @classmethod
+    def convert(cls, linear: Linear, mesh: DeviceMesh) -> None:
+        # As `fully_shard` does it: the module stays the same object, with the same names.
+        linear.__class__ = cls
+        assert isinstance(linear, cls)
+        linear.mesh = mesh
+
+
+class ColumnParallelLinear(_ParallelLinear):
+    """All inputs, some outputs: the gradient of the input is the sum over ranks."""
 
     def forward(self, x: Tensor) -> Tensor:
         replicated = DTensor.from_local(x, self.mesh, [Replicate()], run_check=False)
         return super().forward(replicated.to_local(grad_placements=[Partial()]))
 
 
-class RowParallelLinear(Linear):
+class RowParallelLinear(_ParallelLinear):
     """Some inputs, all outputs: a sum over ranks, to which the bias is added once."""
-
-    mesh: DeviceMesh
 
     def forward(self, x: Tensor) -> Tensor:
         partial = nn.functional.linear(x, self.weight)

@@ -72,7 +72,7 @@ def load(
     File names in a recipe are relative to the data root: `data_root`, else $REGARD_DATA, else the
     recipe's folder.
     """
-    given = _by_section(changes)
+    overrides = _by_section(changes)
     values: dict[str, dict[str, Any]] = {section: {} for section in SECTIONS}
     if name is not None:
         values |= _of_file(name, data_root)
@@ -90,7 +90,7 @@ def load(
             values["data"] = {k: v for k, v in values["data"].items() if k not in sides}
         elif sides & changes.keys():
             values["data"].pop(f"{before}pairs", None)
-    for section, settings in given.items():
+    for section, settings in overrides.items():
         values[section] |= settings
     if changes.get("steps") is not None and changes.get("epochs") is not None:
         raise SettingError("steps and epochs cannot be combined", "give one of them")
