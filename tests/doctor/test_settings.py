@@ -12,7 +12,7 @@ from regard.lab.doctor.trials import HIGH_STEP, LOW_STEP, _margin, _unusual_rate
 from regard.lab.plan.planner import HEADROOM, find_device, make_plan
 from regard.lab.plan.subject import Request, of_recipe
 from regard.system import memory
-from regard.system.checkpoint import Checkpoints
+from regard.system.checkpoint import Checkpoints, Retention
 from regard.training.recipe import loading
 from regard.training.setup import Parts
 
@@ -73,7 +73,7 @@ def test_the_planner_says_when_memory_will_run_out(
 
 
 def test_an_earlier_checkpoint_is_intact_and_earlier(tmp_path: Path) -> None:
-    checkpoints = Checkpoints(tmp_path, keep=3)
+    checkpoints = Checkpoints(tmp_path, Retention(3))
     for step in (10, 20, 30):
         checkpoints.save(step, {"weights": {}}, {"step": step})
     saved = checkpoints.before(30)

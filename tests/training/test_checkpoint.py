@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from regard.system import disk
-from regard.system.checkpoint import Checkpoints, Snapshots, damage
+from regard.system.checkpoint import Checkpoints, Retention, Snapshots, damage
 from regard.system.errors import CheckpointError, DiskError
 
 
@@ -19,7 +19,7 @@ def _save(checkpoints: Checkpoints, step: int) -> Path:
 
 
 def test_round_trip_keeps_the_last_ones(tmp_path: Path) -> None:
-    checkpoints = Checkpoints(tmp_path, keep=2)
+    checkpoints = Checkpoints(tmp_path, Retention(2))
     for step in (5, 10, 15):
         _save(checkpoints, step)
     assert [p.name for p in sorted(tmp_path.iterdir())] == ["step-000000010", "step-000000015"]

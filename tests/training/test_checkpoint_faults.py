@@ -60,7 +60,7 @@ def is_right(checkpoints: Checkpoints, steps: tuple[int, ...] = (OLD, NEW)) -> i
 
 
 def operations_of_a_save(folder: Path) -> int:
-    checkpoints = Checkpoints(folder, keep=1)
+    checkpoints = Checkpoints(folder, Retention(1))
     save(checkpoints, OLD)
     seen: list[Any] = []
     with intercepted(seen.append, folder):
@@ -74,7 +74,7 @@ def test_a_full_disk_at_every_operation(tmp_path: Path) -> None:
     assert count > 15
     for number in range(count):
         folder = tmp_path / str(number)
-        checkpoints = Checkpoints(folder, keep=1)
+        checkpoints = Checkpoints(folder, Retention(1))
         save(checkpoints, OLD)
         refused = False
         with full_disk_at(number, folder) as operations:
@@ -219,7 +219,7 @@ def test_files_that_nobody_hashed_are_damage(tmp_path: Path) -> None:
 def test_every_prefix_of_a_save_leaves_a_checkpoint(tmp_path: Path, keep: int, again: bool) -> None:
     """After a kill or a loss of power at any point: the old one or the new one, and it is right."""
     original = tmp_path / "original"
-    checkpoints = Checkpoints(original, keep)
+    checkpoints = Checkpoints(original, Retention(keep))
     save(checkpoints, OLD)
     before = tree(original)
     step = OLD if again else NEW
@@ -232,12 +232,12 @@ def test_every_prefix_of_a_save_leaves_a_checkpoint(tmp_path: Path, keep: int, a
         for number, state in enumerate(crash_states(original, before, operations[:end])):
             copy = tmp_path / "copy"
             write_tree(state, original, copy)
-            found.append(is_right(Checkpoints(copy, keep)))
+            found.append(is_right(Checkpoints(copy, Retention(keep))))
             states += 1
             if number == 0:  # and the run goes on from there
                 disk.delete_unfinished(copy)
-                save(Checkpoints(copy, keep), NEW + 10)
-                assert is_right(Checkpoints(copy, keep), (NEW + 10,)) == NEW + 10
+                save(Checkpoints(copy, Retention(keep)), NEW + 10)
+                assert is_right(Checkpoints(copy, Retention(keep)), (NEW + 10,)) == NEW + 10
                 assert not list(copy.glob(".*"))
             shutil.rmtree(copy)
     assert states > 2 * len(operations)

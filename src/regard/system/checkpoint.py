@@ -97,9 +97,9 @@ class Checkpoints:
     A folder holds GROUP.safetensors, progress.json, and hashes.json with the SHA-256 of the others.
     """
 
-    def __init__(self, folder: Path, keep: int | Retention = 2) -> None:
+    def __init__(self, folder: Path, retention: Retention | None = None) -> None:
         self.folder = folder
-        self.retention = keep if isinstance(keep, Retention) else Retention(last=keep)
+        self.retention = retention or Retention()
         self.ranks_lost = threading.Event()  # set: the files of other ranks will not come
 
     def save(

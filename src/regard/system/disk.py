@@ -19,7 +19,7 @@ import shutil
 import stat
 import sys
 from collections.abc import Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
 
@@ -175,11 +175,10 @@ def parse_json(text: str) -> Any:
 
 def read_json(path: Path, error: type[RegardError]) -> Any:
     """The content of a JSON file; `error` where it cannot be read or is damaged."""
+    text = read_text(path, error)
     try:
-        return parse_json(read_bytes(path).decode())
-    except OSError as failure:
-        raise error(f"cannot read {path}: {failure.strerror}", _FETCH_AGAIN) from None
-    except (ValueError, RecursionError) as failure:  # no UTF-8 is a ValueError, too
+        return parse_json(text)
+    except (ValueError, RecursionError) as failure:
         raise error(f"{path} is not valid JSON: {failure}", _FETCH_AGAIN) from None
 
 
@@ -261,10 +260,16 @@ def delete_unfinished(folder: Path) -> None:
     """
     for pattern in (".*.tmp", ".*.old"):
         for path in folder.glob(pattern):
-            if path.is_dir() and not path.is_symlink():
-                shutil.rmtree(path, ignore_errors=True)
-            else:
-                path.unlink(missing_ok=True)
+            with suppress(OSError):
+                remove(path)
+
+
+def remove(path: Path) -> None:
+    """Removes a file, or a folder with all that is in it."""
+    if path.is_dir() and not path.is_symlink():
+        shutil.rmtree(path)
+    else:
+        path.unlink()
 
 
 # --- tensors --------------------------------------------------------------------------------------

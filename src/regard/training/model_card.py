@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -166,11 +167,5 @@ def _settings(recipe: Recipe) -> list[str]:
 
 def toml_value(value: object) -> str:
     """A setting as TOML writes it."""
-    if isinstance(value, bool):
-        return str(value).lower()
-    if isinstance(value, str):
-        escaped = value.replace("\\", "\\\\").replace('"', '\\"')
-        return f'"{escaped}"'
-    if isinstance(value, tuple | list):
-        return f"[{', '.join(map(toml_value, value))}]"
-    return str(value)
+    # Booleans, numbers, strings and lists are written as in JSON.
+    return json.dumps(value, ensure_ascii=False)

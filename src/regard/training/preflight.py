@@ -23,7 +23,7 @@ from regard.models import choose_device
 from regard.system import memory
 from regard.system.errors import DataError
 from regard.training import model_spec
-from regard.training.engine.metrics_log import require_tensorboard
+from regard.training.engine.metrics_log import summary_writer_class
 from regard.training.objectives.objective import Objective
 from regard.training.parallel.ranks import Ranks
 from regard.training.recipe.options import MOST_INITIAL, Ema
@@ -43,7 +43,7 @@ def check(recipe: Recipe, parts: Parts = NO_PARTS, *, has_spec: bool = False) ->
     # Cheapest first: what costs a read of files comes after what costs nothing.
     choose_device(recipe.train.device)
     if recipe.train.tensorboard:
-        require_tensorboard()
+        summary_writer_class()
     if recipe.objective_settings.data == "images":
         require_pillow()
     for path in _files(recipe, parts):

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+import itertools
 import shutil
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, replace
 from pathlib import Path
 from shlex import quote
 from typing import Any
@@ -23,56 +23,26 @@ _LOCK = "lock"  # a file of state/, locked by the process that trains
 _OBJECTIVE_CLASS = "objective_class"  # the key of an objective from outside the package
 
 
-@dataclass(frozen=True)
 class RunFolder:
     """The paths of a run: a Hugging Face repository, plus `state/` for what only training needs."""
 
-    folder: Path
-    new_parents: tuple[Path, ...] = ()  # made for this run, innermost first
-    is_new: bool = False  # begun here and now
-
-    @property
-    def state(self) -> Path:
-        return self.folder / "state"
-
-    @property
-    def data(self) -> Path:
-        return self.state / "data"
-
-    @property
-    def checkpoints(self) -> Path:
-        return self.state / "checkpoints"
-
-    @property
-    def snapshots(self) -> Path:
-        return self.state / "snapshots"
-
-    @property
-    def recipe(self) -> Path:
-        return self.state / "recipe.json"
-
-    @property
-    def model(self) -> Path:
-        """The spec of a model that was given to the run in place of a recipe's sizes."""
-        return self.state / "model.json"
-
-    @property
-    def base(self) -> Path:
-        """The model that was given to the run, as it was before."""
-        return self.state / "base"
-
-    @property
-    def metrics(self) -> Path:
-        return self.folder / "metrics.jsonl"
-
-    @property
-    def outcome(self) -> Path:
-        """How the run ended: finished with its scores, or failed and why; none while it runs."""
-        return self.state / "outcome.json"
-
-    @property
-    def weights(self) -> Path:
-        return self.folder / "model.safetensors"
+    def __init__(
+        self, folder: Path, new_parents: Sequence[Path] = (), is_new: bool = False
+    ) -> None:
+        self.folder = folder
+        self.new_parents = new_parents  # made for this run, innermost first
+        self.is_new = is_new  # begun here and now
+        self.weights = folder / "model.safetensors"
+        self.metrics = folder / "metrics.jsonl"
+        self.state = folder / "state"
+        self.data = self.state / "data"
+        self.checkpoints = self.state / "checkpoints"
+        self.snapshots = self.state / "snapshots"
+        self.recipe = self.state / "recipe.json"
+        self.model = self.state / "model.json"  # the spec that the run began with
+        self.base = self.state / "base"  # a model that was given to the run, as it was before
+        # How it ended: finished with its scores, or failed and why; none while it runs.
+        self.outcome = self.state / "outcome.json"
 
     @contextmanager
     def locked(self) -> Iterator[None]:
@@ -101,15 +71,13 @@ class RunFolder:
         expected = values.get(_OBJECTIVE_CLASS)
         if objective == expected:
             return
-        if expected is None:
-            raise SettingError(
-                f"{self.folder} was started with the objective of its recipe",
-                "leave `objective` out",
-            )
+        repair = "leave `objective` out"
+        if expected is not None:
+            repair = f"resume it in Python: regard.resume(folder, objective={expected})"
         raise SettingError(
-            f"{self.folder} was started with the objective {expected}, "
+            f"{self.folder} was started with the objective {expected or 'of its recipe'}, "
             f"not {objective or 'that of its recipe'}",
-            f"resume it in Python: regard.resume(folder, objective={expected})",
+            repair,
         )
 
     def read_recipe(self) -> dict[str, Any]:
@@ -123,8 +91,7 @@ class RunFolder:
 
     def unset_settings(self) -> list[str]:
         """The settings that are still to follow from the data, once it is prepared."""
-        unset: list[str] = self.read_recipe().get(_UNSET, [])
-        return unset
+        return list(self.read_recipe().get(_UNSET, []))
 
     def store(self, recipe: Recipe, unset: Sequence[str] = ()) -> None:
         """Writes the recipe of the run; `unset` are its settings that follow from the data."""
@@ -139,9 +106,8 @@ class RunFolder:
         values = recipe.model_dump()
         recipe = parse({**values, "train": {**values["train"], "steps": steps}})
         # By the names of the checkpoints: what reads them needs torch.
-        names = [path.name for path in self.checkpoints.glob("step-*")]
-        steps_done = [int(name[len("step-") :]) for name in names if name[len("step-") :].isdigit()]
-        done = max(steps_done, default=0)
+        numbers = (path.name.removeprefix("step-") for path in self.checkpoints.glob("step-*"))
+        done = max((int(number) for number in numbers if number.isdigit()), default=0)
         if recipe.train.steps <= done:
             raise SettingError(
                 f"the run in {self.folder} is already at step {done:,}",
@@ -195,14 +161,10 @@ def begin(
     `objective` names a class from outside the package. `overwrite` removes a run that is there.
     """
     folder = out if out is not None else _unused_folder(name)
-    if "\0" in str(folder):
-        raise SettingError(
-            "the name of the run folder has a zero byte in it", "choose another --out"
-        )
     with disk.disk_errors(str(folder)):
         exists = folder.exists()
-    if exists and not folder.is_dir():
-        raise SettingError(f"{folder} is a file, not a folder", "choose another --out")
+    if "\0" in str(folder) or (exists and not folder.is_dir()):
+        raise SettingError(f"{str(folder)!r} is a file, or no path", "choose another --out")
     starting_points = [Path(name) for name in (recipe.tune.base, recipe.train.teacher) if name]
     if overwrite and folder.resolve() in [path.resolve() for path in starting_points]:
         raise SettingError(f"{folder} holds the model to start from", "choose another --out")
@@ -213,13 +175,10 @@ def begin(
     with disk.disk_errors(str(folder)):
         new = disk.make_folder(run_folder.state)
     parents = tuple(path for path in new if path in folder.parents)
-    run_folder = replace(run_folder, new_parents=parents, is_new=True)
-    values = {"name": name, **recipe.model_dump(mode="json")}
-    if unset := _unset_keys(recipe):
-        values[_UNSET] = unset
-    if objective is not None:
-        values[_OBJECTIVE_CLASS] = objective
-    disk.write_json(run_folder.recipe, values)
+    run_folder = RunFolder(folder, parents, is_new=True)
+    values = {"name": name, _OBJECTIVE_CLASS: objective, _UNSET: _unset_keys(recipe)}
+    named = {key: value for key, value in values.items() if value}
+    disk.write_json(run_folder.recipe, named | recipe.model_dump(mode="json"))
     return run_folder
 
 
@@ -235,20 +194,9 @@ def _take_again(run_folder: RunFolder, overwrite: bool) -> None:
         raise SettingError(f"{folder} already exists and is not empty", repair)
     # Not under the feet of a process that is preparing its data there.
     with run_folder.locked():
-        for path in folder.iterdir():
-            if path != run_folder.state:
-                remove(path)
-        for path in run_folder.state.iterdir():
-            if path.name != _LOCK:
-                remove(path)
-
-
-def remove(path: Path) -> None:
-    """Removes a file, or a folder with all that is in it."""
-    if path.is_dir() and not path.is_symlink():
-        shutil.rmtree(path)
-    else:
-        path.unlink()
+        for path in (*folder.iterdir(), *run_folder.state.iterdir()):
+            if path not in (run_folder.state, run_folder.state / _LOCK):
+                disk.remove(path)
 
 
 def read_run(folder: Path, steps: int | None = None) -> tuple[RunFolder, Recipe, str]:
@@ -274,9 +222,5 @@ def read_run(folder: Path, steps: int | None = None) -> tuple[RunFolder, Recipe,
 
 def _unused_folder(name: str) -> Path:
     """runs/NAME, or runs/NAME-2 and so on if that exists."""
-    folder = Path("runs") / name
-    number = 1
-    while folder.exists():
-        number += 1
-        folder = Path("runs") / f"{name}-{number}"
-    return folder
+    names = itertools.chain([name], (f"{name}-{number}" for number in itertools.count(2)))
+    return next(Path("runs", each) for each in names if not Path("runs", each).exists())

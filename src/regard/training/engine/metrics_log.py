@@ -25,7 +25,7 @@ class MetricsLog:
             self.file = disk.open_to_append(path)
         self.summary_writer = None
         if tensorboard is not None:
-            self.summary_writer = _summary_writer(tensorboard)
+            self.summary_writer = summary_writer_class()(tensorboard)
 
     def write(self, record: dict[str, Any]) -> None:
         line = disk.json_line(disk.json_value(record)).encode()
@@ -129,21 +129,12 @@ def last_losses(path: Path) -> dict[str, float]:
     return losses
 
 
-def require_tensorboard() -> None:
-    """Raises `SettingError` where the package tensorboard is missing."""
-    try:
-        import torch.utils.tensorboard  # noqa: F401
-    except ImportError:
-        raise SettingError(
-            "tensorboard = true needs the package tensorboard", "pip install tensorboard"
-        ) from None
-
-
-def _summary_writer(folder: Path) -> Any:
+def summary_writer_class() -> Any:
+    """TensorBoard's writer of events; `SettingError` where the package tensorboard is missing."""
     try:
         from torch.utils.tensorboard import SummaryWriter
     except ImportError:
         raise SettingError(
             "tensorboard = true needs the package tensorboard", "pip install tensorboard"
         ) from None
-    return SummaryWriter(folder)  # type: ignore[no-untyped-call]
+    return SummaryWriter

@@ -24,16 +24,6 @@ from regard.training.parallel.strategy import Strategy
 from regard.training.recipe.schema import Recipe
 
 
-def clip_divisor(norm: Tensor, max_grad_norm: float) -> Tensor:
-    """What gradients are divided by, so that their norm is at most that; 0 is no clipping.
-
-    A tensor: whether anything is clipped is not waited for.
-    """
-    if not max_grad_norm:
-        return torch.ones_like(norm)
-    return (norm / max_grad_norm).clamp_min(1.0)
-
-
 @dataclass(frozen=True)
 class AdamConfig:
     """Hyperparameters of Adam; `kind` "adamw" decouples the weight decay. Defaults: Section 5.3."""
@@ -116,7 +106,10 @@ class Optimizer:
         gradients = {name: p.grad for name, p in self.named if p.grad is not None}
         norm = self.total_norm(gradients) / self.scaler.scale
         skipped = (~(norm.isfinite() & loss.isfinite())).float()
-        divisor = clip_divisor(norm, self.max_grad_norm)
+        divisor = torch.ones_like(norm)
+        if self.max_grad_norm:
+            # A tensor: whether anything is clipped is not waited for.
+            divisor = (norm / self.max_grad_norm).clamp_min(1.0)
         # The fused kernel divides gradients by `grad_scale`, and does nothing if `found_inf` is 1.
         grad_scale = torch.where(skipped.bool(), 1.0, self.scaler.scale * divisor)
         self.adam.grad_scale = grad_scale  # type: ignore[attr-defined]
@@ -276,16 +269,13 @@ def depths(model: nn.Module) -> dict[str, int]:
     names = [name for name, _ in model.named_parameters()]
     numbers = [int(match["number"]) for name in names if (match := _BLOCK.match(name))]
     top = 2 + max(numbers, default=-1)  # block n has depth n + 1, and heads are above it
-    return {name: _depth(name, top) for name in names}
-
-
-def _depth(name: str, top: int) -> int:
-    block = _BLOCK.match(name)
-    if block is not None:
-        return int(block["number"]) + 1
-    if name.startswith(_INPUTS) or ".position." in name:
-        return 0
-    return top
+    by_name = dict.fromkeys(names, top)
+    for name in names:
+        if block := _BLOCK.match(name):
+            by_name[name] = int(block["number"]) + 1
+        elif name.startswith(_INPUTS) or ".position." in name:
+            by_name[name] = 0
+    return by_name
 
 
 def layer_multipliers(model: nn.Module, decay: float) -> dict[str, float]:

@@ -37,12 +37,20 @@ class Average:
 
     count: int = 5
 
+    def __post_init__(self) -> None:
+        if not 1 <= self.count <= LARGEST_SIZE:
+            raise ValueError(self.count)
+
 
 @dataclass(frozen=True)
 class Ema:
     """EMA: the exponential moving average of the weights over all updates; it is validated too."""
 
     decay: float = 0.999  # averages over about the last 1 / (1 − decay) = 1,000 updates
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.decay < 1:
+            raise ValueError(self.decay)
 
     def has_time(self, updates: int) -> bool:
         """Whether the average has left the initial weights: only a tenth of it is theirs."""
@@ -59,14 +67,8 @@ def parse_weights(text: str) -> ExportedWeights:
         "average": lambda count="5": Average(int(count)),
         "ema": lambda decay="0.999": Ema(float(decay)),
     }
-    choice = parse_option(text, constructors)
-    if isinstance(choice, Average) and not 1 <= choice.count <= LARGEST_SIZE:
-        raise SettingError(
-            f"{text}: {choice.count} weights cannot be averaged", "write it like average:5"
-        )
-    if isinstance(choice, Ema) and not 0 <= choice.decay < 1:
-        raise SettingError(f"{text}: a decay is at least 0 and less than 1", "as in ema:0.999")
-    return choice
+    usage = "write last, best, average:COUNT like average:5, or ema:DECAY like ema:0.999"
+    return parse_option(text, constructors, subject="choice of weights", usage=usage)
 
 
 # --- weight initialization ------------------------------------------------------------------------
