@@ -20,7 +20,7 @@ from regard.evaluation.metrics.registry import METRICS
 from regard.evaluation.scores import Score
 from regard.evaluation.tasks import TASKS
 from regard.system.errors import DataError, ModelError, SettingError
-from regard.training.run import Result
+from regard.training.result import Result
 from regard.training.run_evaluation import run_settings, score_run
 from regard.training.run_folder import RunFolder
 

@@ -15,9 +15,9 @@ import pytest
 import regard
 from regard.builder.parameter_count import parameter_count, parameters_by_module
 from regard.look import drawing
-from regard.training import learning_curves
+from regard.training import result as results
 from regard.training.engine import progress_bar
-from regard.training.run import Result
+from regard.training.result import Result
 
 DEMO = Path(regard.__file__).parent / "studio" / "demo"
 
@@ -67,7 +67,7 @@ def test_a_run_shows_its_learning_curves(tmp_path: Path) -> None:
     log = tmp_path / "metrics.jsonl"
     log.write_text("".join(json.dumps(record) + "\n" for record in records))
     # Both without label smoothing; a NaN is a gap.
-    assert learning_curves.read_curves(log) == {
+    assert results.read_curves(log) == {
         "training": [(10, 4.0), (30, 3.0)],
         "validation": [(20, 3.5), (30, 2.5)],
     }

@@ -15,7 +15,8 @@ from regard.evaluation.scores import Score
 from regard.system.errors import SettingError
 from regard.training.assembly import assemble
 from regard.training.recipe import loading
-from regard.training.run import Result, run
+from regard.training.result import Result
+from regard.training.run import run
 from regard.training.run_folder import begin
 from regard.training.setup import Setup
 

@@ -19,7 +19,8 @@ from regard.families import folder as folders
 from regard.lab.verify.invariants import check_invariants
 from regard.system.errors import DataError, SettingError
 from regard.training.recipe import loading
-from regard.training.run import Result, resume, run
+from regard.training.result import Result
+from regard.training.run import resume, run
 from regard.training.run_folder import begin
 
 FEW: dict[str, Any] = {

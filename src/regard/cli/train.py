@@ -32,7 +32,7 @@ from regard.system.errors import SettingError, TrainingInterrupted
 from regard.training.recipe import loading, schema
 
 if TYPE_CHECKING:
-    from regard.training.run import Result
+    from regard.training.result import Result
 
 EXAMPLES = """\b
 Examples:

@@ -17,7 +17,8 @@ from regard.training import model_spec, run_evaluation
 from regard.training.objectives.objective import Objective
 from regard.training.recipe import loading
 from regard.training.recipe.objectives import DATA_KEYS, OBJECTIVES
-from regard.training.run import OnStep, Result, launch
+from regard.training.result import Result
+from regard.training.run import OnStep, launch
 from regard.training.run_folder import RunFolder
 from regard.training.setup import TYPES, DataSource, Parts, check_types, objective_class
 
@@ -66,25 +67,24 @@ def train(
     check_types(
         recipe=recipe, model=model, data=data, objective=objective, out=out, on_step=on_step
     )
-    spec = model if isinstance(model, specs.ModelSpec) else None
     if isinstance(model, Model) and recipe is None and objective is None:
         # The first of its tasks that it can be trained for.
         trainable = next(filter(OBJECTIVES.get, model.evaluations), None)
         objective = changes.get("objective", trainable)
     parts = _parts(model, data, objective, changes)
     if recipe is None and "objective" not in changes:
-        described = spec
+        described = parts.spec
         if isinstance(file := changes.get("spec"), str):
             described = model_spec.read_file(Path(file).expanduser())
         if described is not None:
             changes["objective"] = objective_of(described, changes)
     parsed, name = loading.choose(recipe, changes)
-    if spec is not None:
-        parts.objective_of(parsed).check_spec(spec)
+    if parts.spec is not None:
+        parts.objective_of(parsed).check_spec(parts.spec)
         parsed = model_spec.without_architecture(parsed, changes)
     if metrics:
         run_evaluation.check_metrics(parsed, metrics)  # before hours of training
-    result = launch(parsed, out, name, spec=spec, overwrite=overwrite, on_step=on_step, parts=parts)
+    result = launch(parsed, out, name, overwrite=overwrite, on_step=on_step, parts=parts)
     return _with_metrics(result, metrics, parts.kinds) if metrics else result
 
 
@@ -108,6 +108,7 @@ def _parts(
 ) -> Parts:
     """The parts from outside, whose names the settings receive."""
     opened = model if isinstance(model, Model) else None
+    spec = model if isinstance(model, specs.ModelSpec) else None
     if isinstance(model, str):
         settings["model"] = model
     elif opened is not None:
@@ -124,8 +125,8 @@ def _parts(
     elif data is not None:
         source = data
         settings["data"] = type(data).__qualname__  # for the model card
-    kinds = specs.own_kinds(model if opened is None else opened.spec)
-    return Parts(source, implementation, kinds, opened)
+    kinds = specs.own_kinds(spec if opened is None else opened.spec)
+    return Parts(source, implementation, kinds, opened, spec)
 
 
 def _base_name(model: Model) -> str:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +13,7 @@ from regard.evaluation.scores import TITLES, Score
 from regard.evaluation.tasks import TASKS
 from regard.system import disk
 from regard.training.recipe.schema import SECTIONS, Recipe
+from regard.training.result import Result
 from regard.training.run_evaluation import task_name
 from regard.training.run_folder import RunFolder
 
@@ -21,19 +21,9 @@ from regard.training.run_folder import RunFolder
 _DECIMALS = {"mse": 4, "mae": 4, "quantile_loss": 4, "loss": 4, "perplexity": 3}
 
 
-@dataclass(frozen=True)
-class Facts:
-    """What only the run knows."""
-
-    parameters: int
-    steps: int
-    seconds: float
-    scores: dict[str, Score]
-
-
-def write(run_folder: RunFolder, recipe: Recipe, name: str, facts: Facts) -> None:
+def write(run_folder: RunFolder, recipe: Recipe, name: str, result: Result) -> None:
     """States data, settings, score and signature; everything in it comes from the run."""
-    card = text(with_relative_paths(recipe), name, facts)
+    card = text(with_relative_paths(recipe), name, result)
     disk.write_file(run_folder.folder / "README.md", card)
 
 
@@ -61,7 +51,7 @@ def _relative(value: Any) -> Any:
     return str(path.relative_to(Path.cwd())) if path.is_relative_to(Path.cwd()) else path.name
 
 
-def text(recipe: Recipe, name: str, facts: Facts) -> str:
+def text(recipe: Recipe, name: str, result: Result) -> str:
     card = TASKS[task_name(recipe)].card
     assert card is not None, "what is trained has one"
     # The YAML header that the Hugging Face hub reads.
@@ -74,13 +64,13 @@ def text(recipe: Recipe, name: str, facts: Facts) -> str:
         "",
         f"# {name}",
         "",
-        f"{card.description}, {facts.parameters:,} parameters, "
+        f"{card.description}, {result.parameters:,} parameters, "
         f"trained with regard {__version__} on {_data_source(recipe)}: "
-        f"{facts.steps:,} steps in {facts.seconds:,.0f} s.",
+        f"{result.steps:,} steps in {result.seconds:,.0f} s.",
         "",
         "## Score",
         "",
-        *_score_table(recipe, facts.scores),
+        *_score_table(recipe, result.scores),
         "",
         "## Use",
         "",

@@ -9,7 +9,7 @@ from __future__ import annotations
 import glob
 import math
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import torch
@@ -28,18 +28,15 @@ from regard.training.objectives.objective import Objective
 from regard.training.parallel.ranks import Ranks
 from regard.training.recipe.options import MOST_INITIAL, Ema
 from regard.training.recipe.schema import FILE_KEYS, Recipe
-from regard.training.setup import NO_PARTS, Parts
+from regard.training.setup import NO_PARTS, Parts, Setup
 
 _NOMINAL = 1000  # tokens or classes: sizes are checked before the data decides how many there are
 
 _BYTES_PER_TRAINED_PARAMETER = 16
 
 
-def check(recipe: Recipe, parts: Parts = NO_PARTS, *, has_spec: bool = False) -> None:
-    """Raises the error that the run would end with: device, extras, files, sizes of the model.
-
-    `has_spec`: the spec of the model comes from Python, not from the recipe.
-    """
+def check(recipe: Recipe, parts: Parts = NO_PARTS) -> None:
+    """Raises the error that the run would end with: device, extras, files, sizes of the model."""
     # Cheapest first: what costs a read of files comes after what costs nothing.
     choose_device(recipe.train.device)
     if recipe.train.tensorboard:
@@ -52,7 +49,7 @@ def check(recipe: Recipe, parts: Parts = NO_PARTS, *, has_spec: bool = False) ->
     for folder in (base, recipe.train.teacher):
         if folder is not None:
             folders.peek(Path(folder), parts.kinds)
-    if not has_spec and not recipe.is_finetuning:
+    if parts.spec is None and not recipe.is_finetuning:
         _check_model(recipe, parts.objective_of(recipe))
 
 
@@ -124,15 +121,23 @@ def require_memory(count: int, recipe: Recipe) -> None:
 _FEW_STEPS = 30  # with fewer, a new head has hardly left its random weights
 
 
-def say_all(recipe: Recipe, device: torch.device, ranks: Ranks, say: Callable[[str], None]) -> None:
-    """Says the schedule, and warns of settings that have no effect, or an unwanted one."""
-    train = recipe.train
-    say(
+def say_all(setup: Setup, parameters: int) -> None:
+    """Says model and schedule, and warns of settings that have no effect, or an unwanted one."""
+    train = setup.recipe.train
+    ranks = setup.ranks
+    on_ranks = ""
+    if ranks.several:
+        on_ranks = f", {ranks.size} ranks ({setup.recipe.parallel.strategy})"
+    setup.say(
+        f"model: {parameters:,} parameters, {train.precision} "
+        f"on {setup.device}{on_ranks}; run folder: {setup.run_folder.folder}"
+    )
+    setup.say(
         f"schedule: {train.steps:,} steps, {train.warmup_steps:,} of them warm-up, "
         f"batches of {train.batch_tokens:,} positions"
     )
-    for warning in _warnings(recipe, device, ranks):
-        say(f"warning: {warning}")
+    for warning in _warnings(setup.recipe, setup.device, ranks):
+        setup.say(f"warning: {warning}")
 
 
 def _warnings(recipe: Recipe, device: torch.device, ranks: Ranks) -> Iterator[str]:

@@ -46,13 +46,14 @@ class Parts:
     """Parts of a run from outside the package.
 
     `source` takes the place of the recipe's files, `objective` that of its objective, `model` that
-    of the model to fine-tune; `kinds` are the dataclasses of parts of its model.
+    of the model to fine-tune, `spec` that of a new model; `kinds` are the dataclasses of its parts.
     """
 
     source: DataSource | None = None
     objective: type[Any] | None = None
     kinds: Sequence[type] = ()
     model: Model | None = None
+    spec: specs.Model | None = None
 
     @property
     def objective_name(self) -> str | None:
