@@ -68,18 +68,18 @@ class Retention:
     def retained(self, scores: Mapping[int, float | None]) -> set[int]:
         """The steps that stay, of the steps on disk and their scores."""
         steps = sorted(scores)
-        kept = set(steps[-self.last :])
+        retained = set(steps[-self.last :])
         if self.best:
-            kept |= self._best(scores)
+            retained |= self._best(scores)
         if self.every:
             # Of 0, 500, 1000, … with 800: 0, 1000 (the first at or after 800), 2000 (after 1600).
             periods = {step // self.every: step for step in reversed(steps)}
-            kept |= set(periods.values())
+            retained |= set(periods.values())
         if self.reach and steps:
             # The oldest one where none is old enough yet.
             old = [step for step in steps if step <= steps[-1] - self.reach]
-            kept.add(old[-1] if old else steps[0])
-        return kept
+            retained.add(old[-1] if old else steps[0])
+        return retained
 
     def _best(self, scores: Mapping[int, float | None]) -> set[int]:
         finite = {step: s for step, s in scores.items() if s is not None and math.isfinite(s)}

@@ -145,8 +145,8 @@ class Ranks:
             return x
         # Sums of booleans are not defined.
         total = torch.zeros_like(x, dtype=torch.uint8 if x.dtype == torch.bool else x.dtype)
-        known = x.tensor_split(self.data_size)[self.data_rank]
-        total.tensor_split(self.data_size)[self.data_rank].copy_(known)
+        rows = x.tensor_split(self.data_size)[self.data_rank]
+        total.tensor_split(self.data_size)[self.data_rank].copy_(rows)
         dist.all_reduce(total, group=self.data_group)
         return total.to(x.dtype)
 
