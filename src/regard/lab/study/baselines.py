@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from abc import abstractmethod
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from itertools import islice, product
 from typing import Any, ClassVar
@@ -263,15 +263,16 @@ def _stream(shortest: int, longest: int, split: str, seed: int, rows: int = 32) 
     # The task refuses lengths of which there are too few texts to split.
     task = Copying(shortest, max(longest, 3))
     examples = (text.split() for text, _ in task.examples(split if longest > 3 else "train", seed))
-    texts = (words for words in examples if len(words) <= longest)
+    # Letters are mapped onto the first ten.
+    texts = (
+        WORDS.encode([LETTERS[LETTERS.index(word) % 10] for word in words])
+        for words in examples
+        if len(words) <= longest
+    )
     while True:
-        yield copy_batch(list(islice(texts, rows)))
-
-
-def copy_batch(texts: Sequence[Sequence[str]]) -> Batch:
-    """The same letters as source and target; letters are mapped onto the first ten."""
-    ids = [WORDS.encode([LETTERS[LETTERS.index(word) % 10] for word in words]) for words in texts]
-    return ended_batch(ids, ids)
+        # The same letters as source and target.
+        ids = list(islice(texts, rows))
+        yield ended_batch(ids, ids)
 
 
 SPLITS = {"test": "seen lengths", "longer": "up to twice as long"}

@@ -363,14 +363,11 @@ class LayerTypes(Study):
         long = effort.choose([512, 1024, 2048], [512, 1024, 2048, 4096])
         exponents = {}
         for name in effort.over([*PRINTED, "dilated"]):
-            paths = [float(path_length(name, n)) for n in short]
-            chains = [float(sequential_operations(name, n)) for n in short]
-            # Long texts, where lower terms do not count any more.
-            flops = [layer_flops(name, n, TABLE_WIDTH) for n in long]
             exponents[name] = [
-                growth_exponent(long, flops),
-                growth_exponent(short, chains),
-                growth_exponent(short, paths),
+                # Long texts, where lower terms do not count any more.
+                growth_exponent(long, [layer_flops(name, n, TABLE_WIDTH) for n in long]),
+                growth_exponent(short, [sequential_operations(name, n) for n in short]),
+                growth_exponent(short, [path_length(name, n) for n in short]),
             ]
         return {"exponents": exponents}
 

@@ -245,20 +245,18 @@ def _table(table: Table) -> str:
     width = sum(widths) + 2 * len(widths)
     # Columns of sentences are broken into lines, numbers never.
     kinds = [' class="sentence"' if width > LONG_CELL else "" for width in widths]
-    rows = "".join(f"<tr>{_cells(row, kinds)}</tr>" for row in table.rows)
-    head = "".join(
-        f"<th{kind}>{escape(name)}</th>" for name, kind in zip(table.columns, kinds, strict=True)
-    )
+
+    def row(tag: str, texts: Sequence[str]) -> str:
+        cells = zip(texts, kinds, strict=True)
+        return "".join(f"<{tag}{kind}>{_prose(text)}</{tag}>" for text, kind in cells)
+
+    rows = "".join(f"<tr>{row('td', texts)}</tr>" for texts in table.rows)
     kind = "table wide" if width > MOST_LETTERS else "table"
     return (
         f'<figure class="{kind}"><figcaption>{escape(table.title)}</figcaption>'
-        f'<div class="scroll"><table><thead><tr>{head}</tr></thead><tbody>{rows}</tbody></table>'
-        "</div></figure>"
+        f'<div class="scroll"><table><thead><tr>{row("th", table.columns)}</tr></thead>'
+        f"<tbody>{rows}</tbody></table></div></figure>"
     )
-
-
-def _cells(row: Sequence[str], kinds: Sequence[str]) -> str:
-    return "".join(f"<td{kind}>{_prose(text)}</td>" for text, kind in zip(row, kinds, strict=True))
 
 
 def _prose(text: str) -> str:
@@ -292,7 +290,7 @@ def page(results: Sequence[StudyResult]) -> str:
         '<label><input type="checkbox" id="theme"> other colours</label></div>',
     ]
     if len(results) > 1:
-        parts += [_summary(results), _contents(topics)]
+        parts.append(_contents(topics))
     for topic, group in topics:
         parts.append(f'<h2 class="topic">{escape(topic)}</h2>')
         parts += [result.html() for result in group]
@@ -300,18 +298,15 @@ def page(results: Sequence[StudyResult]) -> str:
     return drawing.page(title, body, _STUDY_STYLE + _PAGE_STYLE)
 
 
-def _summary(results: Sequence[StudyResult]) -> str:
-    # How many claims hold, at a glance.
-    counts = Counter(result.verdict.outcome for result in results)
-    listed = [f"{counts[outcome]} {plural}" for outcome, (_, plural) in _OUTCOMES.items()]
-    return (
-        f'<p class="faint">{len(results)} studies: {", ".join(listed)}. Every verdict follows from '
-        "the numbers by a rule, which stands under each study.</p>"
-    )
-
-
 def _contents(topics: Sequence[tuple[str, Sequence[StudyResult]]]) -> str:
-    parts = ['<nav class="contents">']
+    # How many claims hold, at a glance.
+    counts = Counter(result.verdict.outcome for _, results in topics for result in results)
+    listed = [f"{counts[outcome]} {plural}" for outcome, (_, plural) in _OUTCOMES.items()]
+    parts = [
+        f'<p class="faint">{counts.total()} studies: {", ".join(listed)}. Every verdict follows '
+        "from the numbers by a rule, which stands under each study.</p>",
+        '<nav class="contents">',
+    ]
     for topic, results in topics:
         parts.append(f"<section><h2>{escape(topic)}</h2><ul>")
         for result in results:

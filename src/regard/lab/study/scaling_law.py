@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import math
 import random
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from itertools import pairwise, product
+from operator import itemgetter
 from typing import Any, NamedTuple
 
 import torch
@@ -44,43 +45,33 @@ def fit(points: Sequence[Point], begin: Law | None = None) -> Law:
 
     E, A and B are exponentials, so that they are positive (Equation 3 of Hoffmann et al.).
     """
-    n = torch.tensor([point.parameters for point in points], dtype=torch.float64).log()
-    d = torch.tensor([point.tokens for point in points], dtype=torch.float64).log()
-    y = torch.tensor([point.loss for point in points], dtype=torch.float64).log()
-    best: tuple[float, list[float]] | None = None
-    for start in _beginnings(begin):
-        theta = torch.tensor(start, dtype=torch.float64, requires_grad=True)
-        value = _minimize(theta, n, d, y)
-        if math.isfinite(value) and (best is None or value < best[0]):
-            best = (value, theta.tolist())
-    assert best is not None, "no beginning led to a finite loss"
-    e, a, alpha, b, beta = best[1]
+    n, d, y = torch.tensor(points, dtype=torch.float64).log().T
+    beginnings = product((-0.5,), (1.0, 4.0), (0.3, 0.8), (1.0, 4.0), (0.3, 0.8))
+    if begin is not None:
+        e, a, alpha, b, beta = begin
+        beginnings = product((math.log(e),), (math.log(a),), (alpha,), (math.log(b),), (beta,))
+    fits = [_minimize(torch.tensor(one, dtype=torch.float64), n, d, y) for one in beginnings]
+    _, (e, a, alpha, b, beta) = min(one for one in fits if math.isfinite(one[0]))
     return Law(math.exp(e), math.exp(a), alpha, math.exp(b), beta)
 
 
-def _beginnings(begin: Law | None) -> list[list[float]]:
-    if begin is not None:
-        e, a, alpha, b, beta = begin
-        return [[math.log(e), math.log(a), alpha, math.log(b), beta]]
-    grid = product((-0.5,), (1.0, 4.0), (0.3, 0.8), (1.0, 4.0), (0.3, 0.8))
-    return [list(values) for values in grid]
-
-
-def _minimize(theta: Tensor, n: Tensor, d: Tensor, y: Tensor) -> float:
-    optimizer = torch.optim.LBFGS([theta], max_iter=100, line_search_fn="strong_wolfe")
+def _minimize(theta: Tensor, n: Tensor, d: Tensor, y: Tensor) -> tuple[float, list[float]]:
+    """The least loss from this beginning, and where it is."""
+    optimizer = torch.optim.LBFGS(
+        [theta.requires_grad_()], max_iter=100, line_search_fn="strong_wolfe"
+    )
 
     def closure() -> Tensor:
         optimizer.zero_grad()
         e, a, alpha, b, beta = theta.unbind()
         terms = torch.stack([e.expand_as(n), a - alpha * n, b - beta * d])
-        residual = torch.logsumexp(terms, dim=0) - y
-        loss = functional.huber_loss(residual, torch.zeros_like(residual), delta=HUBER)
+        loss = functional.huber_loss(torch.logsumexp(terms, dim=0), y, delta=HUBER)
         loss = loss / HUBER**2  # of the order of 1, as the tolerances of L-BFGS expect
         loss.backward()  # type: ignore[no-untyped-call]
         return loss
 
     optimizer.step(closure)
-    return closure().item()
+    return closure().item(), theta.tolist()
 
 
 def bootstrap(points: Sequence[Point], law: Law, samples: int, seed: int) -> list[Law]:
@@ -182,13 +173,13 @@ class ScalingLaw(Study):
             )
             for size, losses in _means([*numbers["points"], *numbers["measured"]]).items()
         ]
-        rows = []
+
+        def row(name: str, of: Callable[[Law], float], number_format: str) -> list[str]:
+            low, high = (format(end, number_format) for end in interval([of(one) for one in laws]))
+            return [name, format(of(law), number_format), f"{low} to {high}"]
+
         names = ["E, irreducible loss", "A", "α, of parameters", "B", "β, of tokens"]
-        for index, name in enumerate(names):
-            low, high = interval([one[index] for one in laws])
-            rows.append([name, f"{law[index]:.3g}", f"{low:.3g} to {high:.3g}"])
-        low, high = interval([_optimal(one) for one in laws])
-        rows.append(["a of N ∝ C^a", f"{_optimal(law):.2f}", f"{low:.2f} to {high:.2f}"])
+        rows = [row(name, itemgetter(index), ".3g") for index, name in enumerate(names)]
         y = Axis("nats a character")
         return [
             Chart(
@@ -201,7 +192,7 @@ class ScalingLaw(Study):
             Table(
                 "L = E + A/N^α + B/D^β",
                 [f"on {numbers['text']}", "fit", "90 % interval"],
-                rows,
+                [*rows, row("a of N ∝ C^a", _optimal, ".2f")],
             ),
             Table(
                 "Published exponents",

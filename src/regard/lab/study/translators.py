@@ -11,7 +11,6 @@ from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
-from torch.nn import functional
 
 from regard import spec
 from regard.families.presets import preset
@@ -132,7 +131,10 @@ def _smoothing_scores(seed: int, smoothing: float, steps: int, rows: int) -> dic
     # [B, T, V], with the true tokens before each position
     with torch.no_grad():
         probabilities = logits(model, batch).softmax(-1)
-    confidence, correct = _confidence(probabilities, batch)
+    has_target = batch.targets != NO_TARGET
+    # The probability of the most probable token, and whether it is the true one.
+    confidence, chosen = probabilities[has_target].max(-1)
+    correct = (chosen == batch.targets[has_target]).float()
     return {
         "perplexity": math.exp(evaluate(model, [batch]).loss),
         "bleu": bleu(model, batch, builtin_vocabulary()),
@@ -141,21 +143,13 @@ def _smoothing_scores(seed: int, smoothing: float, steps: int, rows: int) -> dic
     }
 
 
-def _confidence(probabilities: Tensor, batch: Batch) -> tuple[Tensor, Tensor]:
-    """The probability of the most probable token, and whether it is the true one."""
-    has_target = batch.targets != NO_TARGET
-    best, chosen = probabilities[has_target].max(-1)
-    return best, (chosen == batch.targets[has_target]).float()
-
-
 def calibration_error(confidence: Tensor, correct: Tensor) -> float:
     """Expected calibration error (Guo et al. 2017): |confidence − accuracy|, weighed by bin."""
     # A confidence of 1 belongs into the last bin.
     bins = (confidence * BINS).long().clamp_max(BINS - 1)
-    weights = functional.one_hot(bins, BINS).float()  # [tokens, BINS]
     # Σ over bins of |Σ (confidence − correctness)|: each bin weighs by its tokens.
-    gaps = (weights.mT @ (confidence - correct)).abs()
-    return float(gaps.sum() / len(confidence))
+    gaps = torch.bincount(bins, weights=confidence - correct)
+    return float(gaps.abs().sum() / len(confidence))
 
 
 # ------------------------------------------------------------------ teacher forcing
@@ -211,21 +205,21 @@ def _accuracies(seed: int, steps: int, sentences: int) -> dict[str, list[float]]
     model = _translator(seed, steps)
     batch = next(builtin_pairs("test", 600, seed=0, rows=sentences))
     assert batch.source is not None
-    # [B][T] of ids: what the model would say after the true tokens
-    forced = logits(model, batch).argmax(-1).tolist()
-    free = translate(model, batch.source, limit=POSITIONS + 1)
-    # By position: sentences differ in length, so later positions have fewer.
-    right_forced: list[list[int]] = [[] for _ in range(POSITIONS)]
-    right_free: list[list[int]] = [[] for _ in range(POSITIONS)]
-    for row, targets in enumerate(batch.targets.tolist()):
-        # A translation that has ended goes on with ends, which are wrong where words are due.
-        generated = [*free[row], *[END] * (POSITIONS + 1)]
-        for position, target in enumerate(targets[:POSITIONS]):
-            if target == NO_TARGET:
-                break
-            right_forced[position].append(100 * (forced[row][position] == target))
-            right_free[position].append(100 * (generated[position] == target))
-    return {"forced": [mean(x) for x in right_forced], "free": [mean(x) for x in right_free]}
+    targets = batch.targets[:, :POSITIONS]
+    has_target = targets != NO_TARGET
+
+    def accuracies(tokens: Tensor) -> list[float]:
+        """By position: sentences differ in length, so later positions have fewer."""
+        right = (tokens == targets) & has_target
+        shares: list[float] = (100 * right.sum(0).double() / has_target.sum(0)).tolist()
+        return shares
+
+    own = translate(model, batch.source, limit=POSITIONS + 1)
+    # A translation that has ended goes on with ends, which are wrong where words are due.
+    generated = torch.tensor([[*row, *[END] * POSITIONS][:POSITIONS] for row in own])
+    # What the model would say after the true tokens.
+    forced = logits(model, batch).argmax(-1)[:, :POSITIONS]
+    return {"forced": accuracies(forced), "free": accuracies(generated)}
 
 
 class DecoderOnly(Study):

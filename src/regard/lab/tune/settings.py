@@ -6,7 +6,7 @@ the best values of the others change little with it.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -15,12 +15,22 @@ from regard.system.errors import SettingError, did_you_mean
 from regard.training.engine.optimizer import lr_schedule
 from regard.training.recipe.schema import Recipe
 
-# Factors of the present value, which comes first: it wins where nothing is better.
-RATE_FACTORS = (1.0, 0.5, 2.0, 0.25, 4.0)
-WARMUP_FACTORS = (1.0, 0.25, 4.0)
-BATCH_FACTORS = (1.0, 0.5, 2.0)
+# The word of --order → the key of a recipe.
+SETTINGS = {
+    "rate": "learning_rate",
+    "warmup": "warmup_steps",
+    "batch": "batch_tokens",
+    "dropout": "dropout",
+    "size": "layers",  # and not width, which heads and tied matrices would have to follow
+}
+# Candidates: factors of the present value, which comes first and wins where nothing is better.
+FACTORS = {
+    "learning_rate": (1.0, 0.5, 2.0, 0.25, 4.0),
+    "warmup_steps": (1.0, 0.25, 4.0),
+    "batch_tokens": (1.0, 0.5, 2.0),
+    "layers": (1.0, 0.5, 2.0),
+}
 DROPOUTS = (0.0, 0.1, 0.3)
-DEPTH_FACTORS = (1.0, 0.5, 2.0)
 DEFAULT_DROPOUT = 0.1  # of most presets
 
 
@@ -33,19 +43,6 @@ class Sizes:
     updates: int
 
 
-def _learning_rates(recipe: Recipe, sizes: Sizes) -> tuple[Any, ...]:
-    # Of a schedule without a peak of its own (the paper's), the rate that warm-up ends with.
-    peak = recipe.train.learning_rate or lr_schedule(recipe, sizes.d_model)(
-        recipe.train.warmup_steps
-    )
-    # Four digits: a recipe is read by people.
-    return tuple(float(f"{peak * factor:.4g}") for factor in RATE_FACTORS)
-
-
-def _warmups(recipe: Recipe, sizes: Sizes) -> tuple[Any, ...]:
-    return _whole(warmup(recipe, sizes.updates), WARMUP_FACTORS)
-
-
 def warmup(recipe: Recipe, updates: int) -> int:
     """The warm-up of the recipe, or a tenth of the longest run where it has none, or a longer."""
     tenth = max(1, updates // 10)
@@ -54,34 +51,24 @@ def warmup(recipe: Recipe, updates: int) -> int:
     return tenth
 
 
-def _batches(recipe: Recipe, sizes: Sizes) -> tuple[Any, ...]:
-    return _whole(recipe.train.batch_tokens, BATCH_FACTORS)
+def _candidates(key: str, recipe: Recipe, sizes: Sizes) -> tuple[Any, ...]:
+    train = recipe.train
+    if key == "dropout":
+        present = DEFAULT_DROPOUT if recipe.model.dropout is None else recipe.model.dropout
+        return tuple(dict.fromkeys((present, *DROPOUTS)))
+    if key == "learning_rate":
+        # Of a schedule without a peak of its own (the paper's), the rate that warm-up ends with.
+        peak = train.learning_rate or lr_schedule(recipe, sizes.d_model)(train.warmup_steps)
+        # Four digits: a recipe is read by people.
+        return tuple(float(f"{peak * factor:.4g}") for factor in FACTORS[key])
+    value = {
+        "warmup_steps": warmup(recipe, sizes.updates),
+        "batch_tokens": train.batch_tokens,
+        "layers": sizes.layers,
+    }[key]
+    return tuple(dict.fromkeys(max(1, round(value * factor)) for factor in FACTORS[key]))
 
 
-def _dropouts(recipe: Recipe, sizes: Sizes) -> tuple[Any, ...]:
-    present = recipe.model.dropout
-    if present is None:
-        present = DEFAULT_DROPOUT
-    return tuple(dict.fromkeys((present, *DROPOUTS)))
-
-
-def _depths(recipe: Recipe, sizes: Sizes) -> tuple[Any, ...]:
-    # Depth and not width, which heads and tied matrices would have to follow.
-    return _whole(sizes.layers, DEPTH_FACTORS)
-
-
-def _whole(value: int, factors: Sequence[float]) -> tuple[int, ...]:
-    return tuple(dict.fromkeys(max(1, round(value * factor)) for factor in factors))
-
-
-# The word of --order → the key of a recipe, and its candidates.
-SETTINGS: dict[str, tuple[str, Callable[[Recipe, Sizes], tuple[Any, ...]]]] = {
-    "rate": ("learning_rate", _learning_rates),
-    "warmup": ("warmup_steps", _warmups),
-    "batch": ("batch_tokens", _batches),
-    "dropout": ("dropout", _dropouts),
-    "size": ("layers", _depths),
-}
 # What the folder of a model that is fine-tuned, or a spec, has decided already.
 _ARCHITECTURE = ("dropout", "size")
 
@@ -97,8 +84,7 @@ def stages(recipe: Recipe, order: Sequence[str], sizes: Sizes) -> list[Stage]:
             raise SettingError(f"{word} is listed twice in --order", "list each setting once")
         if fixed and word in _ARCHITECTURE:
             continue
-        key, candidates = SETTINGS[word]
-        result.append(Stage(key, candidates(recipe, sizes)))
+        result.append(Stage(SETTINGS[word], _candidates(SETTINGS[word], recipe, sizes)))
     if not result:
         raise SettingError(
             "--order has no setting that can be tuned", f"choose from: {', '.join(SETTINGS)}"
