@@ -112,7 +112,7 @@ class GradientDistance(Study):
         )
         return judge_sentences(sentences, reason)
 
-    def show(self, numbers: Numbers) -> list[Shown]:
+    def show(self, numbers: Numbers) -> Shown:
         distances = numbers["distances"]
         curves = {name: column(numbers["runs"], name) for name in numbers["runs"][0]}
         x = Axis("distance", log=True, ticks=distances)
@@ -236,7 +236,7 @@ class FixedContext(Study):
         # What both lose is the difficulty of long texts, not the bottleneck.
         return judge(vector - attention >= 10, vector >= 20, reason)
 
-    def show(self, numbers: Numbers) -> list[Shown]:
+    def show(self, numbers: Numbers) -> Shown:
         lengths = numbers["lengths"]
         accuracy = numbers["accuracy"]
         y = Axis("right tokens, %", low=0.0, high=100.0)
@@ -315,7 +315,7 @@ class OnAlgorithms(Study):
         }
         return {self.key: scores}
 
-    def show(self, numbers: Numbers) -> list[Shown]:
+    def show(self, numbers: Numbers) -> Shown:
         tasks = numbers[self.key].items()
         rows = [
             [task, name, *map(mean_text, splits.values())]

@@ -94,7 +94,7 @@ class Pointwise(Study):
         wider_helps = gain > 0.01 * mean(base) and exceeds(base, losses[best])
         return judge(not wider_helps, worst <= ROUNDING, reason)
 
-    def show(self, numbers: Numbers) -> list[Shown]:
+    def show(self, numbers: Numbers) -> Shown:
         equality = numbers["equality"]
         runs = numbers["runs"]
         facts = {
@@ -224,7 +224,7 @@ class ReceptiveField(Study):
         )
         return judge(not wrong, not {"attention", "1×1 convolution"} & {*wrong}, reason)
 
-    def show(self, numbers: Numbers) -> list[Shown]:
+    def show(self, numbers: Numbers) -> Shown:
         depths = numbers["depths"]
         return [
             chart(

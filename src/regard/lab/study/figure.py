@@ -23,7 +23,7 @@ class Table:
     rows: Sequence[Sequence[str]]
 
 
-Shown = Figure | Table
+Shown = Sequence[Figure | Table]  # of a study
 
 # ------------------------------------------------------------------ numbers of several seeds
 

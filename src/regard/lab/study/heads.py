@@ -113,7 +113,7 @@ class Heads(Study):
         )
         return judge_cases([exceeds(losses["1"], losses[best]), share >= 0.5], reason)
 
-    def show(self, numbers: Numbers) -> list[Shown]:
+    def show(self, numbers: Numbers) -> Shown:
         losses = numbers["losses"]
         curves = column(numbers["pruning"], "curve")
         gone = range(len(curves[0]))
@@ -226,7 +226,7 @@ class TiedProjections(Study):
         )
         return judge_cases([exceeds(values, separate) for values in (tied, equal)], reason)
 
-    def show(self, numbers: Numbers) -> list[Shown]:
+    def show(self, numbers: Numbers) -> Shown:
         runs = numbers["runs"]
         losses = {name: column(each, "loss") for name, each in runs.items()}
         rows = [
@@ -304,7 +304,7 @@ class HeadRoles(Study):
         )
         return judge(every([share(related, 0.5), some(near)]), some(related), reason)
 
-    def show(self, numbers: Numbers) -> list[Shown]:
+    def show(self, numbers: Numbers) -> Shown:
         counted = [row for row in numbers["roles"] if row["pairs"] >= FEWEST_PAIRS]
         keys = {
             "attention": "strongest head",
@@ -418,7 +418,7 @@ class Induction(Study):
         is_induction = induction >= 0.4 and first_layer < induction / 2
         return judge(previous >= 0.4 and ratio > 1, is_induction, reason)
 
-    def show(self, numbers: Numbers) -> list[Shown]:
+    def show(self, numbers: Numbers) -> Shown:
         # A score of each head, with all seeds: they have stored [layers][heads].
         scores = {
             name: list(zip(*(chain(*run[key]) for run in numbers["runs"]), strict=True))

@@ -97,7 +97,7 @@ class Explanation(Study):
             )
         return judge_cases(is_true, "; ".join(parts) + ".")
 
-    def show(self, numbers: Numbers) -> list[Shown]:
+    def show(self, numbers: Numbers) -> Shown:
         runs = numbers["runs"]
         moved = {
             "shuffled": "weights shuffled",
@@ -267,7 +267,7 @@ class FeedForwardUnits(Study):
         )
         return judge_cases([has_key, has_value], reason)
 
-    def show(self, numbers: Numbers) -> list[Shown]:
+    def show(self, numbers: Numbers) -> Shown:
         layers = [f"layer {layer + 1}" for layer in range(LAYERS)]
         # [layers][seeds] of each key, in %
         shares = {
@@ -411,7 +411,7 @@ class Ambiguity(Study):
             )
         return judge_cases(resolved, f"{'; '.join(parts)}.")
 
-    def show(self, numbers: Numbers) -> list[Shown]:
+    def show(self, numbers: Numbers) -> Shown:
         layers = range(AMBIGUITY_LAYERS + 1)
         x = Axis("layer (0: input)", ticks=layers)
         y = Axis("cosine distance", low=0.0)

@@ -89,7 +89,7 @@ class Warmup(Study):
         )
         return judge(at_best >= 0.1, at_highest >= 0.1, reason)
 
-    def show(self, numbers: Numbers) -> list[Shown]:
+    def show(self, numbers: Numbers) -> Shown:
         rates = numbers["rates"]
         by_rate = {
             name: [numbers["losses"][key][str(rate)] for rate in rates]
@@ -172,7 +172,7 @@ class Depth(Study):
         reason = f"Held-out loss: {listed}; the standard deviation over seeds is {noise:.3f}."
         return judge(falls, min(deeper) < first - noise, reason)
 
-    def show(self, numbers: Numbers) -> list[Shown]:
+    def show(self, numbers: Numbers) -> Shown:
         losses = numbers["losses"]
         depths = [int(depth) for depth in losses]
         rows = [
@@ -294,7 +294,7 @@ class DataHunger(Study):
         }
         return judge_sentences(sentences, reason)
 
-    def show(self, numbers: Numbers) -> list[Shown]:
+    def show(self, numbers: Numbers) -> Shown:
         by_data = numbers["by_data"]
         by_width = numbers["by_width"]
         y = Axis("nats a character")

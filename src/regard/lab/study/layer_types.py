@@ -217,7 +217,7 @@ class PathLength(Study):
         can_tell = True if lengths[-1] >= 3 * lengths[0] else None
         return judge(growing == ["recurrent"], can_tell and linear and is_short, reason)
 
-    def show(self, numbers: Numbers) -> list[Shown]:
+    def show(self, numbers: Numbers) -> Shown:
         return [
             *_over_lengths(
                 numbers, "paths", "Path between the ends", "layers or steps", "Path length", str
@@ -240,7 +240,7 @@ def _over_lengths(
     unit: str,
     heading: str,
     text: Callable[[float], str],
-) -> list[Shown]:
+) -> Shown:
     """A curve and a row for each layer."""
     lengths = numbers["lengths"]
     x = Axis("n", log=True, ticks=lengths)
@@ -304,7 +304,7 @@ class Complexity(Study):
         # 2·n²·d·2 against 2·n·d²·2 operations: they meet at n = d.
         return judge(width / 2 <= crossing <= 2 * width, as_stated, reason)
 
-    def show(self, numbers: Numbers) -> list[Shown]:
+    def show(self, numbers: Numbers) -> Shown:
         # What hardware makes of it: few large products are faster than many small ones.
         scaled = {
             "lengths": numbers["lengths"],
@@ -392,7 +392,7 @@ class LayerTypes(Study):
         )
         return judge(fits == 12, fits >= 10, reason)
 
-    def show(self, numbers: Numbers) -> list[Shown]:
+    def show(self, numbers: Numbers) -> Shown:
         exponents = numbers["exponents"]
         series = {
             name: [[value] for value in values]

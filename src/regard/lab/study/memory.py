@@ -70,7 +70,7 @@ class AttentionMemory(Study):
         holds = growth["explicit"] >= 1.7 and growth["fused"] <= 1.2 and holds_weights
         return judge(holds, holds or last["explicit"] > 2 * last["fused"], reason)
 
-    def show(self, numbers: Numbers) -> list[Shown]:
+    def show(self, numbers: Numbers) -> Shown:
         lengths = numbers["lengths"]
         names = {"weights": "h·n²·4 bytes", "explicit": "explicit", "fused": "fused"}
         megabytes = {key: [value / 1e6 for value in numbers[key]] for key in names}
@@ -152,7 +152,7 @@ class KVCache(Study):
         # Reading the cache grows with n too, but it is small beside the weights here.
         return judge(exponent < 0.35 and factor >= 3, same and factor > 1, reason)
 
-    def show(self, numbers: Numbers) -> list[Shown]:
+    def show(self, numbers: Numbers) -> Shown:
         lengths = numbers["lengths"]
         milliseconds = {
             name: [[1000 * seconds for seconds in run] for run in column(numbers["runs"], key)]
@@ -259,7 +259,7 @@ class TrainingMemory(Study):
         )
         return judge(fast, small and accumulates and recomputes, reason)
 
-    def show(self, numbers: Numbers) -> list[Shown]:
+    def show(self, numbers: Numbers) -> Shown:
         runs = {name: column(numbers["runs"], name) for name in VARIANTS}
         megabytes = [[size / 1e6 for size in column(each, "bytes")] for each in runs.values()]
         seconds = [column(each, "seconds") for each in runs.values()]

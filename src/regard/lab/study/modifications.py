@@ -86,7 +86,7 @@ class EfficientAttention(Study):
         )
         return judge(as_good == others and len(both) >= 3, bool(both), reason)
 
-    def show(self, numbers: Numbers) -> list[Shown]:
+    def show(self, numbers: Numbers) -> Shown:
         flops = numbers["flops"]
         series = []
         rows = []
@@ -191,7 +191,7 @@ class Transfer(Study):
         reason = f"Better than softmax by 1 % or more: {listed}.{failed}"
         return judge_sentences(sentences, reason, main=main)
 
-    def show(self, numbers: Numbers) -> list[Shown]:
+    def show(self, numbers: Numbers) -> Shown:
         losses = numbers["losses"]
         # Rows are tasks, columns attentions; softmax is 0 everywhere.
         percent = [

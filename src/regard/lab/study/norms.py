@@ -131,7 +131,7 @@ class Norms(Study):
         }
         return judge_sentences(sentences, reason, main=main)
 
-    def show(self, numbers: Numbers) -> list[Shown]:
+    def show(self, numbers: Numbers) -> Shown:
         runs = numbers["runs"]
         sizes = numbers["batches"]
         moved = {"replaced": "other sentences replaced", "shortened": "others shortened"}
@@ -292,7 +292,7 @@ class NormPlacement(Study):
         )
         return judge_cases([gradients_differ, bool(needed)], reason)
 
-    def show(self, numbers: Numbers) -> list[Shown]:
+    def show(self, numbers: Numbers) -> Shown:
         depths = numbers["depths"]
         gradients = numbers["gradients"]
         rates = numbers["rates"]
@@ -432,7 +432,7 @@ class Residuals(Study):
         )
         return judge(passes["pre-norm"] and blocked, worse, reason)
 
-    def show(self, numbers: Numbers) -> list[Shown]:
+    def show(self, numbers: Numbers) -> Shown:
         depths = numbers["depths"]
         rows = [
             [name, *(f"{geometric_mean(values):.1e}" for values in zip(*runs, strict=True))]

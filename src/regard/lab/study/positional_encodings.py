@@ -21,7 +21,7 @@ from regard.lab.study.figure import (
     table_of_columns,
 )
 from regard.lab.study.study import Effort, Numbers, Study, Verdict, judge
-from regard.lab.study.training_run import build_seeded
+from regard.lab.study.training_run import POSITIONS, build_seeded
 from regard.look.drawing import Axis, Chart, HeatMap, Series
 
 D_MODEL = 128
@@ -80,7 +80,7 @@ class Sinusoids(Study):
         is_linear = numbers["largest"] <= 1 + 1e-12 and worst <= 1e-6 and nearest >= 1e-6
         return judge(nearest > 0.1, is_linear, reason)
 
-    def show(self, numbers: Numbers) -> list[Shown]:
+    def show(self, numbers: Numbers) -> Shown:
         errors = [f"{error:.1e}" for error in numbers["shift_errors"]]
         low, high = numbers["norm"]
         # sin² + cos² = 1 for each of the d_model/2 frequencies: all rows have one norm.
@@ -214,7 +214,7 @@ class Wavelengths(Study):
         as_stated = max(errors) <= 0.05 and grows and numbers["variation"] <= 1e-6
         return judge(falling == len(products) - 1, as_stated, reason)
 
-    def show(self, numbers: Numbers) -> list[Shown]:
+    def show(self, numbers: Numbers) -> Shown:
         dimensions = numbers["dimensions"]
         # The formula goes on where the table is too short to measure a wave.
         every = range(0, D_MODEL, 2)
@@ -258,16 +258,6 @@ def first_rise(values: list[float]) -> int:
     return next((index for index, (before, after) in steps if after > before), len(values) - 1)
 
 
-# Words of `families/preset_changes.parse_position`.
-POSITIONS = {
-    "none": "none",
-    "sinusoidal": "sinusoidal",
-    "learned": "learned",
-    "relative": "relative:16",
-    "T5 bias": "buckets:32:128",
-    "ALiBi": "alibi",
-    "rotary": "rope",
-}
 LENGTH = 12  # tokens
 WORDS = ("dog", "chased", "cat")
 EQUAL = 1e-4  # relative difference that is rounding
@@ -290,9 +280,8 @@ class Permutation(Study):
 
     def measure(self, effort: Effort) -> Numbers:
         sequences = effort.choose(8, 64)
-        runs = effort.each(
-            POSITIONS, lambda name, seed: _differences(POSITIONS[name], seed, sequences)
-        )
+        kinds = {"none": "none", **POSITIONS}
+        runs = effort.each(kinds, lambda name, seed: _differences(kinds[name], seed, sequences))
         return {"runs": runs}
 
     def verdict(self, numbers: Numbers) -> Verdict:
@@ -320,7 +309,7 @@ class Permutation(Study):
         breaks = permuted["none"] <= EQUAL and least[0] >= DIFFERENT
         return judge(not blind, breaks, reason)
 
-    def show(self, numbers: Numbers) -> list[Shown]:
+    def show(self, numbers: Numbers) -> Shown:
         runs = numbers["runs"]
         label = "relative difference"
         moved = {"permuted": "random permutation", "reversed": "reversal"}

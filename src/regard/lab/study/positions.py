@@ -31,6 +31,7 @@ from regard.lab.study.figure import (
 )
 from regard.lab.study.study import Effort, Numbers, Study, Verdict
 from regard.lab.study.training_run import (
+    POSITIONS,
     Batch,
     TaskBatches,
     english,
@@ -85,7 +86,7 @@ class LearnedPositions(Study):
             )
         return judge_cases(alike, "; ".join(parts) + ".")
 
-    def show(self, numbers: Numbers) -> list[Shown]:
+    def show(self, numbers: Numbers) -> Shown:
         runs = numbers["runs"]
         rows = [
             [task, kind, *cells(scores, ["loss", "accuracy"])]
@@ -103,15 +104,6 @@ class LearnedPositions(Study):
 
 # ------------------------------------------------------------------ beyond the training length
 
-# Words of `families/preset_changes.parse_position`.
-POSITIONS = {
-    "sinusoidal": "sinusoidal",
-    "learned": "learned",
-    "relative": "relative:16",
-    "T5 bias": "buckets:32:128",
-    "ALiBi": "alibi",
-    "rotary": "rope",
-}
 TRAINED = 6  # letters in training, at most
 LENGTHS = (3, 6, 9, 12)
 LONGER = 9  # half as long again as in training
@@ -175,7 +167,7 @@ class Extrapolation(Study):
         }
         return judge_sentences(sentences, reason, main=main)
 
-    def show(self, numbers: Numbers) -> list[Shown]:
+    def show(self, numbers: Numbers) -> Shown:
         lengths = numbers["lengths"]
         accuracies = numbers["accuracies"]
         rows = [

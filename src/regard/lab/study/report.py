@@ -125,7 +125,7 @@ class StudyResult:
         return self.study.verdict(self.numbers)
 
     @cached_property
-    def shown(self) -> list[Shown]:
+    def shown(self) -> Shown:
         return self.study.show(self.numbers)
 
     @property

@@ -152,7 +152,7 @@ class ScalingLaw(Study):
         is_predicted = bounds[0] <= loss <= bounds[1] or abs(miss) <= 0.05
         return judge(is_predicted, low > 0 and _falls(numbers), reason)
 
-    def show(self, numbers: Numbers) -> list[Shown]:
+    def show(self, numbers: Numbers) -> Shown:
         law, laws = _laws(numbers)
         parameters, tokens, loss = _held_out(numbers)
         means = _means(numbers["points"])

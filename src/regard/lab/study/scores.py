@@ -94,7 +94,7 @@ class ScoreScaling(Study):
         )
         return judge(is_linear, vanishes and stays, reason)
 
-    def show(self, numbers: Numbers) -> list[Shown]:
+    def show(self, numbers: Numbers) -> Shown:
         widths = numbers["widths"]
         x = Axis("d_k", log=True, ticks=widths)
         entropy = Axis("share of log(keys)", low=0.0, high=1.0)
@@ -240,7 +240,7 @@ class ScoreFunction(Study):
         )
         return judge_sentences(sentences, reason)
 
-    def show(self, numbers: Numbers) -> list[Shown]:
+    def show(self, numbers: Numbers) -> Shown:
         lengths = numbers["lengths"]
         return [
             bar_chart(
@@ -350,7 +350,7 @@ class SoftLookup(Study):
         }
         return judge_sentences(sentences, reason, main=limits)
 
-    def show(self, numbers: Numbers) -> list[Shown]:
+    def show(self, numbers: Numbers) -> Shown:
         runs = numbers["runs"]
         temperatures = numbers["temperatures"]
         x = Axis("temperature τ", log=True)

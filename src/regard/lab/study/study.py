@@ -170,5 +170,5 @@ class Study(ABC):
         """The rule, as a pure function of the numbers."""
 
     @abstractmethod
-    def show(self, numbers: Numbers) -> list[Shown]:
+    def show(self, numbers: Numbers) -> Shown:
         """What a report draws, and what it and a terminal print."""

@@ -74,6 +74,17 @@ def language_model(vocabulary: int, length: int = 64, **changes: Any) -> spec.Mo
     return replace(model, tokens=replace(model.tokens, scale=True))
 
 
+# Words of `families/preset_changes.parse_position`.
+POSITIONS = {
+    "sinusoidal": "sinusoidal",
+    "learned": "learned",
+    "relative": "relative:16",
+    "T5 bias": "buckets:32:128",
+    "ALiBi": "alibi",
+    "rotary": "rope",
+}
+
+
 def translator(vocabulary: int, length: int = 64, **changes: Any) -> spec.Model:
     """A small encoder–decoder: 2 post-norm layers of width 64 with 4 heads, no dropout."""
     sizes = {"d_model": 64, "heads": 4, "layers": 2, "d_ff": 256}

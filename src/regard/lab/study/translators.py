@@ -104,7 +104,7 @@ class LabelSmoothing(Study):
         )
         return judge(counts["bleu"], counts["perplexity"], reason)
 
-    def show(self, numbers: Numbers) -> list[Shown]:
+    def show(self, numbers: Numbers) -> Shown:
         runs = numbers["runs"]
         names = [f"ε = {smoothing:g}" for smoothing in VARIANTS.values()]
         titles = {"perplexity": "Perplexity", "bleu": "BLEU", "calibration": "Calibration error"}
@@ -190,7 +190,7 @@ class TeacherForcing(Study):
         )
         return judge(last > first, last >= 2, reason)
 
-    def show(self, numbers: Numbers) -> list[Shown]:
+    def show(self, numbers: Numbers) -> Shown:
         positions = numbers["positions"]
         runs = numbers["runs"]
         curves = by_key(runs, {"forced": "true tokens before", "free": "own tokens before"})
@@ -275,7 +275,7 @@ class DecoderOnly(Study):
         is_as_good = ratio <= 1.02 or alone - both <= noise
         return judge(is_as_good, is_as_good or ratio <= 1.1, reason)
 
-    def show(self, numbers: Numbers) -> list[Shown]:
+    def show(self, numbers: Numbers) -> Shown:
         scores = numbers["scores"]
         rows = [
             [name, f"{numbers['parameters'][name]:,}", *map(mean_text, of_model.values())]
@@ -403,7 +403,7 @@ class Ablation(Study):
         )
         return judge(share(truths, 0.8), share(truths, 0.5), reason)
 
-    def show(self, numbers: Numbers) -> list[Shown]:
+    def show(self, numbers: Numbers) -> Shown:
         scores = numbers["scores"]
         base = mean(scores["base"]["perplexity"])
         names = [name for name in scores if name != "base"]
