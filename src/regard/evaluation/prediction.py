@@ -76,12 +76,12 @@ def chosen_task(model: Model, name: str | None, options: PredictionOptions) -> s
     if name is None:
         # The first that it has; classifying by labels only where these are given.
         named = options.labels or model.labels is not None
-        own = [task for task in TASKS if task in able and (task != "classify" or named)]
-        if not own:
+        possible = [task for task in TASKS if task in able and (task != "classify" or named)]
+        if not possible:
             raise ModelError(
                 f"this model ({model!r}) takes and returns tensors only", "call it in Python"
             )
-        return own[0]
+        return possible[0]
     if not TASKS.get(name, Task()).answer:
         raise SettingError(f"unknown task {name!r}", did_you_mean(name, able))
     if name not in able:

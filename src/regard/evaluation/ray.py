@@ -55,10 +55,10 @@ class Predictor:
         # Once for each worker, which then answers many batches.
         self.model: Model = load(model, device=device)
         names = PredictionOptions.__dataclass_fields__
-        known = {name: value for name, value in self.options.items() if name in names}
-        self.task = chosen_task(self.model, task, PredictionOptions(**known))
+        prediction = {name: value for name, value in self.options.items() if name in names}
+        self.task = chosen_task(self.model, task, PredictionOptions(**prediction))
         # Refused before any row; the options of decoding are checked by the model's method.
-        for name in self.options.keys() - known.keys():
+        for name in self.options.keys() - prediction.keys():
             if self.task not in DECODING_TASKS:
                 raise SettingError(
                     f"`{self.task}` of this model has no option {name!r}",

@@ -16,6 +16,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import count, islice
+from statistics import median_high, median_low
 from typing import IO, ClassVar, Literal
 
 from regard.system.errors import DataError, SettingError, did_you_mean
@@ -78,16 +79,11 @@ LISTS = 0.25  # the probability that a node is a list
 MOST_DISCARDED = 2_000_000  # tokens of trees before one fits: 1,500 by the values below
 
 
-def _median(values: Sequence[int]) -> int:
-    """Of an even number, the mean of the middle two, rounded down."""
-    ordered = sorted(values)
-    return (ordered[(len(ordered) - 1) // 2] + ordered[len(ordered) // 2]) // 2
-
-
 OPERATIONS: dict[str, Callable[[Sequence[int]], int]] = {
     "[MIN": min,
     "[MAX": max,
-    "[MED": _median,
+    # of an even number, the mean of the middle two, rounded down
+    "[MED": lambda values: (median_low(values) + median_high(values)) // 2,
     # sum modulo 10
     "[SM": lambda values: sum(values) % 10,
 }
@@ -359,7 +355,12 @@ class Dyck(AlgorithmicTask):
         if rng.random() < 0.5:
             return " ".join(word), "balanced"
         while is_balanced(word):
-            _disturb(rng, word)
+            # A bracket is replaced, or two of them exchanged.
+            if rng.random() < 0.5:
+                word[rng.randrange(len(word))] = rng.choice([*BRACKETS, *BRACKETS.values()])
+            else:
+                i, j = rng.sample(range(len(word)), 2)
+                word[i], word[j] = word[j], word[i]
         return " ".join(word), "unbalanced"
 
 
@@ -389,15 +390,6 @@ def _balanced_word(rng: random.Random, pairs: int) -> list[str]:
         else:
             word.append(closers.pop())
     return word
-
-
-def _disturb(rng: random.Random, word: list[str]) -> None:
-    """Replaces a bracket, or exchanges two of them."""
-    if rng.random() < 0.5:
-        word[rng.randrange(len(word))] = rng.choice([*BRACKETS, *BRACKETS.values()])
-        return
-    i, j = rng.sample(range(len(word)), 2)
-    word[i], word[j] = word[j], word[i]
 
 
 def _number(rng: random.Random, digits: int) -> int:

@@ -353,12 +353,6 @@ def choices(
     return tuple(triples)
 
 
-@cache
-def frame_verbs(frame: Frame) -> tuple[Verb, ...]:
-    """The verbs of a frame; of two equal ones, that for animals (fressen, not essen)."""
-    return tuple(verb for verb in VERBS if verb.base in frame.verbs and verb.subjects != "person")
-
-
 def neutral(draft: Draft, noun: Noun, determiners: Sequence[str]) -> Phrase:
     """The noun with a determiner and perhaps an adjective.
 
@@ -380,7 +374,8 @@ def failure(
 
     Returns the German, the tense of the reason, and the positions of the two nouns.
     """
-    verb = draft.pick(frame_verbs(frame))
+    # Of two equal ones, that for animals (fressen, not essen).
+    verb = draft.pick([v for v in VERBS if v.base in frame.verbs and v.subjects != "person"])
     tense = draft.pick(PLAIN if verb.base in ("want", "fit") else (*PLAIN, "can", "could"))
     single = [pair for pair in ADVERBS[tense] if pair[0] in lexicon.ONCE]
     when = ("", "")

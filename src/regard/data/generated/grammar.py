@@ -97,16 +97,13 @@ def noun_phrase(noun: Noun, determiner: str, adjective: str = "", plural: bool =
         inflected = ""
         if adjective:
             inflected = ADJECTIVES[adjective].removesuffix("e") + endings[case][column]
-        german[case] = join(article, inflected, _german_noun(noun, case, plural))
+        form = noun.german if case == "nom" else noun.oblique
+        if plural:
+            # The dative plural ends in -n, except after -n and -s.
+            needs_n = case == "dat" and noun.german_plural[-1] not in "ns"
+            form = noun.german_plural + ("n" if needs_n else "")
+        german[case] = join(article, inflected, form)
     return Phrase(tuple(words), german, column, noun.sort, bool(adjective))
-
-
-def _german_noun(noun: Noun, case: str, plural: bool) -> str:
-    if plural:
-        # The dative plural ends in -n, except after -n and -s.
-        needs_n = case == "dat" and noun.german_plural[-1] not in "ns"
-        return noun.german_plural + ("n" if needs_n else "")
-    return noun.german if case == "nom" else noun.oblique
 
 
 def contract(preposition: str, phrase: str) -> str:
@@ -172,7 +169,11 @@ def german_verb(verb: Verb, tense: str, plural: bool) -> tuple[str, str, str]:
     """The finite verb, what closes a main clause, and what closes a subordinate clause."""
     if tense in PLAIN:
         # A separable prefix goes to the end of a main clause.
-        finite = _german_finite(verb, tense, plural)
+        finite = verb.german_past if tense == "past" else verb.german_third
+        if plural and tense == "past":
+            finite += "n" if finite[-1] == "e" else "en"  # wartete → warteten, schlief → schliefen
+        elif plural:  # as the infinitive is
+            finite = "sind" if verb is BE else verb.infinitive
         return finite, verb.prefix, verb.prefix + finite
     if tense == "perfect":
         plurals = {"hat": "haben", "ist": "sind"}
@@ -182,18 +183,6 @@ def german_verb(verb: Verb, tense: str, plural: bool) -> tuple[str, str, str]:
         finite = AUXILIARIES[tense][3 if plural else 2]
         end = verb.prefix + verb.infinitive
     return finite, end, f"{end} {finite}"
-
-
-def _german_finite(verb: Verb, tense: str, plural: bool) -> str:
-    """The present or past form."""
-    if not plural:
-        return verb.german_past if tense == "past" else verb.german_third
-    if tense == "past":
-        # wartete → warteten, schlief → schliefen
-        return verb.german_past + ("n" if verb.german_past[-1] == "e" else "en")
-    if verb is BE:
-        return "sind"
-    return verb.infinitive  # also the third person plural of the present
 
 
 class Clause(NamedTuple):
@@ -225,8 +214,6 @@ class Clause(NamedTuple):
 
 class Draft:
     """One sentence in the making: its English words and parse so far, and the nouns used."""
-
-    __slots__ = ("chance", "links", "mark", "object", "referent", "triple", "used", "verb", "words")
 
     def __init__(self, chance: Callable[[], float]) -> None:
         self.chance = chance
@@ -350,20 +337,15 @@ def predicate(
     draft.say("not" if negated and not auxiliary else verb.particle)
 
 
-def say_object(draft: Draft, verb: Verb, negated: bool) -> str:
-    """Say the object and return its German."""
-    phrase = draft.object or draft.phrase(verb.objects, DENIED if negated else ANY)
-    draft.object = None
-    draft.link("verb-object", draft.verb, draft.put(phrase))
-    return phrase.german["dat" if verb.frame == "dat" else "acc"]
-
-
 def complement(draft: Draft, verb: Verb, sort: str, negated: bool = False) -> tuple[str, str]:
     """Say what follows the verb; return its German, divided where "nicht" goes."""
     around = OWNED if negated else ANY
     thing = ""
     if verb.objects:
-        thing = say_object(draft, verb, negated)
+        phrase = draft.object or draft.phrase(verb.objects, DENIED if negated else ANY)
+        draft.object = None
+        draft.link("verb-object", draft.verb, draft.put(phrase))
+        thing = phrase.german["dat" if verb.frame == "dat" else "acc"]
     match verb.frame:
         case "be":
             adjective = draft.pick(lexicon.PREDICATES[sort])
@@ -371,7 +353,14 @@ def complement(draft: Draft, verb: Verb, sort: str, negated: bool = False) -> tu
             draft.say(f"very {adjective}" if strong else adjective)
             return "", join("sehr" if strong else "", ADJECTIVES[adjective])
         case "stay" | "join":
-            return "", _company_and_place(draft, verb, around)
+            stay = verb.frame == "stay"
+            company = ""
+            place = ""
+            if not stay and draft.chance() >= 0.6:
+                company = draft.prepositional(lexicon.WITH, around)
+            if stay or draft.chance() < 0.7:
+                place = draft.prepositional(lexicon.PLACES[verb.frame], around)
+            return "", join(company, place)
         case "go":
             return "", draft.prepositional(lexicon.DIRECTIONS, around)
         case "put":
@@ -385,18 +374,6 @@ def complement(draft: Draft, verb: Verb, sort: str, negated: bool = False) -> tu
             # German has the recipient first: er gibt dem Mann das Buch.
             return f"{recipient.german['dat']} {thing}", ""
     return thing, ""
-
-
-def _company_and_place(draft: Draft, verb: Verb, determiners: Sequence[str]) -> str:
-    """With whom, for verbs of the frame "join", and where."""
-    stay = verb.frame == "stay"
-    company = ""
-    place = ""
-    if not stay and draft.chance() >= 0.6:
-        company = draft.prepositional(lexicon.WITH, determiners)
-    if stay or draft.chance() < 0.7:
-        place = draft.prepositional(lexicon.PLACES[verb.frame], determiners)
-    return join(company, place)
 
 
 def clause(

@@ -113,13 +113,10 @@ def _noun(cells: list[str]) -> Noun:
 
 def _verb(cells: list[str]) -> Verb:
     english, german, frame, subjects, objects = cells
-    base, third, past, participle, particle = [*english.split(), ""][:5]
-    infinitive, german_third, german_past, auxiliary, german_participle = german.split()
+    infinitive, *german_forms = german.split()
     prefix, _, stem = infinitive.rpartition("+")  # weg+werfen; no prefix without a "+"
-    return Verb(
-        base, third, past, participle, particle, prefix, stem, german_third, german_past, auxiliary,
-        german_participle, frame, subjects, objects,
-    )  # fmt: skip
+    forms = (*[*english.split(), ""][:5], prefix, stem, *german_forms)  # most have no particle
+    return Verb(*forms, frame=frame, subjects=subjects, objects=objects)
 
 
 # English singular and plural | German singular, plural and, for weak nouns, accusative
