@@ -115,8 +115,9 @@ def _verb(cells: list[str]) -> Verb:
     english, german, frame, subjects, objects = cells
     infinitive, *german_forms = german.split()
     prefix, _, stem = infinitive.rpartition("+")  # weg+werfen; no prefix without a "+"
-    forms = (*[*english.split(), ""][:5], prefix, stem, *german_forms)  # most have no particle
-    return Verb(*forms, frame=frame, subjects=subjects, objects=objects)
+    english_forms = [*english.split(), ""][:5]  # most have no particle
+    columns = (*english_forms, prefix, stem, *german_forms, frame, subjects, objects)
+    return Verb(*columns)
 
 
 # English singular and plural | German singular, plural and, for weak nouns, accusative
