@@ -52,7 +52,7 @@ def test_keywords_that_do_not_fit(translator: Translator) -> None:
         translator.translate(TEXT, beam=8, temperature=0.5)
     with pytest.raises(SettingError, match="remove `beam`"):
         translator.translate(TEXT, Greedy(), beam=8)
-    with pytest.raises(SettingError, match="beam width 0 is less than 1"):
+    with pytest.raises(SettingError, match="beam = 0 is too small"):
         translator.translate(TEXT, beam=0)
     for wrong in (None, 7, [TEXT, None]):
         with pytest.raises(DataError, match="expected a string, not"):

@@ -60,9 +60,18 @@ class ImageProcessor:
         """The first two steps alone: bytes [height, width, 3]."""
         image = _to_rgb(_open_image(picture))
         if self.size is not None:
-            image = image.resize(_resized(image.size, self.size), resample=self.resample)
-        if self.crop is not None:
             width, height = image.size  # Pillow's order; ours is height first
+            if isinstance(self.size, tuple):
+                height, width = self.size
+            else:
+                # Truncated, as transformers does it, not rounded.
+                longer = int(self.size * max(image.size) / min(image.size))
+                is_upright = width <= height
+                width = self.size if is_upright else longer
+                height = longer if is_upright else self.size
+            image = image.resize((width, height), resample=self.resample)
+        if self.crop is not None:
+            width, height = image.size
             crop_height, crop_width = self.crop
             left = (width - crop_width) // 2
             top = (height - crop_height) // 2
@@ -126,18 +135,6 @@ class ImageProcessor:
         return torch.stack(pixels)
 
 
-def _resized(size: tuple[int, int], target: tuple[int, int] | int) -> tuple[int, int]:
-    """The size after resizing, (width, height) as Pillow has it."""
-    if isinstance(target, tuple):
-        return target[1], target[0]
-    width, height = size
-    # Truncated, as transformers does it, not rounded.
-    longer = int(target * max(size) / min(size))
-    if width <= height:
-        return target, longer
-    return longer, target
-
-
 def require_pillow() -> None:
     """Raises `DataError` where Pillow is missing."""
     try:
@@ -155,13 +152,8 @@ def _open_image(picture: Any) -> Image:
     if isinstance(picture, Image.Image):
         return picture
     if isinstance(picture, str | Path | bytes):
-        file: BytesIO | str | Path
-        if isinstance(picture, bytes):
-            file = BytesIO(picture)
-            name = "the picture"
-        else:
-            file = picture
-            name = str(picture)
+        file = BytesIO(picture) if isinstance(picture, bytes) else picture
+        name = "the picture" if isinstance(picture, bytes) else str(picture)
         try:
             with Image.open(file, formats=("PNG", "JPEG")) as image:
                 if image.width * image.height > MOST:  # the header says so before decoding
@@ -190,7 +182,14 @@ def _to_rgb(image: Image) -> Image:
     from PIL import Image
 
     if image.mode.startswith("I"):
-        image = _from_16_bits(image)
+        levels = np.asarray(image)
+        # Pillow reads such files as 16 or as 32 bits (mode "I"), depending on its version.
+        if levels.min() < 0 or levels.max() > _LARGEST_LEVEL:
+            raise DataError(
+                "a picture of more than 16 bits does not say what is white", "use 16 bits"
+            )
+        # Pillow's own conversion would make all above 255 white; 65535 = 257 · 255.
+        image = Image.fromarray(np.round(levels / 257).astype(np.uint8))
     if image.mode == "F":
         raise DataError(
             "a picture of floating-point numbers does not say which of them is white",
@@ -203,17 +202,6 @@ def _to_rgb(image: Image) -> Image:
     image = image.convert("RGBA")
     white = Image.new("RGBA", image.size, (255, 255, 255, 255))
     return Image.alpha_composite(white, image).convert("RGB")
-
-
-def _from_16_bits(image: Image) -> Image:
-    """Grey levels of 16 bits as bytes; Pillow's own conversion would make all above 255 white."""
-    from PIL import Image
-
-    levels = np.asarray(image)
-    # Pillow reads such files as 16 or as 32 bits (mode "I"), depending on its version.
-    if levels.min() < 0 or levels.max() > _LARGEST_LEVEL:
-        raise DataError("a picture of more than 16 bits does not say what is white", "use 16 bits")
-    return Image.fromarray(np.round(levels / 257).astype(np.uint8))  # 65535 = 257 · 255
 
 
 # --- preprocessor_config.json ---
@@ -232,22 +220,15 @@ _COMMON: dict[str, Any] = {
     "image_std": _HALF,
     "size": {"height": 224, "width": 224},
 }
+_SQUARE = {"height": 224, "width": 224}
+_CROPPED = {**_COMMON, "resample": 3, "do_center_crop": True, "crop_size": _SQUARE}
 _DEFAULTS: dict[str, dict[str, Any]] = {
     "vit": _COMMON,
-    "deit": {
-        **_COMMON,
-        "resample": 3,
-        "size": {"height": 256, "width": 256},
-        "do_center_crop": True,
-        "crop_size": {"height": 224, "width": 224},
-    },
+    "deit": {**_CROPPED, "size": {"height": 256, "width": 256}},
     "siglip": {**_COMMON, "resample": 3},
     "clip": {
-        **_COMMON,
-        "resample": 3,
+        **_CROPPED,
         "size": {"shortest_edge": 224},
-        "do_center_crop": True,
-        "crop_size": {"height": 224, "width": 224},
         # mean and standard deviation of CLIP's training images
         "image_mean": [0.48145466, 0.4578275, 0.40821073],
         "image_std": [0.26862954, 0.26130258, 0.27577711],
@@ -314,7 +295,19 @@ def image_processor(config: Mapping[str, Any], kind: str) -> ImageProcessor:
         raise ModelError(
             f"{FILE} is for {kind!r}, which is not understood", did_you_mean(name, _DEFAULTS)
         )
-    _check_keys(config)
+    for key, value in config.items():
+        # A key that is not understood is refused: it may change the pixels.
+        if key not in _FIXED | _COMMON and key not in _IGNORED:
+            raise ModelError(
+                f"{FILE} has a key that is not understood: {key}",
+                "remove it if it does not change the pixels; "
+                "otherwise this model's pictures cannot be prepared",
+            )
+        if value not in (None, _FIXED.get(key, value)):
+            raise ModelError(
+                f"{FILE}: {key} is {value!r}, but only {_FIXED[key]!r} is understood here",
+                "correct it",
+            )
     # null in a file means the default, as a missing key does.
     settings = {key: value for key, value in config.items() if value is not None}
     values = _DEFAULTS[name] | settings
@@ -334,22 +327,6 @@ def image_processor(config: Mapping[str, Any], kind: str) -> ImageProcessor:
         mean = _three(values["image_mean"], "image_mean")
         std = _three(values["image_std"], "image_std")
     return ImageProcessor(size, values["resample"], crop, factor, mean, std)
-
-
-def _check_keys(config: Mapping[str, Any]) -> None:
-    """A key that is not understood is refused: it may change the pixels."""
-    for key, value in config.items():
-        if key in _FIXED and value not in (None, _FIXED[key]):
-            raise ModelError(
-                f"{FILE}: {key} is {value!r}, but only {_FIXED[key]!r} is understood here",
-                "correct it",
-            )
-        if key not in _FIXED and key not in _COMMON and key not in _IGNORED:
-            raise ModelError(
-                f"{FILE} has a key that is not understood: {key}",
-                "remove it if it does not change the pixels; "
-                "otherwise this model's pictures cannot be prepared",
-            )
 
 
 def _size(value: Any, key: str, *, square: bool) -> tuple[int, int] | int:

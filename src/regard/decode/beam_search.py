@@ -89,7 +89,32 @@ def search(
     """The `n_best` hypotheses of each sentence, best first."""
     device = constraints.limits.device
     regular = constraints.first_step_is_regular
-    state = _first_state(model, encoded, strategy, constraints)
+    width = strategy.width
+    count = len(constraints.limits)
+    length = cuda_graphs.padded_length(constraints.max_steps, device)
+    capacity = cuda_graphs.padded_length(constraints.cache_capacity, device)
+    divisors = [strategy.penalty.divisor(n) for n in range(1, length + 1)]
+    sums = torch.full((count, width), NEG_INF, device=device)
+    sums[:, 0] = 0.0  # all beams begin alike, so one of them is enough
+    tokens = torch.full((count, width, length), constraints.end, device=device)
+    state = SearchState(
+        cache=model.start(encoded, width=width, capacity=capacity),
+        constraints=constraints,
+        finished=FinishedPool(
+            scores=torch.full((count, width), NEG_INF, device=device),
+            sums=torch.full((count, width), NEG_INF, device=device),
+            lengths=torch.zeros(count, width, dtype=torch.long, device=device),
+            ended=torch.zeros(count, width, dtype=torch.bool, device=device),
+            tokens=tokens.clone(),
+        ),
+        divisors=torch.tensor(divisors, device=device),
+        t=torch.zeros(1, dtype=torch.long, device=device),
+        sentences=torch.arange(count, device=device),
+        sums=sums,
+        tokens=tokens,
+        last=constraints.start_tokens.repeat_interleave(width, dim=0),
+        running=torch.ones(count, dtype=torch.bool, device=device),
+    )
 
     def step(state: SearchState, *, first: bool = False) -> None:
         _step(model, state, strategy, on_step, first=first)
@@ -112,38 +137,6 @@ def search(
             break
         loop()
     return _n_best(loop.state.finished, strategy.n_best)
-
-
-def _first_state(
-    model: Generative, encoded: Any, strategy: BeamSearch, constraints: Constraints
-) -> SearchState:
-    device = constraints.limits.device
-    width = strategy.width
-    count = len(constraints.limits)
-    length = cuda_graphs.padded_length(constraints.max_steps, device)
-    capacity = cuda_graphs.padded_length(constraints.cache_capacity, device)
-    divisors = [strategy.penalty.divisor(n) for n in range(1, length + 1)]
-    sums = torch.full((count, width), NEG_INF, device=device)
-    sums[:, 0] = 0.0  # all beams begin alike, so one of them is enough
-    tokens = torch.full((count, width, length), constraints.end, device=device)
-    return SearchState(
-        cache=model.start(encoded, width=width, capacity=capacity),
-        constraints=constraints,
-        finished=FinishedPool(
-            scores=torch.full((count, width), NEG_INF, device=device),
-            sums=torch.full((count, width), NEG_INF, device=device),
-            lengths=torch.zeros(count, width, dtype=torch.long, device=device),
-            ended=torch.zeros(count, width, dtype=torch.bool, device=device),
-            tokens=tokens.clone(),
-        ),
-        divisors=torch.tensor(divisors, device=device),
-        t=torch.zeros(1, dtype=torch.long, device=device),
-        sentences=torch.arange(count, device=device),
-        sums=sums,
-        tokens=tokens,
-        last=constraints.start_tokens.repeat_interleave(width, dim=0),
-        running=torch.ones(count, dtype=torch.bool, device=device),
-    )
 
 
 def _step(

@@ -20,6 +20,7 @@ import torch
 from torch import Tensor, nn
 
 from regard.core.cuda_graph import capture
+from regard.data.padding import round_up
 
 CHECK_INTERVAL = 16  # steps between two checks of what has finished: a check waits for the device
 CHECK_LEAD = 4  # steps before a check at which its answer is requested, so that it is there in time
@@ -64,9 +65,7 @@ def exclusive(device: torch.device) -> AbstractContextManager[Any]:
 
 def padded_length(steps: int, device: torch.device) -> int:
     """The number of steps that buffers hold: rounded up on a GPU, so that shapes are few."""
-    if not enabled(device):
-        return steps
-    return -(-steps // LENGTH_MULTIPLE) * LENGTH_MULTIPLE
+    return round_up(steps, LENGTH_MULTIPLE) if enabled(device) else steps
 
 
 # --- prefill ---

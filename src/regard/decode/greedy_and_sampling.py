@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import functools
 import math
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -116,34 +115,20 @@ def generate(
     # Whether the KV cache became static.
     graphed = graphed and state.cache.device_position is not None
     loop = GraphedLoop(step, state, graphed=graphed, model=model, key=graph_key)
-    first_step = 0 if regular else 1
-    after_step = None
-    if stream is not None:
-        after_step = functools.partial(_stream_tokens, model, stream=stream)
-    return _run(loop, range(first_step, constraints.max_steps), count, after_step)
-
-
-def _run(
-    loop: GraphedLoop[GenerationState],
-    steps: range,
-    count: int,
-    after_step: Callable[[GenerationState, int], None] | None = None,
-) -> list[Hypothesis]:
-    """All steps of a loop; rows that are done leave the batch on the way."""
     hypotheses: dict[int, Hypothesis] = {}
 
     def select(state: GenerationState, rows: Tensor) -> None:
-        nonlocal hypotheses
-        hypotheses |= _hypotheses(state)
+        """Rows that are done leave the batch on the way."""
+        hypotheses.update(_hypotheses(state))
         state.select(rows)
 
-    for step in steps:
-        if not loop.drop_done(step, lambda state: ~state.done(), select):
+    for number in range(0 if regular else 1, constraints.max_steps):
+        if not loop.drop_done(number, lambda state: ~state.done(), select):
             break
         loop()
-        if after_step is not None:
-            after_step(loop.state, step)
-    hypotheses |= _hypotheses(loop.state)
+        if stream is not None:
+            _stream_tokens(model, loop.state, number, stream)
+    hypotheses.update(_hypotheses(loop.state))
     return [hypotheses[sentence] for sentence in range(count)]
 
 
@@ -260,10 +245,7 @@ def _noise(
     """[rows, steps] in [0, 1) from (seed, key) alone: what else is in the batch changes nothing."""
     if not isinstance(strategy, Sampling):
         return None
-    rows = []
-    for key in keys:
-        generator = np.random.Generator(philox(strategy.seed, key))
-        rows.append(generator.random(steps))
+    rows = [np.random.Generator(philox(strategy.seed, key)).random(steps) for key in keys]
     return torch.from_numpy(np.stack(rows)).to(device)
 
 

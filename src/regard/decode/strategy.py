@@ -135,11 +135,9 @@ class BeamSearch:
     stop: Literal["certain", "likely", "full"] = "certain"
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "width", whole_number("beam", self.width))
-        object.__setattr__(self, "n_best", whole_number("n_best", self.n_best))
-        if self.width < 1:
-            raise SettingError(f"the beam width {self.width} is less than 1", "use 1 or more")
-        if not 1 <= self.n_best <= self.width:
+        object.__setattr__(self, "width", whole_number("beam", self.width, least=1))
+        object.__setattr__(self, "n_best", whole_number("n_best", self.n_best, least=1))
+        if self.n_best > self.width:
             raise SettingError(
                 f"a beam of {self.width} cannot return {self.n_best} hypotheses",
                 f"set beam (--beam) to {max(1, self.n_best)}, or n_best to 1 … {self.width}",
