@@ -180,8 +180,11 @@ def _paired_tests(folders: Sequence[Path], examples: Path) -> dict[str, PairedTe
 def _shared_data(folder: Path, base: Recipe, name: str, say: Say) -> SharedData:
     """The data of all runs, prepared once; a folder that was begun with other data is refused."""
     run_folder = RunFolder(folder)
-    begun = read_run(folder)[1] if run_folder.recipe.is_file() else None
-    if begun is None or (begun.data, begun.tokens) != (base.data, base.tokens):
+    begun = None
+    if run_folder.recipe.is_file():
+        _, recipe, _ = read_run(folder)
+        begun = (recipe.data, recipe.tokens)
+    if begun != (base.data, base.tokens):
         if _has_trained(folder.parent):
             raise SettingError(
                 f"{folder.parent} contains a comparison on other data", "choose another --out"

@@ -42,9 +42,9 @@ from regard.lab.study.training_run import (
     TaskBatches,
     Vocabulary,
     build_seeded,
-    ended_batch,
     evaluate,
     language_model,
+    pair_batch,
     trained,
 )
 from regard.look.drawing import Axis
@@ -272,7 +272,7 @@ def _stream(shortest: int, longest: int, split: str, seed: int, rows: int = 32) 
     while True:
         # The same letters as source and target.
         ids = list(islice(texts, rows))
-        yield ended_batch(ids, ids)
+        yield pair_batch(ids, ids)
 
 
 SPLITS = {"test": "seen lengths", "longer": "up to twice as long"}

@@ -206,7 +206,9 @@ def shares_left(numbers: Numbers, kind: str) -> list[float]:
 
 def _percent(shares: list[float]) -> str:
     learned = finite(shares)
-    return f"{100 * mean(learned):.0f} %" if learned else "not learned"
+    if not learned:
+        return "not learned"
+    return f"{100 * mean(learned):.0f} %"
 
 
 def _test(task: TaskBatches, length: int, rows: int) -> Batch:

@@ -305,13 +305,15 @@ class Vocabulary:
         return [self.ids[word] for word in words]
 
 
-def ended_batch(texts: Rows, sources: Rows | None = None) -> Batch:
+def ended_batch(texts: Rows) -> Batch:
     """Texts between start and end, where each position predicts the token after it."""
-    return Batch(
-        pad([[START, *text] for text in texts]),
-        pad([[*text, END] for text in texts], NO_TARGET),
-        None if sources is None else pad([[*source, END] for source in sources]),
-    )
+    tokens = pad([[START, *text] for text in texts])
+    return Batch(tokens, pad([[*text, END] for text in texts], NO_TARGET))
+
+
+def pair_batch(sources: Rows, targets: Rows) -> Batch:
+    """The same with the sources of the texts, which end too."""
+    return ended_batch(targets)._replace(source=pad([[*source, END] for source in sources]))
 
 
 class TaskBatches:
@@ -404,7 +406,7 @@ def pair_batches(
     """Endless batches of pairs of sentences, in an order of the seed."""
     encode = vocabulary.encode
     for chosen in _shuffled(pairs, seed, rows):
-        yield ended_batch([encode(german) for _, german in chosen], [encode(e) for e, _ in chosen])
+        yield pair_batch([encode(one) for one, _ in chosen], [encode(other) for _, other in chosen])
 
 
 def _shuffled(pairs: Pairs, seed: int, rows: int) -> Iterator[Pairs]:

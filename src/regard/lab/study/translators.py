@@ -214,9 +214,9 @@ def _accuracies(seed: int, steps: int, sentences: int) -> dict[str, list[float]]
         shares: list[float] = (100 * right.sum(0).double() / has_target.sum(0)).tolist()
         return shares
 
-    own = translate(model, batch.source, limit=POSITIONS + 1)
+    rows = translate(model, batch.source, limit=POSITIONS + 1)
     # A translation that has ended goes on with ends, which are wrong where words are due.
-    generated = torch.tensor([[*row, *[END] * POSITIONS][:POSITIONS] for row in own])
+    generated = torch.tensor([[*row, *[END] * POSITIONS][:POSITIONS] for row in rows])
     # What the model would say after the true tokens.
     forced = logits(model, batch).argmax(-1)[:, :POSITIONS]
     return {"forced": accuracies(forced), "free": accuracies(generated)}

@@ -54,7 +54,9 @@ def warmup(recipe: Recipe, updates: int) -> int:
 def _candidates(key: str, recipe: Recipe, sizes: Sizes) -> tuple[Any, ...]:
     train = recipe.train
     if key == "dropout":
-        present = DEFAULT_DROPOUT if recipe.model.dropout is None else recipe.model.dropout
+        present = recipe.model.dropout
+        if present is None:
+            present = DEFAULT_DROPOUT
         return tuple(dict.fromkeys((present, *DROPOUTS)))
     if key == "learning_rate":
         # Of a schedule without a peak of its own (the paper's), the rate that warm-up ends with.
