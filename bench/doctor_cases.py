@@ -37,7 +37,7 @@ from regard.system.errors import DivergenceError
 from regard.training.data.plain_text import SPECIAL_TOKENS
 from regard.training.engine.loop import Loop
 from regard.training.objectives.causal_lm import CausalLM
-from regard.training.objectives.masked_lm import MaskedLM
+from regard.training.objectives.corrupted_text import MaskedLM
 from regard.training.objectives.sequence_to_sequence import SequenceToSequence
 
 Pair = tuple[str, str]
@@ -600,7 +600,7 @@ class PaddingCounts(SequenceToSequence):
 
     def loss(self, tensors: Mapping[str, Tensor]) -> tuple[Tensor, Tensor]:
         hidden, _ = self.model(tensors["source"], tensors["target"], tensors.get("padding_mask"))
-        pad = self.translator.target_tokenizer.required_token_id("pad")
+        pad = self.trained_model.target_tokenizer.required_token_id("pad")
         labels = tensors["labels"].masked_fill(tensors["labels"] == IGNORED, pad)
         logits = self.model.head(hidden).float().flatten(0, 1)
         loss = functional.cross_entropy(logits, labels.flatten(), reduction="sum")

@@ -30,7 +30,7 @@ from PIL import Image
 from torch import Tensor
 
 from regard.training.objectives.causal_lm import CausalLM
-from regard.training.objectives.masked_lm import MaskedLM
+from regard.training.objectives.corrupted_text import MaskedLM
 from regard.training.objectives.sequence_to_sequence import SequenceToSequence
 
 Line = tuple[str, str]

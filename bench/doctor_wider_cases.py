@@ -48,7 +48,7 @@ from regard.data.text.tokenizer_training import train_lossless_tokenizer
 from regard.families import presets
 from regard.training.data.plain_text import SPECIAL_TOKENS
 from regard.training.objectives.causal_lm import CausalLM
-from regard.training.objectives.denoising import Denoising
+from regard.training.objectives.corrupted_text import Denoising
 from regard.training.objectives.head_objective import TokenClassification
 from regard.training.objectives.sequence_to_sequence import SequenceToSequence
 
@@ -399,7 +399,7 @@ class UnshiftedDecoder(SequenceToSequence):
     def batches(self, epoch: int, index: int) -> Iterator[tuple[tuple[int, int], Batch]]:
         for position, batch in super().batches(epoch, index):
             labels = batch.tensors["labels"]
-            pad = self.translator.target_tokenizer.required_token_id("pad")
+            pad = self.trained_model.target_tokenizer.required_token_id("pad")
             target = labels.masked_fill(labels == IGNORED, pad)
             yield position, replace(batch, tensors={**batch.tensors, "target": target})
 
@@ -454,7 +454,7 @@ class BrokenBatch(CausalLM):
         for number, (position, batch) in enumerate(super().batches(epoch, index)):
             tensors = dict(batch.tensors)
             if number in (80, 81, 82, 83):
-                vocabulary = len(self.language_model.tokenizer)
+                vocabulary = len(self.trained_model.tokenizer)
                 tensors["labels"] = vocabulary - 1 - tensors["labels"]
             yield position, replace(batch, tensors=tensors)
 

@@ -13,9 +13,10 @@ from regard.core.masks.mask import Call, MaskPattern
 from regard.core.mixers.explicit_attention import ExplicitAttention
 from regard.core.positions.position_terms import PositionTerms, StackPosition
 from regard.evaluation.metrics.metric import Metric
+from regard.training.data.source import Source
 from regard.training.objectives.causal_lm import CausalLM
 from regard.training.objectives.classification import TextClassification
-from regard.training.objectives.masked_lm import MaskedLM
+from regard.training.objectives.corrupted_text import MaskedLM
 from regard.training.objectives.objective import Objective
 from regard.training.objectives.sequence_to_sequence import SequenceToSequence
 from regard.training.setup import DataSource
@@ -35,6 +36,7 @@ __all__ = [
     "PositionTerms",
     "ScoreBias",
     "SequenceToSequence",
+    "Source",
     "StackPosition",
     "TextClassification",
 ]

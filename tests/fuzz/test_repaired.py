@@ -43,7 +43,7 @@ from regard.system import disk, memory
 from regard.system.checkpoint import Checkpoints, Retention, Snapshots, damage
 from regard.system.errors import CheckpointError, DataError, ModelError, RegardError, SettingError
 from regard.training import preflight
-from regard.training.data.stored_rows import Row, StoredRows, stored_rows
+from regard.training.data.text_sources import Row, StoredRows, stored_rows
 from regard.training.diagnostics.run_log import RunLog
 from regard.training.engine.metrics_log import last_losses
 from regard.training.engine.progress import Progress

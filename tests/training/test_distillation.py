@@ -202,7 +202,7 @@ def test_a_validation_asks_no_teacher(text: dict[str, str], writer: Path, tmp_pa
 
     assert task.teacher is not None
     task.teacher = replace(task.teacher, logits=never)
-    task.nll(nullcontext())
+    task.nll("valid", nullcontext())
     task.model.train()
     with pytest.raises(AssertionError):
         task.loss(next(task.batches(0, 0))[1].tensors)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -21,9 +22,9 @@ from regard.evaluation.scores import scored, scored_tags
 from regard.families import folder as folders
 from regard.models import LanguageModel, TextEncoder, Translator
 from regard.system.errors import DataError, ModelError, SettingError, TrainingInterrupted
-from regard.training.data.text_sources import answer_windows
+from regard.training.data.text_sources import LabelledData, answer_windows
 from regard.training.engine.optimizer import LinearDecay, Optimizer, layer_multipliers
-from regard.training.objectives.head_objective import with_head
+from regard.training.objectives.head_objective import TokenClassification
 from regard.training.run import resume
 from regard.training.run_folder import RunFolder
 
@@ -151,7 +152,10 @@ def test_a_language_model_learns_to_judge(family: str, sentences: Path, tmp_path
         tmp_path / "run", "classify", sentences, out=again, **QUICK | {"epochs": 1, "lora": 2}
     )
     assert opened(again).labels == ["beast", "pet"]
-    tagger = with_head(regard.load(place), "tag", ["a", "b"], regard.load(place).tokenizer, 0)  # type: ignore[attr-defined]
+    model = regard.load(place)
+    data = LabelledData([], {}, ["a", "b"], model.tokenizer)
+    setup: Any = SimpleNamespace(recipe=SimpleNamespace(train=SimpleNamespace(seed=0)))
+    tagger = TokenClassification.adapt(model, data, setup)
     assert tagger.config["architectures"] == [f"{family}ForTokenClassification"]
 
 

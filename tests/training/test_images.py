@@ -144,7 +144,7 @@ def augmented(
 def test_a_crop_is_a_window_of_the_padded_image() -> None:
     generator = np.random.default_rng(1)
     images = generator.integers(1, 256, (30, 8, 6, 3), dtype=np.uint8)
-    augmentation = Augmentation(30, padding=2, flip=0.5, mixup=0.0, seed=3)
+    augmentation = Augmentation(rows=30, padding=2, flip=0.5, mixup=0.0, seed=3)
     rows = np.arange(30)
     crops = augmented(augmentation, images, rows, epoch=0)
     padded = np.pad(images, ((0, 0), (2, 2), (2, 2), (0, 0)))
@@ -168,8 +168,8 @@ def test_what_a_row_becomes_follows_from_seed_epoch_and_row() -> None:
     images = np.random.default_rng(1).integers(0, 256, (20, 8, 8, 3), dtype=np.uint8)
     settings: dict[str, Any] = {"padding": 2, "flip": 0.5, "mixup": 1.0, "cutmix": 1.0}
     size = (8, 8)
-    one = Augmentation(20, seed=1, **settings)
-    other = Augmentation(20, seed=1, **settings)
+    one = Augmentation(rows=20, seed=1, **settings)
+    other = Augmentation(rows=20, seed=1, **settings)
     rows = np.arange(20)
     expected = augmented(one, images, rows, epoch=5)
     # In other batches, after another epoch.
@@ -183,15 +183,15 @@ def test_what_a_row_becomes_follows_from_seed_epoch_and_row() -> None:
         )
     assert not np.array_equal(augmented(one, images, rows, epoch=6), expected)
     assert not np.array_equal(
-        augmented(Augmentation(20, seed=2, **settings), images, rows, epoch=5), expected
+        augmented(Augmentation(rows=20, seed=2, **settings), images, rows, epoch=5), expected
     )
-    plain = Augmentation(20, padding=0, flip=0.0, mixup=0.0, seed=1)
+    plain = Augmentation(rows=20, padding=0, flip=0.0, mixup=0.0, seed=1)
     assert np.array_equal(augmented(plain, images, rows, epoch=5), images)
     assert plain.blend_weights(0, 5, size) == 1
 
 
 def test_cutmix_takes_a_box_of_the_drawn_area() -> None:
-    augmentation = Augmentation(400, padding=0, flip=0.0, mixup=0.0, cutmix=1.0, seed=1)
+    augmentation = Augmentation(rows=400, padding=0, flip=0.0, mixup=0.0, cutmix=1.0, seed=1)
     shares = []
     for row in range(400):
         weights = augmentation.blend_weights(row, 0, (32, 24))
@@ -202,7 +202,7 @@ def test_cutmix_takes_a_box_of_the_drawn_area() -> None:
         shares.append(1 - weights.mean())
     # Beta(1, 1) is uniform; borders cut boxes off, so that the mean is somewhat below one half.
     assert 0.25 < np.mean(shares) < 0.5
-    both = Augmentation(400, padding=0, flip=0.0, mixup=1.0, cutmix=1.0, seed=1)
+    both = Augmentation(rows=400, padding=0, flip=0.0, mixup=1.0, cutmix=1.0, seed=1)
     constant = [np.ptp(both.blend_weights(row, 0, (32, 24))) == 0 for row in range(400)]
     assert 150 < sum(constant) < 260
 

@@ -209,23 +209,24 @@ def test_windows_follow_from_seed_and_place(text: Path, tmp_path: Path) -> None:
 def test_hidden_rows_are_framed(text: Path, tmp_path: Path, name: str) -> None:
     recipe = loading.load(None, settings(text, name))
     task: Any = assemble(Setup(begin(recipe, tmp_path / name, "test"), recipe, lambda _: None))
+    special = {role: task.tokenizer.special_token_id(role) for role in ("bos", "eos", "mask")}
     (_, batch) = next(task.batches(0, 0))
     tokens, labels, padding_mask = (
         batch.tensors[key] for key in ("tokens", "labels", "padding_mask")
     )
     assert tokens.shape[1] <= 32
-    assert (tokens[:, 0] == task.start_id).all()
-    assert (tokens[torch.arange(len(tokens)), padding_mask.sum(dim=1) - 1] == task.end_id).all()
+    assert (tokens[:, 0] == special["bos"]).all()
+    assert (tokens[torch.arange(len(tokens)), padding_mask.sum(dim=1) - 1] == special["eos"]).all()
     assert ((tokens == task.pad_id) == ~padding_mask).all()
     assert batch.tokens == (labels >= 0).sum()
     assert (labels[~padding_mask] == IGNORED).all()
     if name == "replaced":
-        assert (tokens[labels >= 0] == task.mask_id).all()
+        assert (tokens[labels >= 0] == special["mask"]).all()
     if name == "next":
         segments = batch.tensors["segments"]
-        assert ((tokens == task.end_id).sum(dim=1) == 2).all()
+        assert ((tokens == special["eos"]).sum(dim=1) == 2).all()
         for row, marks in zip(tokens, segments, strict=True):
-            cut = int((row == task.end_id).nonzero()[0])
+            cut = int((row == special["eos"]).nonzero()[0])
             assert marks[: cut + 1].sum() == 0
             assert marks[cut + 1] == 1
         assert set(batch.tensors["next_sentence_labels"].tolist()) == {0, 1}

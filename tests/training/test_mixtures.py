@@ -15,8 +15,8 @@ from safetensors.torch import load_file
 
 from regard.system.errors import SettingError, TrainingInterrupted
 from regard.training.assembly import assemble
-from regard.training.data.mixtures import evenly_spaced
 from regard.training.data.parallel_text import parallel_corpora
+from regard.training.data.splits import evenly_spaced
 from regard.training.objectives.causal_lm import CausalLM
 from regard.training.recipe import loading
 from regard.training.run import resume, run
@@ -82,7 +82,7 @@ def test_windows_are_mixed_by_temperature(corpora: dict[str, str], tmp_path: Pat
     letters = []
     for _, batch in itertools.islice(assembled.batches(0, 0), 50):
         for row in batch.tensors["tokens"]:
-            letters.append(set(assembled.language_model.tokenizer.decode(row.tolist())) - {"\n"})
+            letters.append(set(assembled.trained_model.tokenizer.decode(row.tolist())) - {"\n"})
     # Never both: a window is of one corpus; each has half at an infinite temperature.
     assert all(len(one) == 1 for one in letters)
     assert np.mean([one == {"b"} for one in letters]) == pytest.approx(0.5, abs=0.01)

@@ -27,8 +27,7 @@ from regard.models.sound_models import CTCModel
 from regard.system.errors import DataError, ModelError, SettingError, TrainingInterrupted
 from regard.training import model_spec
 from regard.training.assembly import assemble
-from regard.training.data.sound_files import RecordedSpeech
-from regard.training.data.sound_sources import alignment_length
+from regard.training.data.sound_sources import RecordedSpeech, alignment_length
 from regard.training.recipe import loading
 from regard.training.run import resume
 from regard.training.run_folder import begin

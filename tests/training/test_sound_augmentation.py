@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -15,10 +14,26 @@ from regard.data.audio import RATE, mel_scale_hertz
 from regard.system.errors import SettingError
 from regard.training.data.sound_augmentation import LengthLimits, SoundAugmentation
 from regard.training.recipe import loading
+from regard.training.recipe.sections import TrainSettings
 
 __all__ = ["table"]  # a fixture
 FREE = LengthLimits()
-EVERYTHING = SoundAugmentation(1, 0.2, 0.05, 10.0, 2, 0.2, 2, 0.2)
+EVERYTHING = SoundAugmentation(
+    TrainSettings(
+        seed=1,
+        speed_perturbation=0.2,
+        time_shift=0.05,
+        noise_snr=10.0,
+        time_masks=2,
+        time_mask_width=0.2,
+        frequency_masks=2,
+        frequency_mask_width=0.2,
+    )
+)
+
+
+def augmented_by(**settings: Any) -> SoundAugmentation:
+    return SoundAugmentation(EVERYTHING.settings.model_copy(update=settings))
 
 
 def noise(seconds: float = 0.5) -> Any:
@@ -36,7 +51,7 @@ def spectrogram() -> torch.Tensor:
 
 def test_a_recording_is_a_function_of_seed_epoch_and_row() -> None:
     def augmented(seed: int, row: int, epoch: int) -> Any:
-        augmentation = replace(EVERYTHING, seed=seed)
+        augmentation = augmented_by(seed=seed)
         samples = augmentation.samples(noise(), row, epoch, FREE)
         return augmentation.mask_waveform(samples, row, epoch).tobytes()
 
@@ -51,7 +66,7 @@ def test_settings_do_not_shift_what_others_draw() -> None:
     masked = []
     for more in ({}, {"noise_snr": None, "frequency_masks": 0}, {"speed_perturbation": 0.0}):
         features = spectrogram()
-        replace(EVERYTHING, **more, time_masks=1).mask_spectrogram(features, 100, 5, 7)
+        augmented_by(**more, time_masks=1).mask_spectrogram(features, 100, 5, 7)
         # Time masks cover all bands.
         frames = (features[0] == spectrogram()[0]).any(dim=0).logical_not()
         masked.append(frames.nonzero()[:, 0].tolist())
@@ -63,7 +78,7 @@ def test_settings_do_not_shift_what_others_draw() -> None:
 
 
 def test_another_speed_is_another_pitch_and_length() -> None:
-    augmentation = SoundAugmentation(1, speed_perturbation=0.2)
+    augmentation = SoundAugmentation(TrainSettings(seed=1, speed_perturbation=0.2))
     samples = tone(1000, 0.5)
     speeds = []
     for row in range(40):
@@ -78,7 +93,7 @@ def test_another_speed_is_another_pitch_and_length() -> None:
 
 
 def test_limits_of_length_are_kept() -> None:
-    augmentation = replace(EVERYTHING, time_shift=0.3)
+    augmentation = augmented_by(time_shift=0.3)
     samples = noise()
     limits = LengthLimits(fewest=len(samples) - 100, most=len(samples) + 200)
     lengths = {len(augmentation.samples(samples, row, 0, limits)) for row in range(50)}
@@ -89,7 +104,7 @@ def test_limits_of_length_are_kept() -> None:
 
 
 def test_noise_is_as_far_below_the_recording_as_asked() -> None:
-    augmentation = SoundAugmentation(1, noise_snr=10.0)
+    augmentation = SoundAugmentation(TrainSettings(seed=1, noise_snr=10.0))
     samples = tone(500, 0.5)
     ratios = []
     for row in range(40):
@@ -101,7 +116,7 @@ def test_noise_is_as_far_below_the_recording_as_asked() -> None:
 
 def test_masks_of_spectrograms_have_the_mean_and_end_with_the_recording() -> None:
     """Park et al. 2019, Section 2: blocks of consecutive frames, and of consecutive bands."""
-    augmentation = replace(EVERYTHING, time_masks=1, frequency_masks=1)
+    augmentation = augmented_by(time_masks=1, frequency_masks=1)
     heard = 60
     shares = []
     for row in range(60):
@@ -123,7 +138,7 @@ def test_masks_of_spectrograms_have_the_mean_and_end_with_the_recording() -> Non
 
 def test_time_masks_of_waveforms_are_stretches_of_silence() -> None:
     samples = noise()
-    augmentation = SoundAugmentation(1, time_masks=1, time_mask_width=0.4)
+    augmentation = SoundAugmentation(TrainSettings(seed=1, time_masks=1, time_mask_width=0.4))
     for row in range(5):
         masked = augmentation.mask_waveform(samples.copy(), row, 0)
         places = np.flatnonzero(masked != samples)
@@ -133,7 +148,9 @@ def test_time_masks_of_waveforms_are_stretches_of_silence() -> None:
 
 def test_a_stopped_band_is_that_of_the_mel_scale() -> None:
     """Tones that a spectrogram's mask covers are not heard in the waveform; others are."""
-    augmentation = SoundAugmentation(3, frequency_masks=1, frequency_mask_width=0.5)
+    augmentation = SoundAugmentation(
+        TrainSettings(seed=3, frequency_masks=1, frequency_mask_width=0.5)
+    )
     for row in range(6):
         features = torch.ones(1, 80, 10)
         features[..., 0] = 0.0  # so that the mean differs

@@ -21,7 +21,7 @@ from regard.data.labelled import read_labelled_recordings, read_unlabelled_recor
 from regard.models.inputs.sound import read_recordings
 from regard.system.errors import DataError, ModelError, SettingError, TrainingInterrupted
 from regard.training.assembly import assemble
-from regard.training.objectives.speech_contrastive import sampled_negatives, span_masks
+from regard.training.objectives.speech import sampled_negatives, span_masks
 from regard.training.recipe import loading
 from regard.training.run import resume
 from regard.training.run_folder import begin

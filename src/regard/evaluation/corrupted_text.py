@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from itertools import chain
 from typing import Any
 
@@ -83,6 +84,58 @@ class CorruptedRow:
     tokens: list[int]
     labels: list[int]
     segments: list[int]  # 0 in the first sentence, 1 in the second
+    is_random: int = 0  # 1 if the second sentence is a random one, not the next
+
+
+@dataclass(frozen=True)
+class RowMasking:
+    """How rows of at most `max_tokens` are framed and masked, as the objective of a model does."""
+
+    tokenizer: Tokenizer
+    max_tokens: int
+    share: float
+    rates: MaskingRates
+    next_sentence: bool  # whether rows are pairs of sentences
+
+    @cached_property
+    def ordinary_ids(self) -> Ids:
+        """The tokens of which a replacement is one."""
+        special = self.tokenizer.special_ids
+        ordinary = [token for token in range(len(self.tokenizer)) if token not in special]
+        return np.array(ordinary, dtype=np.int64)
+
+    def __call__(
+        self, row: Callable[[int], tuple[Ids, Ids]], rows: int, number: int, stream: RandomStream
+    ) -> CorruptedRow:
+        """A row by its number among so many; `row` has the tokens and sentence starts of each."""
+        ids, starts = row(number)
+        parts = [ids]
+        is_random = 0
+        if self.next_sentence:
+            # The row that the second sentence comes from, if it is to be a random one.
+            other = int(stream.below(rows, 1)[0])
+            *parts, is_random = sentence_pair(
+                ids, starts, *row(other), stream, room=self.max_tokens
+            )
+        visible, labels = mask_tokens(
+            np.concatenate(parts),
+            stream,
+            share=self.share,
+            token=self.tokenizer.required_token_id("mask"),
+            ordinary=self.ordinary_ids,
+            rates=self.rates,
+        )
+        # [CLS] A [SEP], or [CLS] A [SEP] B [SEP]
+        end = self.tokenizer.required_token_id("eos")
+        masked = CorruptedRow([self.tokenizer.required_token_id("bos")], [IGNORED], [0], is_random)
+        first = 0
+        for segment, part in enumerate(parts):
+            last = first + len(part)
+            masked.tokens.extend([*visible[first:last].tolist(), end])
+            masked.labels.extend([*labels[first:last].tolist(), IGNORED])
+            masked.segments.extend([segment] * (len(part) + 1))
+            first = last
+        return masked
 
 
 def masked_likelihood(model: TextEncoder, examples: Examples, settings: Settings) -> Outputs:
@@ -116,54 +169,22 @@ def masked_rows(
     model: TextEncoder, examples: Examples, settings: Settings, rates: MaskingRates
 ) -> list[CorruptedRow]:
     """The framed rows of a text, masked as the objective of a model does."""
-    tokenizer = model.tokenizer
     reading = settings.reading
-    start = tokenizer.required_token_id("bos")
-    end = tokenizer.required_token_id("eos")
-    ordinary = [i for i in range(len(tokenizer)) if i not in tokenizer.special_ids]
     # The special tokens that frame a row: [CLS] A [SEP], or [CLS] A [SEP] B [SEP].
     special_tokens = 3 if reading.next_sentence else 2
     max_tokens = _context(settings, model.spec.max_length) - special_tokens
-    packed = packed_rows(tokenizer, examples, max_tokens)
-    rows = []
-    for number in range(len(packed)):
-        stream = RandomStream(reading.seed, VALIDATION_EPOCH, number)
-        parts = _sentences(packed, number, stream, max_tokens, reading.next_sentence)
-        visible, labels = mask_tokens(
-            np.concatenate(parts),
-            stream,
-            share=reading.corrupted_share or MASKED_SHARE,
-            token=tokenizer.required_token_id("mask"),
-            ordinary=np.array(ordinary, dtype=np.int64),
-            rates=rates,
+    packed = [_arrays(row) for row in packed_rows(model.tokenizer, examples, max_tokens)]
+    share = reading.corrupted_share or MASKED_SHARE
+    masking = RowMasking(model.tokenizer, max_tokens, share, rates, reading.next_sentence)
+    return [
+        masking(
+            packed.__getitem__,
+            len(packed),
+            number,
+            RandomStream(reading.seed, VALIDATION_EPOCH, number),
         )
-        row = CorruptedRow([start], [IGNORED], [0])
-        first = 0
-        for segment, part in enumerate(parts):
-            last = first + len(part)
-            row.tokens.extend([*visible[first:last].tolist(), end])
-            row.labels.extend([*labels[first:last].tolist(), IGNORED])
-            row.segments.extend([segment] * (len(part) + 1))
-            first = last
-        rows.append(row)
-    return rows
-
-
-def _sentences(
-    rows: Sequence[PackedRow],
-    number: int,
-    stream: RandomStream,
-    max_tokens: int,
-    next_sentence: bool,
-) -> list[Ids]:
-    """A row as it is, or the two sentences of next-sentence prediction."""
-    ids, starts = _arrays(rows[number])
-    if not next_sentence:
-        return [ids]
-    # The row that the second sentence comes from, if it is to be a random one.
-    other = int(stream.below(len(rows), 1)[0])
-    first, second, _ = sentence_pair(ids, starts, *_arrays(rows[other]), stream, room=max_tokens)
-    return [first, second]
+        for number in range(len(packed))
+    ]
 
 
 def _arrays(row: PackedRow) -> tuple[Ids, Ids]:
@@ -215,16 +236,21 @@ def _by_row(
 # --- spans (T5) and denoising (BART) ---
 
 
+def sentinel_ids(tokenizer: Tokenizer) -> list[int]:
+    """The tokens that stand for spans (Raffel et al. 2020, Section 3.1.4)."""
+    candidates = [tokenizer.token_to_id(f"<extra_id_{i}>") for i in range(SENTINELS)]
+    sentinels = [token for token in candidates if token is not None]
+    if not sentinels:
+        raise ModelError(
+            "the tokenizer has no sentinels (<extra_id_0> …)", "use T5's, or another objective"
+        )
+    return sentinels
+
+
 def span_likelihood(model: Translator, examples: Examples, settings: Settings) -> Outputs:
     """−log p of the spans that sentinels stand for, of each row."""
     tokenizer = model.source_tokenizer
-    sentinels = [tokenizer.token_to_id(f"<extra_id_{i}>") for i in range(SENTINELS)]
-    present = [token for token in sentinels if token is not None]
-    if not present:
-        raise ModelError(
-            "the tokenizer of this model has no sentinels (<extra_id_0> …)",
-            "choose another --task",
-        )
+    sentinels = sentinel_ids(tokenizer)
     # One special token ends a row.
     packed = packed_rows(tokenizer, examples, _context(settings, model.spec.max_length) - 1)
     reading = settings.reading
@@ -234,7 +260,7 @@ def span_likelihood(model: Translator, examples: Examples, settings: Settings) -
             RandomStream(reading.seed, VALIDATION_EPOCH, number),
             share=reading.corrupted_share or SPAN_SHARE,
             mean=reading.span_length,
-            sentinels=present,
+            sentinels=sentinels,
         )
         for number, row in enumerate(packed)
     ]

@@ -34,7 +34,7 @@ def text_likelihood(
     ids = token_ids(model, blocks)
     context = min(settings.reading.context, model.positions or settings.reading.context)
     if model.model.stack.carries_state:
-        windows = _segment_losses(model, ids, context, settings.reading.streams)
+        windows = segment_losses(model, ids, context, settings.reading.streams)
     else:
         windows = _window_losses(model, ids, context)
     values = []
@@ -74,7 +74,8 @@ def _row_nlls(
 ) -> list[float]:
     """−log p of the tokens of windows, summed over each; states of segments advance in place."""
     # Windows with the token after them: [B, T + 1].
-    cells = torch.from_numpy(ids[starts[:, None] + np.arange(length + 1)]).to(model.device)
+    windows = ids[starts[:, None] + np.arange(length + 1)].astype(np.int64)
+    cells = torch.from_numpy(windows).to(model.device)
     context = Context() if states is None else Context(state=DecoderState(states))
     hidden, _ = model.model(cells[:, :-1], None, context)  # [B, T, D]
     # Over dimension 1, the vocabulary.
@@ -108,7 +109,7 @@ def _window_losses(
 
 
 @torch.inference_mode()
-def _segment_losses(
+def segment_losses(
     model: LanguageModel, ids: Ids, context: int, streams: int
 ) -> Iterator[tuple[Ids, int, list[float]]]:
     """(starts, length, −log p) of the segments of streams, each read after the one before."""

@@ -100,7 +100,8 @@ def nominal_spec(recipe: Recipe, tokens: int = _NOMINAL) -> spec.Model:
 def _check_model(recipe: Recipe, objective: type[Objective]) -> None:
     """A model of another kind, sizes that do not fit together, or into memory."""
     if recipe.model.spec is not None:
-        objective.check_spec_file(model_spec.read_file(Path(recipe.model.spec)))
+        description = model_spec.read_file(Path(recipe.model.spec))
+        objective.check_spec(description, from_file=True)
     # Only the spec, no weights: the largest preset is checked in milliseconds.
     require_memory(parameter_count(nominal_spec(recipe)), recipe)
 

@@ -15,6 +15,7 @@ import torch
 
 from regard.builder import edit
 from regard.evaluation.scores import Score
+from regard.models import Model
 from regard.system import disk, memory
 from regard.system.errors import (
     DiskError,
@@ -150,7 +151,7 @@ def _score(loop: Loop) -> dict[str, Score]:
 
 def _hand_back(loop: Loop) -> None:
     """Leaves the exported weights in a model that was given, which can be used again."""
-    trained = loop.objective.trained_model
+    trained: Model = loop.objective.trained_model
     if trained is not loop.objective.setup.parts.model:
         return  # a new head made another model of it
     if not loop.ranks.several:

@@ -22,7 +22,7 @@ from regard.system.errors import SettingError
 from regard.training.data.graph_sources import open_graphs
 from regard.training.data.image_sources import stored_examples
 from regard.training.data.series_source import open_series
-from regard.training.data.sound_files import RecordedSpeech
+from regard.training.data.sound_sources import RecordedSpeech
 from regard.training.recipe.schema import Recipe
 from regard.training.run_folder import RunFolder, read_run
 

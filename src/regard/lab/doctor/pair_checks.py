@@ -257,11 +257,11 @@ def _ignores_source(run: RunEvidence) -> bool:
     objective = run.objective
     if run.weights is None or not isinstance(objective, SequenceToSequence):
         return True
-    corpus = objective.validation_corpus
+    corpus = objective.data.valid
     if corpus is None or len(corpus) < 8:
         return True
     rows = np.arange(min(64, len(corpus)))  # one batch
-    tensors = dict(objective.collate(corpus, rows).to(objective.device).tensors)
+    tensors = dict(objective.collate("valid", rows).to(objective.setup.device).tensors)
     exchanged = dict(tensors)
     for key in ("source", "padding_mask"):
         if key in exchanged:

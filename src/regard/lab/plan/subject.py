@@ -13,8 +13,8 @@ from regard.families.encoders import electra
 from regard.lab.plan.workload import Sizes, StepSettings, Workload, workload
 from regard.system.errors import ModelError, SettingError, did_you_mean
 from regard.training import model_spec
-from regard.training.objectives.heads import sound_classifier
-from regard.training.objectives.speech_contrastive import contrastive_encoder
+from regard.training.objectives.classification import sound_classifier
+from regard.training.objectives.speech import contrastive_encoder
 from regard.training.recipe import loading
 from regard.training.recipe.objectives import objective_of
 from regard.training.recipe.schema import Recipe

@@ -30,8 +30,9 @@ from regard.data.padding import IGNORED
 from regard.models.sentence_transformers import SentencePooling
 from regard.system.errors import ModelError
 from regard.training.objectives.causal_lm import next_token_loss
+from regard.training.objectives.classification import answer_logits
 from regard.training.objectives.contrastive import image_text_loss, pair_loss, pair_vectors
-from regard.training.objectives.corrupted_text import CorruptedText
+from regard.training.objectives.corrupted_text import CorruptedText, masked_loss
 from regard.training.objectives.forecasting import forecast_errors
 from regard.training.objectives.head_objective import answer_loss, label_logits, squared_error
 from regard.training.objectives.losses import (
@@ -41,12 +42,9 @@ from regard.training.objectives.losses import (
     linear_cross_entropy,
 )
 from regard.training.objectives.masked_images import reconstruction_loss
-from regard.training.objectives.masked_lm import masked_loss
-from regard.training.objectives.memory_network import answer_logits
 from regard.training.objectives.replaced_token_detection import replaced_loss, share_embeddings
 from regard.training.objectives.sequence_to_sequence import teacher_forced_loss
-from regard.training.objectives.speech_contrastive import NEGATIVES, contrastive_loss
-from regard.training.objectives.transcription import alignment_loss
+from regard.training.objectives.speech import NEGATIVES, alignment_loss, contrastive_loss
 
 Tensors = Mapping[str, Tensor]
 # The modules that are trained and the tensors of a batch → the loss.

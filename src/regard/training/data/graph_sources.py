@@ -100,22 +100,18 @@ class GraphSource(Source):
     """Graphs with classes; whatever has a class that training does not know is in no score."""
 
     level: ClassVar[Level]
+    model_class = GraphModel
     model: GraphModel
     data: GraphData
 
     def __init__(self, model: GraphModel, data: GraphData, setup: Setup) -> None:
         super().__init__(model, data, setup)
-        ids = {name: i for i, name in enumerate(model.require_labels())}
-        self.labels = torch.tensor([ids.get(label, IGNORED) for label in data.labels])
+        self.labels = torch.tensor([self.label_ids.get(label, IGNORED) for label in data.labels])
         self.splits = {name: data.rows(name) for name in data.split_names()}
 
     @classmethod
     def prepare(cls, setup: Setup, base: Model | None) -> GraphData:
         return stored_graphs(setup, cls.level)
-
-    @classmethod
-    def wrap(cls, model: Any, description: Any, config: dict[str, Any], data: GraphData) -> Model:
-        return GraphModel(model, description, config)
 
     @classmethod
     def class_names(cls, data: GraphData) -> list[str]:
@@ -128,8 +124,8 @@ class GraphSource(Source):
     def describe(self) -> str:
         return ""  # said when the graphs were opened
 
-    def examples(self, rows: Sequence[int]) -> list[dict[str, Any]]:
-        return [{"row": int(row), "text": f"{self.level[:-1]} {row}"} for row in rows]
+    def example(self, row: int) -> dict[str, Any]:
+        return {"text": f"{self.level[:-1]} {row}"}
 
 
 @dataclass(frozen=True)

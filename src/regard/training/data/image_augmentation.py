@@ -9,6 +9,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from dataclasses import dataclass
+from functools import lru_cache, partial
 from typing import NamedTuple
 
 import numpy as np
@@ -27,7 +29,6 @@ _STREAM = 0x1A6E
 class _Draws(NamedTuple):
     """The random numbers of an epoch, for each row."""
 
-    epoch: int
     top: NDArray[np.int64]  # [N], where the crop begins in the padded image
     left: NDArray[np.int64]  # [N]
     mirrored: NDArray[np.bool_]  # [N]
@@ -38,6 +39,7 @@ class _Draws(NamedTuple):
     cut: NDArray[np.bool_]  # [N], CutMix rather than mixup, where a run has both
 
 
+@dataclass(frozen=True, kw_only=True)
 class Augmentation:
     """Random crops of images padded by `padding` black pixels, mirrored with probability `flip`.
 
@@ -45,33 +47,22 @@ class Augmentation:
     image the weight 1. With both, half of the batches have the one and half the other.
     """
 
-    def __init__(
-        self,
-        rows: int,
-        *,
-        padding: int,
-        flip: float,
-        mixup: float,
-        cutmix: float = 0.0,
-        seed: int,
-    ) -> None:
-        self.rows = rows  # of the training set
-        self.padding = padding
-        self.flip = flip
-        self.mixup = mixup
-        self.cutmix = cutmix
-        self.seed = seed
-        self._last: _Draws | None = None  # the draws of one epoch at a time
+    rows: int  # of the training set
+    padding: int
+    flip: float
+    mixup: float
+    cutmix: float = 0.0
+    seed: int
 
     def crops(self, rows: Rows, epoch: int) -> tuple[NDArray[np.int64], NDArray[np.bool_]]:
         """Where the crops of these rows begin [B, 2], as (y, x); which are mirrored [B]."""
-        draws = self._draws(epoch)
+        draws = _draws(self, epoch)
         corner = np.stack([draws.top[rows], draws.left[rows]], axis=1)
         return corner - self.padding, draws.mirrored[rows]
 
     def operations(self, rows: Rows, epoch: int) -> tuple[NDArray[np.int64], NDArray[np.float32]]:
         """The operation of TrivialAugment for each of these rows, and its magnitude: both [B]."""
-        draws = self._draws(epoch)
+        draws = _draws(self, epoch)
         return draws.operation[rows], draws.magnitude[rows]
 
     def blend_weights(self, row: int, epoch: int, size: tuple[int, int]) -> NDArray[np.float32]:
@@ -79,7 +70,7 @@ class Augmentation:
 
         A scalar of mixup, or of each pixel [H, W] where there is CutMix: 0 inside the box.
         """
-        draws = self._draws(epoch)
+        draws = _draws(self, epoch)
         if not self.cutmix:
             return draws.mixup[row, ...]
         if self.mixup and not draws.cut[row]:
@@ -97,41 +88,30 @@ class Augmentation:
         weights[tuple(ends)] = 0
         return weights
 
-    def _draws(self, epoch: int) -> _Draws:
-        if self._last is None or self._last.epoch != epoch:
-            self._last = self._draw(epoch)
-        return self._last
 
-    def _draw(self, epoch: int) -> _Draws:
-        bits = philox(derive_seed(self.seed, _STREAM), epoch)
-        # Three words for each row, whatever the settings: they do not shift each other.
-        raw = bits.random_raw(3 * self.rows).reshape(self.rows, 3)  # uint64
-        offsets = np.uint64(2 * self.padding + 1)
-        # The upper 53 bits: as many as the mantissa of a float64 holds.
-        uniform = (raw[:, 2] >> np.uint64(11)) * 2.0**-53  # [0, 1)
-        weights = np.ones(self.rows, dtype=np.float32)
-        if self.mixup:
-            generator = np.random.Generator(philox(derive_seed(self.seed, _STREAM), epoch, row=1))
-            weights = generator.beta(self.mixup, self.mixup, self.rows).astype(np.float32)
-        # A stream apart from that of crops: runs without these draw what they drew before.
-        more = np.random.Generator(philox(derive_seed(self.seed, _STREAM), epoch, row=2))
-        box = more.random((self.rows, 3), dtype=np.float32)
-        operation = more.integers(0, len(OPERATIONS), self.rows)
-        magnitude = more.uniform(-1, 1, self.rows).astype(np.float32)
-        cut = more.random(self.rows) < 0.5
-        if self.cutmix:
-            box[:, 0] = more.beta(self.cutmix, self.cutmix, self.rows)
-        return _Draws(
-            epoch,
-            (raw[:, 0] % offsets).astype(np.int64),
-            (raw[:, 1] % offsets).astype(np.int64),
-            uniform < self.flip,
-            weights,
-            operation,
-            magnitude,
-            box,
-            cut,
-        )
+@lru_cache(maxsize=1)  # the draws of one epoch at a time
+def _draws(settings: Augmentation, epoch: int) -> _Draws:
+    rows = settings.rows
+    key = derive_seed(settings.seed, _STREAM)
+    # Three words for each row, whatever the settings: they do not shift each other.
+    raw = philox(key, epoch).random_raw(3 * rows).reshape(rows, 3)  # uint64
+    offsets = np.uint64(2 * settings.padding + 1)
+    # The upper 53 bits: as many as the mantissa of a float64 holds.
+    uniform = (raw[:, 2] >> np.uint64(11)) * 2.0**-53  # [0, 1)
+    weights = np.ones(rows, dtype=np.float32)
+    if settings.mixup:
+        generator = np.random.Generator(philox(key, epoch, row=1))
+        weights = generator.beta(settings.mixup, settings.mixup, rows).astype(np.float32)
+    # A stream apart from that of crops: runs without these draw what they drew before.
+    more = np.random.Generator(philox(key, epoch, row=2))
+    box = more.random((rows, 3), dtype=np.float32)
+    operation = more.integers(0, len(OPERATIONS), rows)
+    magnitude = more.uniform(-1, 1, rows).astype(np.float32)
+    cut = more.random(rows) < 0.5
+    if settings.cutmix:
+        box[:, 0] = more.beta(settings.cutmix, settings.cutmix, rows)
+    top, left, _ = (raw % offsets).astype(np.int64).T
+    return _Draws(top, left, uniform < settings.flip, weights, operation, magnitude, box, cut)
 
 
 def crop_and_flip(pixels: Tensor, corner: Tensor, mirrored: Tensor) -> Tensor:
@@ -166,10 +146,6 @@ MAX_LOST_BITS = 4
 _LUMA = (0.299, 0.587, 0.114)
 
 GEOMETRIC = ("shear_x", "shear_y", "translate_x", "translate_y", "rotate")
-OPERATIONS = (
-    "identity", *GEOMETRIC, "brightness", "color", "contrast", "sharpness", "posterize",
-    "solarize", "autocontrast", "equalize",
-)  # fmt: skip
 
 
 @torch.no_grad()
@@ -220,27 +196,21 @@ def _grey(values: Tensor) -> Tensor:
     return grey[:, None]  # [B, 1, H, W]
 
 
-def _blend(degenerate: Tensor, values: Tensor, scale: Tensor) -> Tensor:
-    factor = 1 + MAX_BLEND * scale
-    return (degenerate + factor * (values - degenerate)).clamp(0, 255)
+def _mean_grey(values: Tensor) -> Tensor:
+    return _grey(values).mean(dim=(2, 3), keepdim=True)
 
 
-def _brightness(values: Tensor, scale: Tensor) -> Tensor:
-    return _blend(torch.zeros_like(values), values, scale)
-
-
-def _color(values: Tensor, scale: Tensor) -> Tensor:
-    return _blend(_grey(values), values, scale)
-
-
-def _contrast(values: Tensor, scale: Tensor) -> Tensor:
-    return _blend(_grey(values).mean(dim=(2, 3), keepdim=True), values, scale)
-
-
-def _sharpness(values: Tensor, scale: Tensor) -> Tensor:
+def _smooth(values: Tensor) -> Tensor:
     # Pillow's SMOOTH filter: five parts of the pixel, one of each neighbour.
     neighbours = F.avg_pool2d(F.pad(values, (1, 1, 1, 1), mode="replicate"), 3, stride=1) * 9
-    return _blend((neighbours + 4 * values) / 13, values, scale)
+    return (neighbours + 4 * values) / 13
+
+
+def _blend(degenerate: Callable[[Tensor], Tensor], values: Tensor, scale: Tensor) -> Tensor:
+    """Less of an image, or more of it, than of a degenerate one."""
+    factor = 1 + MAX_BLEND * scale
+    other = degenerate(values)
+    return (other + factor * (values - other)).clamp(0, 255)
 
 
 def _posterize(values: Tensor, scale: Tensor) -> Tensor:
@@ -277,12 +247,13 @@ def _equalize(values: Tensor, scale: Tensor) -> Tensor:
 
 
 _COLOUR_OPERATIONS: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
-    "brightness": _brightness,
-    "color": _color,
-    "contrast": _contrast,
-    "sharpness": _sharpness,
+    "brightness": partial(_blend, torch.zeros_like),
+    "color": partial(_blend, _grey),
+    "contrast": partial(_blend, _mean_grey),
+    "sharpness": partial(_blend, _smooth),
     "posterize": _posterize,
     "solarize": _solarize,
     "autocontrast": _autocontrast,
     "equalize": _equalize,
 }
+OPERATIONS = ("identity", *GEOMETRIC, *_COLOUR_OPERATIONS)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -35,8 +34,7 @@ from regard.training.data.labelled_text import (
     class_names,
     encoder_tokenizer,
     label_id,
-    splits_of_files,
-    with_held_out,
+    sets_of_files,
 )
 from regard.training.data.source import ModelInputs, Position, Source, text_model_files
 from regard.training.run_folder import RunFolder
@@ -60,12 +58,8 @@ def stored_images(setup: Setup, processor: ImageProcessor, read: Reader) -> dict
     """The images by split, resized and stored in the run folder on the first call."""
     folder = setup.run_folder.data
     if not (folder / "train.json").exists():
-        splits = setup.splits(partial(splits_of_files, read))
-        sets = with_held_out({name: list(split()) for name, split in splits.items()})
-        folder.mkdir(parents=True, exist_ok=True)
-        # Written last: the presence of the training set says that all are there.
-        for name in sorted(sets, key=lambda name: name == "train"):
-            _write(folder, name, sets[name], processor)
+        for name, examples in sets_of_files(setup, read):
+            _write(folder, name, examples, processor)
     return {path.stem: _open(folder, path.stem) for path in sorted(folder.glob("*.json"))}
 
 
@@ -147,6 +141,7 @@ class Images(Source):
     """
 
     unit = "images"
+    model_class: ClassVar[Callable[..., Model]] = ImageEncoder
     processor_kind: ClassVar[str] = "vit"  # whose defaults a new model's preprocessing has
     default_flip: ClassVar[float] = 0.5  # share of the images that is mirrored
     read: ClassVar[staticmethod[..., Any]] = staticmethod(read_images)
@@ -161,7 +156,7 @@ class Images(Source):
         # 4 pixels at CIFAR's 32 (He et al. 2016, Section 4.2), in proportion for larger images.
         padding = side // 8 if settings.crop_padding is None else settings.crop_padding
         self.augmentation = Augmentation(
-            len(self.images),
+            rows=len(self.images),
             padding=padding,
             flip=self.default_flip if settings.flip is None else settings.flip,
             mixup=settings.mixup,
@@ -199,10 +194,6 @@ class Images(Source):
         """The part of a model that reads images."""
         tower: spec.Encoder = description
         return tower
-
-    @classmethod
-    def wrap(cls, model: Any, description: Any, config: dict[str, Any], data: ImageData) -> Model:
-        return ImageEncoder(model, description, config)
 
     @classmethod
     def files(cls, model: Model, setup: Setup) -> dict[str, dict[str, Any]]:
@@ -280,8 +271,8 @@ class Images(Source):
             pixels = trivial_augment(pixels, tensors["operation"], tensors["magnitude"])
         return self._values[self._channels, pixels.long()]
 
-    def examples(self, rows: Sequence[int]) -> list[dict[str, Any]]:
-        return [{"row": row, "text": self.images.texts[row]} for row in rows]
+    def example(self, row: int) -> dict[str, Any]:
+        return {"text": self.images.texts[row]}
 
 
 def _divisible(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
@@ -303,10 +294,9 @@ class LabelledImages(Images):
 
     def __init__(self, model: ImageEncoder, data: ImageData, setup: Setup) -> None:
         super().__init__(model, data, setup)
-        self._label_ids = {name: i for i, name in enumerate(model.require_labels())}
         for images in data.sets.values():
             for text in images.texts:
-                label_id(text, self._label_ids)  # only for its errors, which are to come early
+                label_id(text, self.label_ids)  # only for its errors, which are to come early
 
     @classmethod
     def prepare(cls, setup: Setup, base: Any) -> ImageData:
@@ -314,12 +304,13 @@ class LabelledImages(Images):
         return ImageData(data.sets, data.processor, class_names(data.sets["train"].texts))
 
     def targets(self, images: StoredImages, rows: Rows) -> dict[str, Tensor]:
-        return {"labels": torch.tensor([self._label_ids[images.texts[row]] for row in rows])}  # [B]
+        return {"labels": torch.tensor([self.label_ids[images.texts[row]] for row in rows])}  # [B]
 
 
 class CaptionedImages(Images):
     """Images with their captions: a table of both."""
 
+    model_class = DualEncoderModel
     processor_kind = "clip"
     default_flip = 0.0  # captions tell left from right
     read = staticmethod(read_captions)
@@ -363,7 +354,7 @@ class CaptionedImages(Images):
     def wrap(cls, model: Any, description: Any, config: dict[str, Any], data: ImageData) -> Model:
         assert data.tokenizer is not None, "prepared with the captions"
         model_spec.check_vocabulary("text tower", description.text.input, len(data.tokenizer))
-        return DualEncoderModel(model, description, data.tokenizer, config)
+        return super().wrap(model, description, config, data)
 
     @classmethod
     def files(cls, model: Model, setup: Setup) -> dict[str, dict[str, Any]]:

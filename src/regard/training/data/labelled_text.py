@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from functools import partial
 from itertools import islice
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from regard.data import labelled
 from regard.data.labelled import LabelledText
@@ -20,11 +20,11 @@ from regard.data.text.tokenizer_training import (
 )
 from regard.system import disk
 from regard.system.errors import DataError, SettingError
-from regard.training.data.generated_examples import generated_labelled_texts
 from regard.training.data.plain_text import SPECIAL_TOKENS
-from regard.training.recipe.sections import TokenSettings
+from regard.training.data.splits import generated_labelled_texts
 from regard.training.setup import Setup, Split
 
+T = TypeVar("T")
 Sets = dict[str, list[Any]]  # train, valid, test, … → examples
 Reader = Callable[[str], Iterable[Any]]  # of a file; read anew with each call
 Generator = Callable[[str], Iterator[tuple[str, str | int]]]  # of a split: texts and labels
@@ -37,29 +37,21 @@ GENERATED_VALIDATION = 2000  # examples
 GENERATED_TEST = 10_000
 
 
+@dataclass(frozen=True)
 class StoredExamples(Iterable[Any]):
     """Examples in a file, read anew by each iteration: they may be larger than memory."""
 
-    def __init__(self, path: Path, read: Reader) -> None:
-        self.path = path
-        self.read = read
+    path: Path
+    read: Reader
 
     def __iter__(self) -> Iterator[Any]:
         return iter(self.read(str(self.path)))
 
 
-@dataclass(frozen=True)
-class LabelledSplits:
-    """Labelled examples: those to train on as a stream, the others as lists."""
-
-    train: Iterable[Any]
-    others: Sets  # valid, test, …
-
-
 def labelled_splits(
     setup: Setup, read: Reader, generate: Generator | None = None
-) -> LabelledSplits:
-    """The examples by split, stored in the run folder on the first call.
+) -> tuple[Iterable[Any], Sets]:
+    """The examples to train on, and those of the other splits; stored on the first call.
 
     `read` reads a file of them; `generate` yields examples where the recipe names no file.
     """
@@ -68,13 +60,24 @@ def labelled_splits(
         splits = dict(setup.splits(lambda _: _example_splits(setup, read, generate)))
         if "valid" not in splits:
             splits |= held_out_stream(splits["train"])
-        folder.mkdir(parents=True, exist_ok=True)
-        # Written last: the presence of the training set says that all are there.
-        for name in sorted(splits, key=lambda name: name == "train"):
-            disk.write_lines(folder / f"{name}.jsonl", labelled.example_lines(splits[name]()))
+        for name, split in in_order_of_writing(splits, folder):
+            disk.write_lines(folder / f"{name}.jsonl", labelled.example_lines(split()))
     stored = {path.stem: StoredExamples(path, read) for path in sorted(folder.glob("*.jsonl"))}
     train = stored.pop("train")
-    return LabelledSplits(train, {name: list(examples) for name, examples in stored.items()})
+    return train, {name: list(examples) for name, examples in stored.items()}
+
+
+def in_order_of_writing(splits: Mapping[str, T], folder: Path) -> list[tuple[str, T]]:
+    """The training set last: its presence in the folder says that all are there."""
+    folder.mkdir(parents=True, exist_ok=True)
+    return sorted(splits.items(), key=lambda split: split[0] == "train")
+
+
+def sets_of_files(setup: Setup, read: Reader) -> list[tuple[str, list[Any]]]:
+    """All examples that a recipe names, some of them held out to validate; to be written."""
+    splits = setup.splits(partial(splits_of_files, read))
+    sets = with_held_out({name: list(split()) for name, split in splits.items()})
+    return in_order_of_writing(sets, setup.run_folder.data)
 
 
 def _example_splits(setup: Setup, read: Reader, generate: Generator | None) -> dict[str, Split]:
@@ -179,26 +182,29 @@ def encoder_tokenizer(
     `default` is its kind, unless the recipe names one; `template` its special tokens, unless they
     are those of BERT.
     """
+    tokens = setup.recipe.tokens
+
+    def learn(kind: str) -> str:
+        if kind == "words" and template is None:
+            # All words, unless their number is named.
+            is_limited = "vocabulary" in tokens.model_fields_set
+            return word_level_json(texts(), size=tokens.vocabulary if is_limited else None)
+        special_tokens = template or SPECIAL_TOKENS["masked"]
+        return train_lossless_tokenizer(texts(), kind, tokens.vocabulary, special_tokens).to_json()
+
+    return stored_tokenizer(setup, default, learn)
+
+
+def stored_tokenizer(setup: Setup, default: str, learn: Callable[[str], str]) -> Tokenizer:
+    """The tokenizer that a recipe names: a file, or a kind whose tokenizer.json `learn` makes.
+
+    It is stored in the run folder on the first call.
+    """
     path = setup.run_folder.folder / "tokenizer.json"
     if not path.exists():
         tokens = setup.recipe.tokens
         kind = tokens.tokenizer if "tokenizer" in tokens.model_fields_set else default
-        disk.write_file(path, _tokenizer_json(kind, tokens, texts, template))
+        is_file = kind.endswith(".json")
+        content = disk.read_text(Path(kind), SettingError) if is_file else learn(kind)
+        disk.write_file(path, content)
     return open_encoder_tokenizer(setup.run_folder.folder)
-
-
-def _tokenizer_json(
-    kind: str,
-    tokens: TokenSettings,
-    texts: Callable[[], Iterable[str]],
-    template: SpecialTokenTemplate | None,
-) -> str:
-    if kind == "words" and template is None:
-        # All words, unless their number is named.
-        is_limited = "vocabulary" in tokens.model_fields_set
-        return word_level_json(texts(), size=tokens.vocabulary if is_limited else None)
-    if kind.endswith(".json"):
-        return disk.read_text(Path(kind), SettingError)
-    template = template or SPECIAL_TOKENS["masked"]
-    tokenizer = train_lossless_tokenizer(texts(), kind, tokens.vocabulary, template)
-    return tokenizer.to_json()

@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import itertools
 import sys
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Literal
+from typing import Any
+
+from numpy.typing import NDArray
 
 from regard.data import text_files
+from regard.data.batching import Batch, Rows, collate
 from regard.data.corpus import Corpus, prepare
 from regard.data.file_access import split_location
 from regard.data.generated import builtin
@@ -21,16 +24,21 @@ from regard.data.text.tokenizer_files import (
     translation_tokenizer_from_json,
 )
 from regard.data.text.tokenizer_training import train_tokenizer
-from regard.decode.strategy import BeamSearch
+from regard.data.training_coverage import InputStatistics, corpus_statistics
+from regard.decode.strategy import BeamSearch, GNMTPenalty
+from regard.families import folder as folders
 from regard.families.folder import append_end_token
 from regard.models import Translator, load
 from regard.system import disk
 from regard.system.errors import DataError, SettingError
-from regard.training.data.generated_examples import generated_pairs
+from regard.training import model_spec
 from regard.training.data.labelled_text import held_out_stream, one_in
-from regard.training.data.mixtures import (
+from regard.training.data.source import Position, Source, decoder_token_ids, new_translator
+from regard.training.data.splits import (
     corpora_of,
     evenly_spaced,
+    generated_pairs,
+    held_out_of_each,
     mixture,
     say_files,
     split_of,
@@ -39,11 +47,10 @@ from regard.training.objectives.distillation import teacher_folder
 from regard.training.recipe.schema import Recipe
 from regard.training.recipe.sections import DataSettings
 from regard.training.run_folder import RunFolder
-from regard.training.setup import Say, Setup, Split
+from regard.training.setup import Setup, Split
 
 Pair = tuple[str, str]
 
-TOKENIZER_KINDS = ("bpe", "unigram", "words", "characters")
 BUILTIN_VALIDATION = 500  # sentences
 BUILTIN_TEST = 1000
 # Without validation files, every 100th pair validates, but not more than 1,000.
@@ -90,6 +97,97 @@ def parallel_corpora(setup: Setup, base: Translator | None = None) -> ParallelCo
     return ParallelCorpora(source, target, train, valid, valid_pairs, test_sets(setup.run_folder))
 
 
+class Pairs(Source):
+    """Pairs of token sequences, in batches of similar lengths.
+
+    Lengths are rounded up to `pad_to_multiple_of`; above 1, training batches are also filled up
+    with empty rows, so that few shapes occur (on a GPU each shape is captured once).
+    """
+
+    unit = "pairs"
+    rounds_lengths = True
+    evaluation_factor = 1
+    model: Translator
+    data: ParallelCorpora
+
+    def __init__(self, model: Translator, data: ParallelCorpora, setup: Setup) -> None:
+        super().__init__(model, data, setup)
+        self.corpus: Corpus = data.train
+        self.splits = {"train": data.train}
+        if data.valid is not None:
+            self.splits["valid"] = data.valid
+
+    @classmethod
+    def prepare(cls, setup: Setup, base: Any) -> ParallelCorpora:
+        return parallel_corpora(setup, base)
+
+    @classmethod
+    def special_token_ids(cls, data: ParallelCorpora) -> folders.SpecialTokenIds:
+        # Marian starts from padding and BART from the end; a model of our own has a start token.
+        return decoder_token_ids(data.target_tokenizer)
+
+    @classmethod
+    def wrap(
+        cls, model: Any, description: Any, config: dict[str, Any], data: ParallelCorpora
+    ) -> Translator:
+        tokenizers = (data.source_tokenizer, data.target_tokenizer)
+        model_spec.check_vocabulary("source", description.source, len(tokenizers[0]))
+        model_spec.check_vocabulary("target", description.target, len(tokenizers[1]))
+        return new_translator(model, description, config, tokenizers, cls.special_token_ids(data))
+
+    @classmethod
+    def files(cls, model: Any, setup: Setup) -> dict[str, dict[str, Any]]:
+        recipe = setup.recipe
+        penalty = recipe.length_penalty
+        kind = "gnmt" if isinstance(penalty, GNMTPenalty) else "power"
+        tokens = model.source_tokenizer.special_tokens
+        return {
+            "config.json": model.config,
+            "generation_config.json": folders.generation_config(
+                decoder_token_ids(model.target_tokenizer),
+                beam=recipe.decode.beam,
+                length_penalty=penalty.alpha,
+                search={kind: penalty.alpha},
+            ),
+            "tokenizer_config.json": folders.tokenizer_config(
+                tokens["pad"], tokens["bos"], tokens["eos"], tokens.get("unk")
+            ),
+        }
+
+    def lengths(self, split: str) -> NDArray[Any]:
+        lengths: NDArray[Any] = self.splits[split].lengths
+        return lengths
+
+    def collate(self, split: str, rows: Rows, position: Position) -> Batch:
+        multiple = self.setup.pad_to_multiple_of
+        fills_up = split == "train" and multiple > 1
+        return collate(
+            self.splits[split],
+            rows,
+            source_pad=self.model.special_tokens.pad,
+            target_pad=self.model.target_tokenizer.required_token_id("pad"),
+            start=self.model.start,
+            multiple=multiple,
+            budget=self.settings.batch_tokens if fills_up else 0,
+        )
+
+    def describe(self) -> str:
+        return ""  # said when the corpora were written
+
+    def example(self, row: int) -> dict[str, Any]:
+        source = _token_text(self.model.source_tokenizer, self.corpus.source(row).tolist())
+        target = _token_text(self.model.target_tokenizer, self.corpus.target(row).tolist())
+        return {"source": source, "target": target}
+
+    def statistics(self) -> InputStatistics:
+        return corpus_statistics(self.corpus, "source", len(self.model.source_tokenizer))
+
+
+def _token_text(tokenizer: Tokenizer, ids: list[int]) -> str:
+    """The text of a row with its unknown tokens visible, without its end token."""
+    return "".join(tokenizer.tokens(ids[:-1])).replace("▁", " ").strip()
+
+
 def test_sets(run_folder: RunFolder) -> dict[str, list[Pair]]:
     """The splits that were stored to be scored after training, by name."""
     names = [path.stem for path in sorted(run_folder.data.glob("*.jsonl"))]
@@ -109,7 +207,7 @@ def _prepare(setup: Setup, base: Translator | None) -> None:
     valid = list(splits.pop("valid")()) if "valid" in splits else []
     if base is None:
         # The tokenizer learns from the original targets, which have more words than the teacher's.
-        source, target = _tokenizers(recipe, train, setup.say)
+        source, target = _tokenizers(setup, train)
         disk.write_file(setup.run_folder.folder / "tokenizer.json", source.to_json())
         if target is not source:  # one file for a joint vocabulary
             disk.write_file(setup.run_folder.folder / "target_tokenizer.json", target.to_json())
@@ -119,7 +217,7 @@ def _prepare(setup: Setup, base: Translator | None) -> None:
         target = base.target_tokenizer
         max_length = min(recipe.data.max_length, base.spec.max_length or recipe.data.max_length)
     if recipe.train.teacher_translates:
-        train = _teacher_translations(setup.run_folder, recipe, train, setup.say)
+        train = _made_once(setup, _TAUGHT, partial(_teacher_translations, setup, train))
     for name, split in splits.items():
         write_jsonl(folder / f"{name}.jsonl", split())
     if valid:
@@ -153,30 +251,23 @@ def pair_splits(setup: Setup) -> dict[str, Split]:
         return generated_pairs(setup)
     if recipe.builtin:
         return _builtin_splits(setup)
-    splits = _held_out_splits(setup)
-    test = _scored_pairs(recipe.data, "test")
-    if test is not None:
-        splits["test"] = test
-    return splits
+    test = _corpora_of_files(recipe.data, "test_")
+    return _held_out_splits(setup) | ({"test": split_of(test)} if test else {})
 
 
 def _builtin_splits(setup: Setup) -> dict[str, Split]:
     lines = setup.recipe.data.builtin_lines
-    path = setup.run_folder.data / "train.jsonl"
 
     def train() -> Iterator[Pair]:
-        # Generated once and read back: the same sentences for the tokenizer and the corpus.
-        if not path.exists():
-            setup.say(f"data: the built-in English–German language, {lines:,} sentences")
-            write_jsonl(path, _builtin_pairs("train", lines))
-        return text_files.pairs(path)
+        setup.say(f"data: the built-in English–German language, {lines:,} sentences")
+        return _builtin_pairs("train", lines)
 
     return {
-        "train": train,
-        "valid": lambda: _builtin_pairs("valid", BUILTIN_VALIDATION),
-        "test": lambda: _builtin_pairs("test", BUILTIN_TEST),
+        "train": _made_once(setup, "train", train),
+        "valid": partial(_builtin_pairs, "valid", BUILTIN_VALIDATION),
+        "test": partial(_builtin_pairs, "test", BUILTIN_TEST),
         # Sentences whose pronoun can be translated only by what it refers to.
-        "pronouns": lambda: _builtin_pairs("test", BUILTIN_TEST, pronouns=True),
+        "pronouns": partial(_builtin_pairs, "test", BUILTIN_TEST, pronouns=True),
     }
 
 
@@ -188,90 +279,79 @@ def _builtin_pairs(split: str, lines: int, pronouns: bool = False) -> Iterator[P
 def _held_out_splits(setup: Setup) -> dict[str, Split]:
     """Training and validation pairs of the user's files."""
     data = setup.recipe.data
-    pairs = _training_pairs(setup.run_folder, data)
+    corpora = _corpora_of_files(data)
+    if data.pairs == "-":
+        # It can be read once; what follows, and a resumed run, read the copy.
+        corpora = {"-": _made_once(setup, "train", partial(_standard_input, data))}
     for location in setup.recipe.corpora:
         say_files(location, setup.say)
-    valid = _scored_pairs(data, "valid")
-    if valid is not None:
-        return {"train": pairs, "valid": valid}
-    # Each corpus has its part in the validation set.
-    most = MAX_HELD_OUT // len(corpora_of(pairs))
-    intervals = {name: _hold_out_interval(corpus) for name, corpus in corpora_of(pairs).items()}
-    parts = {
-        name: one_in(intervals[name], corpus, most) for name, corpus in corpora_of(pairs).items()
-    }
-    held_out = [pair for part in parts.values() for pair in part["valid"]()]
+    valid = _corpora_of_files(data, "valid_")
+    if valid:
+        return {"train": split_of(corpora), "valid": split_of(valid)}
+    intervals: set[int] = set()
+
+    def hold_out(name: str, corpus: Split) -> dict[str, Split]:
+        # One of so many pairs is held out; of fewer there would be none.
+        first = itertools.islice(corpus(), HOLD_OUT_EVERY)
+        is_large = sum(1 for _ in first) == HOLD_OUT_EVERY
+        interval = HOLD_OUT_EVERY if is_large else HOLD_OUT_OF_FEW_EVERY
+        intervals.add(interval)
+        return one_in(interval, corpus, MAX_HELD_OUT // len(corpora))
+
+    splits = held_out_of_each(corpora, hold_out)
+    held_out = list(splits["valid"]())
     # Of fewer than ten pairs none is held out, which is said where nothing is validated.
     if held_out:
-        which = " or ".join(f"{interval}th" for interval in sorted({*intervals.values()}))
+        which = " or ".join(f"{interval}th" for interval in sorted(intervals))
         setup.say(
             f"no validation files: every {which} pair, {len(held_out):,} in all, "
             "is held out for validation"
         )
-    train = split_of({name: part["train"] for name, part in parts.items()})
-    return {"train": train, "valid": lambda: iter(held_out)}
+    return splits | {"valid": lambda: iter(held_out)}
 
 
-def _hold_out_interval(corpus: Split) -> int:
-    """One of so many pairs is held out; of fewer than HOLD_OUT_EVERY there would be none."""
-    first = itertools.islice(corpus(), HOLD_OUT_EVERY)
-    is_large = sum(1 for _ in first) == HOLD_OUT_EVERY
-    return HOLD_OUT_EVERY if is_large else HOLD_OUT_OF_FEW_EVERY
-
-
-def _training_pairs(run_folder: RunFolder, data: DataSettings) -> Split:
-    languages = _languages(data)
-    if data.pairs == "-":
-        return _spooled_stdin(run_folder, languages)
-    if data.pairs is not None:
-        return split_of(
-            {
-                location: partial(text_files.pairs, location, languages=languages)
-                for location in split_location(data.pairs)
-            }
-        )
-    if data.source is None or data.target is None:
-        raise SettingError("training needs both sides", "give --source and --target, or --pairs")
-    sources = split_location(data.source)
-    targets = split_location(data.target)
+def _corpora_of_files(data: DataSettings, prefix: str = "") -> dict[str, Split]:
+    """The pairs that files name to train on, or to score; none without files."""
+    pairs, source, target = (
+        getattr(data, f"{prefix}{key}") for key in ("pairs", "source", "target")
+    )
+    if pairs is not None:
+        languages = _languages(data)
+        return {
+            location: partial(text_files.pairs, location, languages=languages)
+            for location in split_location(pairs)
+        }
+    if source is None and target is None:
+        return {}
+    sources = [] if source is None else split_location(source)
+    targets = [] if target is None else split_location(target)
     if len(sources) != len(targets):
         raise SettingError(
-            f"{len(sources)} corpora of sources, {len(targets)} of targets",
+            f"{len(sources)} corpora of {prefix}source, {len(targets)} of {prefix}target",
             "give as many on one side as on the other",
         )
-    return split_of(
-        {
-            source: partial(text_files.pairs, source, target)
-            for source, target in zip(sources, targets, strict=True)
-        }
-    )
+    return {
+        one: partial(text_files.pairs, one, other)
+        for one, other in zip(sources, targets, strict=True)
+    }
 
 
-def _spooled_stdin(run_folder: RunFolder, languages: tuple[str, str] | None) -> Split:
-    """Standard input can be read once; what follows, and a resumed run, read the copy."""
-    path = run_folder.data / "train.jsonl"
-    if not path.exists():
-        pairs: Iterable[Pair] = ()
-        if not sys.stdin.isatty():  # nobody types a corpus
-            pairs = text_files.pairs("-", format="tsv", languages=languages)
-        write_jsonl(path, pairs)
-    return lambda: text_files.pairs(path)
+def _made_once(setup: Setup, name: str, pairs: Callable[[], Iterable[Pair]]) -> Split:
+    """Pairs that are made and stored at the first call, and read back."""
+    path = setup.run_folder.data / f"{name}.jsonl"
+
+    def split() -> Iterator[Pair]:
+        if not path.exists():
+            write_jsonl(path, pairs())
+        return text_files.pairs(path)
+
+    return split
 
 
-def _scored_pairs(data: DataSettings, split: Literal["valid", "test"]) -> Split | None:
-    """The pairs that files name for validation or for the test; None where none are named."""
-    pairs = getattr(data, f"{split}_pairs")
-    source = getattr(data, f"{split}_source")
-    target = getattr(data, f"{split}_target")
-    if pairs is not None:
-        return partial(text_files.pairs, pairs, languages=_languages(data))
-    if source is None and target is None:
-        return None
-    if source is None or target is None:
-        raise SettingError(
-            f"the {split} split needs both sides", f"give --{split}-source and --{split}-target"
-        )
-    return partial(text_files.pairs, source, target)
+def _standard_input(data: DataSettings) -> Iterable[Pair]:
+    if sys.stdin.isatty():  # nobody types a corpus
+        return ()
+    return text_files.pairs("-", format="tsv", languages=_languages(data))
 
 
 def _languages(data: DataSettings) -> tuple[str, str] | None:
@@ -307,11 +387,7 @@ def _finetuning_splits(setup: Setup) -> dict[str, Split]:
     elif mixture(setup.recipe) is None:
         splits |= held_out_stream(train)
     else:
-        parts = {name: held_out_stream(corpus) for name, corpus in corpora.items()}
-        splits["train"] = split_of({name: part["train"] for name, part in parts.items()})
-        valid = {name: part["valid"] for name, part in parts.items() if "valid" in part}
-        if valid:
-            splits["valid"] = split_of(valid)
+        splits |= held_out_of_each(corpora, lambda _, corpus: held_out_stream(corpus))
     if tune.test is not None:
         splits["test"] = partial(_prefixed, prefix, tune.test)
     return splits
@@ -322,30 +398,25 @@ def _prefixed(prefix: str, file: str) -> Iterator[Pair]:
         yield prefix + source, target
 
 
-def _teacher_translations(run_folder: RunFolder, recipe: Recipe, train: Split, say: Say) -> Split:
+def _teacher_translations(setup: Setup, train: Split) -> Iterator[Pair]:
     """Sequence-level knowledge distillation (Kim and Rush 2016).
 
     The training sources with the teacher's translations by beam search: such targets are less
     diverse, so that a small model can learn them. Validation pairs stay as they are.
     """
-    path = run_folder.data / f"{_TAUGHT}.jsonl"
-    if not path.exists():
-        teacher = load(teacher_folder(recipe), Translator, device=recipe.train.device, say=say)
-        teacher.prepare_for_inference()  # packed weights for inference
-        settings = teacher.settings(BeamSearch(recipe.decode.beam, recipe.length_penalty))
-        sources = (source for source, _ in train())
-
-        def translations() -> Iterator[Pair]:
-            count = 0
-            while chunk := list(itertools.islice(sources, TRANSLATED_AT_ONCE)):
-                hypotheses = teacher.hypotheses(chunk, settings, first_index=count)
-                for source, best in zip(chunk, hypotheses, strict=True):
-                    yield source, teacher.text(best[0]) if best else ""
-                count += len(chunk)
-                say(f"the teacher has translated {count:,} sentences")
-
-        write_jsonl(path, translations())
-    return lambda: text_files.pairs(path)
+    recipe = setup.recipe
+    folder = teacher_folder(recipe)
+    teacher = load(folder, Translator, device=recipe.train.device, say=setup.say)
+    teacher.prepare_for_inference()  # packed weights for inference
+    settings = teacher.settings(BeamSearch(recipe.decode.beam, recipe.length_penalty))
+    sources = (source for source, _ in train())
+    count = 0
+    while chunk := list(itertools.islice(sources, TRANSLATED_AT_ONCE)):
+        hypotheses = teacher.hypotheses(chunk, settings, first_index=count)
+        for source, best in zip(chunk, hypotheses, strict=True):
+            yield source, teacher.text(best[0]) if best else ""
+        count += len(chunk)
+        setup.say(f"the teacher has translated {count:,} sentences")
 
 
 def write_jsonl(path: Path, pairs: Iterable[Pair]) -> None:
@@ -367,8 +438,9 @@ def write_jsonl(path: Path, pairs: Iterable[Pair]) -> None:
 # --- tokenizers -----------------------------------------------------------------------------------
 
 
-def _tokenizers(recipe: Recipe, train: Split, say: Say) -> tuple[Tokenizer, Tokenizer]:
+def _tokenizers(setup: Setup, train: Split) -> tuple[Tokenizer, Tokenizer]:
     """Source and target tokenizer; one object if they share a vocabulary."""
+    recipe = setup.recipe
     choice = recipe.tokens
     if choice.tokenizer.endswith(".json"):
         source = _with_end_token(load_translation_tokenizer(choice.tokenizer))
@@ -384,18 +456,13 @@ def _tokenizers(recipe: Recipe, train: Split, say: Say) -> tuple[Tokenizer, Toke
     sizes = f"{len(source):,} tokens"
     if source is not target:
         sizes = f"{len(source):,} source and {len(target):,} target tokens"
-    say(f"tokenizer: {origin}, {sizes}")
+    setup.say(f"tokenizer: {origin}, {sizes}")
     return source, target
 
 
 def _learn_tokenizers(recipe: Recipe, train: Split) -> tuple[Tokenizer, Tokenizer]:
     kind = recipe.tokens.tokenizer
     vocabulary = recipe.tokens.vocabulary
-    if kind not in TOKENIZER_KINDS:
-        raise SettingError(
-            f"there is no tokenizer {kind!r}",
-            f"{', '.join(TOKENIZER_KINDS)}, or a path to a tokenizer.json",
-        )
     # The tokens of a generated task are all that there are; a text may hold any character.
     fallback = recipe.generated_task is None
 

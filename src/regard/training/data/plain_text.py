@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
+from typing import Any, ClassVar
+
+import numpy as np
+from numpy.typing import NDArray
 
 from regard.data import text_files
+from regard.data.batching import Rows
 from regard.data.corpus import (
     Corpus,
     RowChunk,
@@ -17,6 +22,7 @@ from regard.data.corpus import (
     write_chunks,
     write_columns,
 )
+from regard.data.corruption import Ids
 from regard.data.file_access import expand, split_location
 from regard.data.sentence_packing import (
     MIN_ROW_TOKENS,
@@ -31,15 +37,25 @@ from regard.data.text.tokenizer_training import (
     train_closed_word_tokenizer,
     train_lossless_tokenizer,
 )
-from regard.models import Model
+from regard.data.training_coverage import InputStatistics, corpus_statistics
+from regard.models import LanguageModel, Model, TextEncoder
 from regard.system import disk
 from regard.system.errors import DataError
 from regard.system.process_pool import ordered_map
-from regard.training.data.generated_examples import generated_lines, generated_prompts
-from regard.training.data.mixtures import corpora_of, evenly_spaced, mixture, say_files, split_of
+from regard.training.data.source import Source, special_token_ids, text_model_files
+from regard.training.data.splits import (
+    corpora_of,
+    evenly_spaced,
+    generated_lines,
+    generated_prompts,
+    held_out_of_each,
+    mixture,
+    say_files,
+    split_of,
+)
 from regard.training.objectives.distillation import teacher_folder
 from regard.training.recipe.schema import Recipe
-from regard.training.setup import Say, Setup, Split
+from regard.training.setup import Setup, Split
 
 Pair = tuple[str, str]
 _FITTED = ("train", "valid")  # the splits of plain text
@@ -108,7 +124,7 @@ def _prepare(setup: Setup, base: Model | None) -> None:
     folder.mkdir(parents=True, exist_ok=True)
     splits = dict(setup.splits(text_splits))
     if "valid" not in splits:
-        splits["train"], splits["valid"] = _train_and_valid("the text", splits["train"], setup)
+        splits |= _train_and_valid(setup, "the text", splits["train"])
     unread = next((name for name in splits if name not in _FITTED), None)
     # A generated task has prompts to be scored, which are made anew.
     if unread is not None and setup.parts.source is not None:
@@ -118,7 +134,7 @@ def _prepare(setup: Setup, base: Model | None) -> None:
         )
     train = splits["train"]
     # Of the training text alone: validation must not be seen.
-    tokenizer = _tokenizer(setup.recipe, train, base, setup.say)
+    tokenizer = _tokenizer(setup, train, base)
     disk.write_file(setup.run_folder.folder / "tokenizer.json", tokenizer.to_json())
     report = _write_corpus(splits["valid"], tokenizer, setup.recipe, folder / "valid")
     setup.say(f"validation: {report}")
@@ -142,11 +158,7 @@ def text_splits(setup: Setup) -> dict[str, Split]:
     if "valid" in recipe.files:
         valid = partial(text_files.text, recipe.files["valid"][0], column=column)
         return {"train": split_of(corpora), "valid": valid}
-    parts = {path: _train_and_valid(path, text, setup) for path, text in corpora.items()}
-    return {
-        "train": split_of({path: train for path, (train, _) in parts.items()}),
-        "valid": split_of({path: valid for path, (_, valid) in parts.items()}),
-    }
+    return held_out_of_each(corpora, partial(_train_and_valid, setup))
 
 
 def _text_location(setup: Setup) -> str:
@@ -160,7 +172,7 @@ def _text_location(setup: Setup) -> str:
     return str(copy)
 
 
-def _train_and_valid(path: str, text: Split, setup: Setup) -> tuple[Split, Split]:
+def _train_and_valid(setup: Setup, path: str, text: Split) -> dict[str, Split]:
     """A text without its end, and its end."""
     # A pass of its own: where the validation part begins depends on the length.
     total = sum(len(block) for block in text())
@@ -171,7 +183,10 @@ def _train_and_valid(path: str, text: Split, setup: Setup) -> tuple[Split, Split
     setup.say(
         f"data: the first {cut:,} of {total:,} characters for training, the rest for validation"
     )
-    return lambda: _between(text(), 0, cut), lambda: _between(text(), cut, total)
+    return {
+        "train": lambda: _between(text(), 0, cut),
+        "valid": lambda: _between(text(), cut, total),
+    }
 
 
 def _between(blocks: Iterable[str], start: int, end: int) -> Iterator[str]:
@@ -186,7 +201,8 @@ def _between(blocks: Iterable[str], start: int, end: int) -> Iterator[str]:
             return
 
 
-def _tokenizer(recipe: Recipe, train: Split, base: Model | None, say: Say) -> Tokenizer:
+def _tokenizer(setup: Setup, train: Split, base: Model | None) -> Tokenizer:
+    recipe = setup.recipe
     choice = recipe.tokens
     origin = choice.tokenizer
     if base is not None:
@@ -207,7 +223,7 @@ def _tokenizer(recipe: Recipe, train: Split, base: Model | None, say: Say) -> To
         )
     if recipe.distillation_weight:
         origin = "that of the teacher"
-    say(f"tokenizer: {origin}, {len(tokenizer):,} tokens")
+    setup.say(f"tokenizer: {origin}, {len(tokenizer):,} tokens")
     return tokenizer
 
 
@@ -329,3 +345,87 @@ def max_row_tokens(recipe: Recipe) -> int:
         "span": 1,
     }
     return recipe.data.context - special_tokens[recipe.objective]
+
+
+# --- sources --------------------------------------------------------------------------------------
+
+MAX_SPECIAL_TOKENS = 3  # that frame a row: [CLS] A [SEP] B [SEP]
+
+
+class PlainText(Source):
+    """A text for a causal language model: its tokens, one after the other."""
+
+    unit = "blocks"
+    evaluation_factor = 1
+    model_class: ClassVar[Callable[..., Model]] = LanguageModel
+    data: TextCorpora
+
+    def __init__(self, model: Model, data: TextCorpora, setup: Setup) -> None:
+        super().__init__(model, data, setup)
+        self.corpus: Corpus = data.train
+        self.context = setup.recipe.data.context
+        self.splits = {"train": data.train, "valid": data.valid}
+
+    @classmethod
+    def prepare(cls, setup: Setup, base: Model | None) -> TextCorpora:
+        return text_corpora(setup, base)
+
+    @classmethod
+    def wrap(cls, model: Any, description: Any, config: dict[str, Any], data: TextCorpora) -> Model:
+        return super().wrap(model, description, config | special_token_ids(data.tokenizer), data)
+
+    @classmethod
+    def files(cls, model: Model, setup: Setup) -> dict[str, dict[str, Any]]:
+        return text_model_files(model, setup)
+
+    def lengths(self, split: str) -> NDArray[Any]:
+        lengths: NDArray[Any] = self.splits[split].lengths
+        return lengths
+
+    def describe(self) -> str:
+        return ""  # said when the corpora were written
+
+    def example(self, row: int) -> dict[str, Any]:
+        window = self.corpus.columns["text"].tokens[row : row + self.context]
+        return {"text": self.data.tokenizer.decode(window.tolist())}
+
+    def statistics(self) -> InputStatistics:
+        statistics = corpus_statistics(self.corpus, "text", len(self.data.tokenizer))
+        return replace(statistics, longest=self.context)
+
+
+class PackedText(PlainText):
+    """Rows of sentences that fit the context.
+
+    With `pad_to_multiple_of` above 1 all batches are as wide as the context, so that few shapes
+    occur.
+    """
+
+    unit = "rows"
+    model_class = TextEncoder
+
+    def lengths(self, split: str) -> NDArray[Any]:
+        return self._lengths(self.splits[split], slice(None))
+
+    def corpus_lengths(self, rows: Rows) -> NDArray[Any]:
+        return self._lengths(self.corpus, rows)
+
+    def _lengths(self, corpus: Corpus, rows: Any) -> NDArray[Any]:
+        """[rows, 1]: tokens of some rows with their special tokens."""
+        lengths = corpus.columns["text"].row_lengths(rows)[:, None] + MAX_SPECIAL_TOKENS
+        if self.setup.pad_to_multiple_of == 1:
+            return lengths
+        return np.full_like(lengths, self.context)
+
+    def row(self, split: str, row: int) -> tuple[Ids, Ids]:
+        """The tokens of a row, and where its sentences begin."""
+        columns = self.splits[split].columns
+        return columns["text"][row].astype(np.int64), columns["breaks"][row].astype(np.int64)
+
+    def example(self, row: int) -> dict[str, Any]:
+        return {"text": self.data.tokenizer.decode(self.row("train", row)[0].tolist())}
+
+    def statistics(self) -> InputStatistics:
+        tokenizer = self.data.tokenizer
+        special_tokens = len(tokenizer.frame([]))
+        return corpus_statistics(self.corpus, "text", len(tokenizer), special_tokens)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -52,13 +52,13 @@ class StoredSeries:
 
     def rows(self, split: str, length: int) -> Values:
         """The steps of a split, after as many as its first window looks back."""
-        return self.values[self._slice(split, length)]
+        return self.values[self.steps(split, length)]
 
     def dates_of(self, split: str, length: int) -> Dates | None:
         """The dates of these steps."""
-        return None if self.dates is None else self.dates[self._slice(split, length)]
+        return None if self.dates is None else self.dates[self.steps(split, length)]
 
-    def _slice(self, split: str, length: int) -> slice:
+    def steps(self, split: str, length: int) -> slice:
         begin, end = self.borders[split]
         return slice(max(0, begin - length), end)
 
@@ -72,17 +72,6 @@ class StoredSeries:
             )
         return windows(rows, length + horizon)
 
-    def time_features(
-        self, split: str, length: int, horizon: int, names: Sequence[str]
-    ) -> Values | None:
-        """The time features of these windows, [windows, length + horizon, features], by their
-        names; None without names."""
-        if not names:
-            return None
-        dates = self.dates_of(split, length)
-        assert dates is not None, "checked when the model was described"
-        return windows(calendar_features(dates, names), length + horizon)
-
 
 def stored_series(
     setup: Setup, processor: SeriesProcessor | None, *, counts: bool = False
@@ -95,7 +84,9 @@ def stored_series(
     folder = setup.run_folder.data
     if not (folder / _BORDERS).exists():
         splits = setup.splits(_series_splits)
-        parts = {name: _joined(splits[name]()) for name in _in_time(splits)}
+        others = [name for name in splits if name not in _ORDER]
+        in_time = [name for name in (*_ORDER, *others) if name in splits]
+        parts = {name: _joined(splits[name]()) for name in in_time}
         # By the training data alone: the statistics of later data would be known too early.
         train = parts["train"]
         if counts:
@@ -148,11 +139,6 @@ def _load(path: Path) -> NDArray[Any]:
     except (OSError, ValueError) as error:
         raise DataError(f"{path} cannot be read: {error}", "start a new run") from None
     return array
-
-
-def _in_time(splits: Mapping[str, Split]) -> list[str]:
-    others = [name for name in splits if name not in _ORDER]
-    return [name for name in (*_ORDER, *others) if name in splits]
 
 
 def _joined(parts: Iterator[Series]) -> Series:
@@ -240,10 +226,15 @@ class SeriesWindows(Source):
         }
         assert model.processor is not None, "set when the model was wrapped"
         names = model.processor.time_features
-        self.time_features = {
-            split: data.time_features(split, model.length, model.horizon, names)
-            for split in data.borders
-        }
+        self.time_features: dict[str, Values] = {}
+        if names:
+            assert data.dates is not None, "checked when the model was described"
+            features = calendar_features(data.dates, names)  # [time steps, features]
+            width = model.length + model.horizon
+            self.time_features = {
+                split: windows(features[data.steps(split, model.length)], width)
+                for split in data.borders
+            }
         self.has_missing = bool(np.isnan(data.values).any())
 
     @classmethod
@@ -291,7 +282,6 @@ class SeriesWindows(Source):
     def collate(self, split: str, rows: Rows, position: Position) -> Batch:
         values = torch.from_numpy(np.ascontiguousarray(self.splits[split][rows]))  # [B, L + H, C]
         tensors = {}
-        features = self.time_features[split]
         count = values[:, self.length :].numel()
         # Without gaps there are no masks, so that the model takes its plain path.
         if self.has_missing:
@@ -300,16 +290,17 @@ class SeriesWindows(Source):
             tensors = {"observed": observed[:, : self.length], "known": observed[:, self.length :]}
             count = int(tensors["known"].sum())
         tensors |= {"past": values[:, : self.length], "future": values[:, self.length :]}
-        if features is not None:
-            tensors["time"] = torch.from_numpy(np.ascontiguousarray(features[rows]))
+        if self.time_features:
+            features = self.time_features[split][rows]  # [B, L + H, F]
+            tensors["time"] = torch.from_numpy(np.ascontiguousarray(features))
         return Batch(tensors, count, rows)
 
     def describe(self) -> str:
         counts = ", ".join(f"{len(windows):,} {name}" for name, windows in self.splits.items())
         return f"windows of {self.length} steps, {self.model.horizon} to forecast: {counts}"
 
-    def examples(self, rows: Sequence[int]) -> list[dict[str, Any]]:
-        return [{"row": int(row), "text": f"steps {row} to {row + self.length}"} for row in rows]
+    def example(self, row: int) -> dict[str, Any]:
+        return {"text": f"steps {row} to {row + self.length}"}
 
 
 def _with_time_features(data: StoredSeries, description: Any) -> SeriesProcessor:

@@ -16,6 +16,7 @@ from torch import Tensor
 
 from regard.core.seeding import derive_seed, philox
 from regard.data.audio import RATE, Samples, mel_scale_hertz, resample
+from regard.training.recipe.sections import TrainSettings
 
 # Apart from the streams that order recordings and augment images.
 _STREAM = 0x50D
@@ -44,14 +45,7 @@ class SoundAugmentation:
     recording and of the mel scale.
     """
 
-    seed: int
-    speed_perturbation: float = 0.0  # the speed is between 1 − this and 1 + this
-    time_shift: float = 0.0  # seconds of silence before the recording, at most
-    noise_snr: float | None = None  # dB of the recording above white noise, at least
-    time_masks: int = 0
-    time_mask_width: float = 0.0
-    frequency_masks: int = 0
-    frequency_mask_width: float = 0.0
+    settings: TrainSettings
 
     # --- sound ------------------------------------------------------------------------------------
 
@@ -62,16 +56,16 @@ class SoundAugmentation:
         """
         speed, shift, loudness = self._generator(row, epoch, _WARP).random(3)
         # Whole percents: a resampling filter is computed once for each.
-        percent = round(100 * (1 + self.speed_perturbation * (2 * speed - 1)))
+        percent = round(100 * (1 + self.settings.speed_perturbation * (2 * speed - 1)))
         resampled = resample(samples, percent, 100)
         if limits.fewest <= len(resampled) <= limits.most:
             samples = resampled
-        silence = min(int(shift * self.time_shift * RATE), limits.most - len(samples))
+        silence = min(int(shift * self.settings.time_shift * RATE), limits.most - len(samples))
         rms = float(np.sqrt(np.mean(samples**2)))  # of what is heard, without the silence
         samples = np.pad(samples, (silence, 0))
-        if self.noise_snr is None:
+        if self.settings.noise_snr is None:
             return samples
-        decibels = self.noise_snr + _SNR_RANGE * loudness
+        decibels = self.settings.noise_snr + _SNR_RANGE * loudness
         noise = self._generator(row, epoch, _NOISE).standard_normal(len(samples), np.float32)
         return samples + np.float32(rms * 10 ** (-decibels / 20)) * noise
 
@@ -100,14 +94,16 @@ class SoundAugmentation:
 
     def _time_masks(self, row: int, epoch: int) -> NDArray[np.float64]:
         generator = self._generator(row, epoch, _TIME_MASKS)
-        return _intervals(generator, self.time_masks, self.time_mask_width)
+        return _intervals(generator, self.settings.time_masks, self.settings.time_mask_width)
 
     def _frequency_masks(self, row: int, epoch: int) -> NDArray[np.float64]:
         generator = self._generator(row, epoch, _FREQUENCY_MASKS)
-        return _intervals(generator, self.frequency_masks, self.frequency_mask_width)
+        return _intervals(
+            generator, self.settings.frequency_masks, self.settings.frequency_mask_width
+        )
 
     def _generator(self, row: int, epoch: int, purpose: int) -> np.random.Generator:
-        key = derive_seed(self.seed, _STREAM, epoch)
+        key = derive_seed(self.settings.seed, _STREAM, epoch)
         return np.random.Generator(philox(key, int(row), row=purpose))
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
@@ -14,9 +14,10 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from regard.core.frontends.waveform_frontend import Waveform
-from regard.data.audio import HOP, RATE, Samples
+from regard.data.audio import HOP, RATE, Samples, read_wav_and_rate, resample
 from regard.data.batching import Batch, Rows
 from regard.data.labelled import (
+    Recording,
     read_labelled_recordings,
     read_transcripts,
     read_unlabelled_recordings,
@@ -24,19 +25,131 @@ from regard.data.labelled import (
 from regard.data.padding import IGNORED, pad_rows
 from regard.data.text.ctc import CTCDecoder
 from regard.data.text.tokenizer import Tokenizer
-from regard.data.text.tokenizer_files import open_encoder_tokenizer
 from regard.data.text.tokenizer_training import train_tokenizer
 from regard.families import folder as folders
 from regard.models import CTCModel, Model, SoundClassifier, SpectrogramClassifier, SpeechToText
+from regard.models.inputs.sound import read_samples, say_resampled
 from regard.models.sound_models import WaveformModel
 from regard.system import disk
 from regard.system.errors import DataError, SettingError
 from regard.training import model_spec
-from regard.training.data.labelled_text import class_names, label_id
+from regard.training.data.labelled_text import (
+    class_names,
+    label_id,
+    sets_of_files,
+    stored_tokenizer,
+)
 from regard.training.data.sound_augmentation import LengthLimits, SoundAugmentation
-from regard.training.data.sound_files import RecordedSpeech, recorded_speech
-from regard.training.data.source import ModelInputs, Position, Source
+from regard.training.data.source import ModelInputs, Position, Source, decoder_token_ids
 from regard.training.setup import Setup
+
+Reader = Callable[[str], list[Recording]]
+_SAMPLES = "samples"
+_OFFSETS = "offsets.npy"
+_TRANSCRIPTS = "transcripts.json"
+_DTYPE = np.dtype("<f4")  # little endian on every machine: run folders travel
+
+
+@dataclass(frozen=True)
+class RecordedSpeech:
+    """Recordings of a split: their samples, memory-mapped, and their transcripts or labels."""
+
+    samples: Samples
+    offsets: NDArray[np.int64]  # where each begins, and the last one ends
+    transcripts: list[str]
+
+    @classmethod
+    def open(cls, folder: Path) -> RecordedSpeech:
+        """A split that `write_recordings` stored; its sizes are checked."""
+        try:
+            offsets = np.load(folder / _OFFSETS, allow_pickle=False)
+            transcripts = disk.read_json(folder / _TRANSCRIPTS, DataError)
+            samples = np.memmap(folder / _SAMPLES, dtype=_DTYPE, mode="r")
+        except (OSError, ValueError) as error:
+            raise _damaged(folder, str(error)) from None
+        # Three files that belong together: an interrupted copy may have one of them only.
+        if len(offsets) != len(transcripts) + 1 or offsets[-1] != len(samples):
+            raise _damaged(folder, "its files do not match")
+        # A plain array is faster to slice than np.memmap itself.
+        return cls(np.asarray(samples), offsets, transcripts)
+
+    def __len__(self) -> int:
+        return len(self.transcripts)
+
+    def __getitem__(self, row: int) -> Samples:
+        """The samples of a recording."""
+        # A copy: torch cannot wrap memory that must not be written to.
+        return self.samples[self.offsets[row] : self.offsets[row + 1]].copy()
+
+    @property
+    def lengths(self) -> NDArray[np.int64]:
+        """The number of samples of each recording."""
+        return np.diff(self.offsets)  # [N]
+
+
+def recorded_speech(setup: Setup, read: Reader = read_transcripts) -> dict[str, RecordedSpeech]:
+    """The recordings by split, stored in the run folder on the first call.
+
+    `read` reads a table or a folder that the recipe names.
+    """
+    folder = setup.run_folder.data
+    if not (folder / "train").is_dir():
+        rates: set[int] = set()
+        for name, recordings in sets_of_files(setup, read):
+            write_recordings(recordings, folder / name, rates)
+        say_resampled(rates, setup.say)
+    # A killed process may have left the temporary folder of a split.
+    names = sorted(path.name for path in folder.iterdir() if not path.name.startswith("."))
+    stored = {name: RecordedSpeech.open(folder / name) for name in names}
+    counts = ", ".join(f"{len(speech):,} {name}" for name, speech in stored.items())
+    setup.say(f"data: {counts} recordings")
+    return stored
+
+
+def write_recordings(recordings: Iterable[Recording], folder: Path, rates: set[int]) -> None:
+    """Stores the samples of recordings at 16 kHz, completely or not at all.
+
+    The sample rates of their files are added to `rates`.
+    """
+    offsets = [0]
+    transcripts = []
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    with disk.atomic_folder(folder) as partial_folder:
+        # Streamed: an hour of speech is 230 MB, and only one recording is in memory.
+        with open(partial_folder / _SAMPLES, "wb") as file:
+            for recording in recordings:
+                samples = _samples(recording, rates)
+                file.write(samples.astype(_DTYPE).tobytes())
+                offsets.append(offsets[-1] + len(samples))
+                transcripts.append(_transcript(recording))
+        if not transcripts:
+            raise DataError("there are no recordings", "give a table with at least one")
+        np.save(partial_folder / _OFFSETS, np.array(offsets, np.int64))
+        disk.write_json(partial_folder / _TRANSCRIPTS, transcripts)
+
+
+def _samples(recording: Recording, rates: set[int]) -> Samples:
+    if not isinstance(recording.audio, Path):
+        return read_samples(recording.audio)
+    samples, rate = read_wav_and_rate(recording.audio)
+    rates.add(rate)
+    if not len(samples):
+        raise DataError(f"{recording.audio} contains no audio", "leave it out of the table")
+    return resample(samples, rate)
+
+
+def _transcript(recording: Recording) -> str:
+    # As text comes out of a model: one space between words, none at the ends.
+    text = " ".join(recording.text.split())
+    if not text:
+        name = recording.audio if isinstance(recording.audio, Path) else "a recording"
+        raise DataError(f"{name} has no transcript or label", "write what is heard in it")
+    return text
+
+
+def _damaged(folder: Path, detail: str) -> DataError:
+    return DataError(f"the stored recordings in {folder} are damaged: {detail}", "start a new run")
+
 
 WAVEFORM = "input_values"  # the main inputs of models of sound
 SPECTROGRAM = "input_features"
@@ -56,6 +169,7 @@ class Recordings(Source):
     """Batches of recordings of similar lengths, augmented; these have no labels."""
 
     unit = "recordings"
+    model_class = WaveformModel
     evaluation_factor = 1
     read: ClassVar[staticmethod[..., Any]] = staticmethod(read_unlabelled_recordings)
     fewest_frames: ClassVar[int] = 1  # of a recording
@@ -63,17 +177,7 @@ class Recordings(Source):
 
     def __init__(self, model: Any, data: SoundData, setup: Setup) -> None:
         super().__init__(model, data, setup)
-        settings = self.settings
-        self.augmentation = SoundAugmentation(
-            settings.seed,
-            settings.speed_perturbation,
-            settings.time_shift,
-            settings.noise_snr,
-            settings.time_masks,
-            settings.time_mask_width,
-            settings.frequency_masks,
-            settings.frequency_mask_width,
-        )
+        self.augmentation = SoundAugmentation(self.settings)
         self.reads_waveforms = model.spec.main_input_name == WAVEFORM
         self.splits = data.sets
         self.labels = {name: self.label(name, speech) for name, speech in data.sets.items()}
@@ -91,10 +195,6 @@ class Recordings(Source):
     def vocabulary(cls, setup: Setup, base: Any, texts: list[str]) -> Any:
         """What turns the texts of recordings into labels."""
         return None
-
-    @classmethod
-    def wrap(cls, model: Any, description: Any, config: dict[str, Any], data: SoundData) -> Model:
-        return WaveformModel(model, description, config)
 
     @classmethod
     def files(cls, model: Model, setup: Setup) -> dict[str, dict[str, Any]]:
@@ -208,9 +308,8 @@ class Recordings(Source):
     def describe(self) -> str:
         return ""  # said when the recordings were opened
 
-    def examples(self, rows: Sequence[int]) -> list[dict[str, Any]]:
-        texts = self.splits["train"].transcripts
-        return [{"row": row, "transcript": texts[row]} for row in rows]
+    def example(self, row: int) -> dict[str, Any]:
+        return {"transcript": self.splits["train"].transcripts[row]}
 
 
 class LabelledRecordings(Recordings):
@@ -229,8 +328,7 @@ class LabelledRecordings(Recordings):
         return SoundClassifier(model, description, config)
 
     def label(self, name: str, speech: RecordedSpeech) -> list[list[int]]:
-        ids = {name: i for i, name in enumerate(self.model.labels)}
-        return [[label_id(text, ids)] for text in speech.transcripts]
+        return [[label_id(text, self.label_ids)] for text in speech.transcripts]
 
     def targets(self, split: str, rows: Rows) -> dict[str, Tensor]:
         return {"labels": torch.tensor([self.labels[split][i][0] for i in rows])}
@@ -315,31 +413,22 @@ class PromptedTranscripts(Transcripts):
         if base is not None:
             tokenizer: Tokenizer = base.tokenizer
             return tokenizer
-        path = setup.run_folder.folder / "tokenizer.json"
-        if not path.exists():
-            tokens = setup.recipe.tokens
-            kind = tokens.tokenizer if "tokenizer" in tokens.model_fields_set else "characters"
-            if kind.endswith(".json"):
-                content = disk.read_text(Path(kind), SettingError)
-            else:
-                content = train_tokenizer(texts, kind, tokens.vocabulary).to_json()
-            disk.write_file(path, content)
-        return open_encoder_tokenizer(setup.run_folder.folder)
+        size = setup.recipe.tokens.vocabulary
+
+        def learn(kind: str) -> str:
+            return train_tokenizer(texts, kind, size).to_json()
+
+        return stored_tokenizer(setup, "characters", learn)
 
     @classmethod
-    def special_token_ids(cls, tokenizer: Tokenizer) -> folders.SpecialTokenIds:
-        return folders.SpecialTokenIds(
-            tokenizer.required_token_id("pad"),
-            tokenizer.required_token_id("bos"),
-            tokenizer.required_token_id("eos"),
-            tokenizer.special_token_id("unk"),
-        )
+    def special_token_ids(cls, data: SoundData) -> folders.SpecialTokenIds:
+        return decoder_token_ids(data.vocabulary)
 
     @classmethod
     def wrap(cls, model: Any, description: Any, config: dict[str, Any], data: SoundData) -> Model:
         tokenizer = data.vocabulary
         model_spec.check_vocabulary("target", description.target, len(tokenizer))
-        ids = cls.special_token_ids(tokenizer)
+        ids = cls.special_token_ids(data)
         return SpeechToText(model, description, ids, tokenizer, config)
 
     @classmethod

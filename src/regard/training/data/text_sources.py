@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import sys
 from abc import abstractmethod
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import islice
+from pathlib import Path
 from typing import Any, ClassVar
 
 import numpy as np
@@ -15,8 +18,17 @@ from tokenizers import Encoding
 from torch import Tensor
 
 from regard.data import labelled
-from regard.data.batching import Batch, BatchSampler, BlockSampler, Rows, corpus_sampler
-from regard.data.corpus import id_type
+from regard.data.batching import Batch, Rows
+from regard.data.corpus import (
+    CHUNK,
+    MANIFEST,
+    Corpus,
+    RowChunk,
+    damaged_corpus,
+    id_type,
+    order_notes,
+    write_chunks,
+)
 from regard.data.generated.algorithmic_tasks import ListOps
 from regard.data.labelled import LabelledText, Question, RatedText, TaggedWords
 from regard.data.padding import IGNORED, pad_rows, round_up
@@ -25,7 +37,9 @@ from regard.data.text.tokenizer import Tokenizer
 from regard.data.text.tokenizer_files import open_encoder_tokenizer
 from regard.data.training_coverage import InputStatistics, corpus_statistics
 from regard.models import Model, TextEncoder
+from regard.system.arguments import is_whole
 from regard.system.errors import DataError
+from regard.system.process_pool import ordered_map
 from regard.training import model_spec
 from regard.training.data.labelled_text import (
     Generator,
@@ -36,8 +50,109 @@ from regard.training.data.labelled_text import (
     labelled_splits,
 )
 from regard.training.data.source import ModelInputs, Position, Source
-from regard.training.data.stored_rows import Row, stored_rows
 from regard.training.setup import Setup
+
+COLUMNS = ("ids", "segments", "labels")
+# Labels are stored as the bits of one of these: classes (IGNORED is negative), or numbers.
+INTEGERS = "<i4"
+NUMBERS = "<f4"
+BITS = "uint32"
+
+
+@dataclass(frozen=True)
+class Row:
+    """A tokenized text with its special tokens, and its labels.
+
+    The labels are one class, a class for each token (IGNORED for some), or the first and the last
+    token of an answer.
+    """
+
+    ids: list[int]
+    segments: list[int]
+    labels: list[Any]  # of numbers
+
+
+class StoredRows:
+    """The rows of a corpus with the columns `ids`, `segments` and `labels`."""
+
+    def __init__(self, corpus: Corpus) -> None:
+        self.corpus = corpus
+        self.examples = self._count("examples")  # a long one may make several rows
+        self.truncated = self._count("full")  # rows of the greatest length
+        label_type = corpus.about.get("labels")
+        if label_type not in (NUMBERS, INTEGERS):
+            raise damaged_corpus(corpus.folder, f"labels of {MANIFEST} is {label_type!r}")
+        self._label_type: str = label_type
+
+    def _count(self, name: str) -> int:
+        value = self.corpus.about.get(name)
+        if not is_whole(value, most=sys.maxsize):
+            raise damaged_corpus(self.corpus.folder, f"{name} of {MANIFEST} is {value!r}")
+        return value
+
+    def __len__(self) -> int:
+        return len(self.corpus)
+
+    def __getitem__(self, index: int) -> Row:
+        ids, segments, labels = (self.corpus.columns[name][index] for name in COLUMNS)
+        return Row(ids.tolist(), segments.tolist(), labels.view(self._label_type).tolist())
+
+    def lengths(self, rows: Rows) -> NDArray[np.int32]:
+        """How many ids some rows have, [rows, 1]; the other columns do not count in a batch."""
+        return self.corpus.columns["ids"].row_lengths(rows)[:, None]
+
+
+def stored_rows(
+    folder: Path,
+    examples: Iterable[Any],
+    tokenize: Callable[[Sequence[Any]], list[Row]],
+    *,
+    max_length: int,
+    id_type: str,
+    workers: int | None,
+) -> StoredRows:
+    """Tokenizes examples on the first call, in parallel and some at a time; later calls open them.
+
+    `tokenize` makes the rows of some examples, none longer than `max_length`.
+    """
+    if (folder / MANIFEST).exists():
+        corpus = Corpus.open(folder)
+        if corpus.about.get("max_length") == max_length:
+            return StoredRows(corpus)
+    notes: dict[str, Any] = {"max_length": max_length, "examples": 0, "full": 0}
+
+    def prepared(some: Sequence[Any]) -> tuple[tuple[RowChunk, ...], str, int, int]:
+        rows = tokenize(some)
+        all_labels = [label for row in rows for label in row.labels]
+        is_number = any(isinstance(label, float) for label in all_labels)
+        label_type = NUMBERS if is_number else INTEGERS
+        columns = (
+            RowChunk.of([row.ids for row in rows], id_type),
+            RowChunk.of([row.segments for row in rows], "uint16"),
+            RowChunk(
+                np.array(all_labels, label_type).view("<u4"),
+                np.array([len(row.labels) for row in rows], np.int64),
+            ),
+        )
+        return columns, label_type, len(some), sum(len(row.ids) == max_length for row in rows)
+
+    def chunks() -> Iterator[tuple[RowChunk, ...]]:
+        source = iter(examples)
+        some = iter(lambda: list(islice(source, CHUNK)), [])
+        for columns, label_type, count, full in ordered_map(prepared, some, workers):
+            notes["labels"] = label_type
+            notes["examples"] += count
+            notes["full"] += full
+            notes["rows"] = notes.get("rows", 0) + len(columns[0].lengths)
+            yield columns
+
+    def about() -> dict[str, Any]:
+        rows = notes.pop("rows")
+        return notes | order_notes({"train": rows}, None)
+
+    write_chunks(chunks(), COLUMNS, [id_type, "uint16", BITS], folder, about)
+    return StoredRows(Corpus.open(folder))
+
 
 NO_ANSWER = (0, 0)  # the first token, as in BERT for SQuAD 2.0
 
@@ -52,52 +167,38 @@ class LabelledData:
     tokenizer: Tokenizer
 
 
-class TextSource(Source):
-    """Batches of labelled texts of similar lengths; a subclass says what the labels are.
+class LabelledSource(Source):
+    """Labelled examples of a file, with texts; a subclass says what a row is made of them."""
 
-    Lengths are rounded up to `pad_to_multiple_of`, but not beyond the model's.
-    """
-
+    rounds_lengths = True
+    model_class: ClassVar[Callable[..., Model]] = TextEncoder
     read: ClassVar[staticmethod[..., Any]]  # the examples of a file, one after the other
-    truncates: ClassVar[bool] = True  # texts that are too long
     tokenizer_kind: ClassVar[str] = "words"  # of new models, unless the recipe says otherwise
     data: LabelledData
-    model: TextEncoder
 
-    def __init__(self, model: TextEncoder, data: LabelledData, setup: Setup) -> None:
+    def __init__(self, model: Any, data: LabelledData, setup: Setup) -> None:
         super().__init__(model, data, setup)
         self.max_length = model_spec.max_length(model, setup.recipe)
-        self.label_ids = {name: i for i, name in enumerate(model.require_labels())}
-        self.train_rows = stored_rows(
-            setup.run_folder.data / "train_rows",
-            data.train,
-            self.rows,
-            max_length=self.max_length,
-            id_type=id_type(model.tokenizer),
-            workers=setup.recipe.data.preprocessing_workers,
-        )
-        self.splits = {"train": self.train_rows}
+        self.splits = {"train": self.train_rows()}
         self.splits |= {name: self.rows(examples) for name, examples in data.sets.items()}
 
     # --- preparing a run --------------------------------------------------------------------------
 
     @classmethod
     def prepare(cls, setup: Setup, base: Model | None) -> LabelledData:
-        splits = labelled_splits(setup, cls.read, cls.generator(setup))
+        train, others = labelled_splits(setup, cls.read, cls.generator(setup))
         # Sorted, so that a resumed run numbers the classes alike.
-        labels = cls.label_names(splits.train)
+        labels = cls.label_names(train)
         if base is None:
-            tokenizer = encoder_tokenizer(
-                setup,
-                lambda: (text for example in splits.train for text in cls.texts(example)),
-                default=cls.tokenizer_kind,
+            tokenizer = cls.new_tokenizer(
+                setup, lambda: (text for example in train for text in cls.texts(example))
             )
         elif base.folder is not None and "generate" in base.tasks:
             # A language model needs no padding, but batches of texts do.
             tokenizer = open_encoder_tokenizer(base.folder)
         else:
-            tokenizer = base.input_tokenizer
-        return LabelledData(splits.train, splits.others, labels, tokenizer)
+            tokenizer = base.tokenizer
+        return LabelledData(train, others, labels, tokenizer)
 
     @classmethod
     def generator(cls, setup: Setup) -> Generator | None:
@@ -105,30 +206,59 @@ class TextSource(Source):
         return None
 
     @classmethod
-    @abstractmethod
     def texts(cls, example: Any) -> Iterable[str]:
-        """The texts of an example, to learn a tokenizer from."""
+        """The texts of an example, to learn a tokenizer from: one, or a pair."""
+        return [text for text in (example.text, example.text2) if text is not None]
 
     @classmethod
-    @abstractmethod
+    def new_tokenizer(cls, setup: Setup, texts: Callable[[], Iterable[str]]) -> Tokenizer:
+        return encoder_tokenizer(setup, texts, default=cls.tokenizer_kind)
+
+    @classmethod
     def label_names(cls, examples: Iterable[Any]) -> list[str]:
-        """The names of the labels."""
+        """The names of the labels, if they have some."""
+        return []
 
     @classmethod
-    def wrap(
-        cls, model: Any, description: Any, config: dict[str, Any], data: LabelledData
-    ) -> TextEncoder:
-        model_spec.check_vocabulary("vocabulary", description.tokens, len(data.tokenizer))
+    def wrap(cls, model: Any, description: Any, config: dict[str, Any], data: LabelledData) -> Any:
         if description.is_encoder_decoder:
             start = data.tokenizer.special_token_id("bos")
             config = {"decoder_start_token_id": start or 0, **config}
-        return TextEncoder(model, description, data.tokenizer, config)
+        return super().wrap(model, description, config, data)
 
     # --- rows -------------------------------------------------------------------------------------
 
     @abstractmethod
-    def rows(self, examples: Sequence[Any]) -> list[Row]:
+    def rows(self, examples: Sequence[Any]) -> list[Any]:
         """The rows of examples; a long example may make several."""
+
+    def train_rows(self) -> Any:
+        return self.rows(list(self.data.train))
+
+    def example(self, row: int) -> dict[str, Any]:
+        return vars(next(islice(self.data.train, row, None)))
+
+
+class TextSource(LabelledSource):
+    """Batches of labelled texts of similar lengths; a subclass says what the labels are.
+
+    Lengths are rounded up to `pad_to_multiple_of`, but not beyond the model's.
+    """
+
+    truncates: ClassVar[bool] = True  # texts that are too long
+    model: TextEncoder
+
+    def train_rows(self) -> StoredRows:
+        rows = stored_rows(
+            self.setup.run_folder.data / "train_rows",
+            self.data.train,
+            self.rows,
+            max_length=self.max_length,
+            id_type=id_type(self.model.tokenizer),
+            workers=self.setup.recipe.data.preprocessing_workers,
+        )
+        self.corpus = rows.corpus
+        return rows
 
     def labels(self, rows: Sequence[Row], width: int) -> Tensor:
         """The labels of rows whose tokens are so wide: [B, n]."""
@@ -150,14 +280,8 @@ class TextSource(Source):
     def lengths(self, split: str) -> NDArray[Any]:
         return np.array([[len(row.ids)] for row in self.splits[split]])
 
-    def sampler(self) -> BatchSampler | BlockSampler:
-        return corpus_sampler(
-            self.train_rows.corpus,
-            self.settings.batch_tokens,
-            seed=self.settings.seed,
-            multiple=self.setup.pad_to_multiple_of,
-            lengths=self.train_rows.lengths,
-        )
+    def corpus_lengths(self, rows: Rows) -> NDArray[Any]:
+        return self.splits["train"].lengths(rows)
 
     def collate(self, split: str, rows: Rows, position: Position) -> Batch:
         """`tokens`, `padding_mask` [B, T]; `labels` [B, T] or [B, n]; perhaps `segments` [B, T]."""
@@ -181,22 +305,20 @@ class TextSource(Source):
 
     def describe(self) -> str:
         validation = len(self.data.sets.get("valid", ()))
-        count = self.train_rows.examples
-        counts = f"data: {count:,} examples to train on, {validation:,} to validate"
-        full = self.train_rows.truncated
-        if not full or not self.truncates:
+        rows = self.splits["train"]
+        counts = f"data: {rows.examples:,} examples to train on, {validation:,} to validate"
+        if not rows.truncated or not self.truncates:
             return counts
         return (
-            f"{counts}\n{full:,} examples reach the limit of {self.max_length} tokens; "
+            f"{counts}\n{rows.truncated:,} examples reach the limit of {self.max_length} tokens; "
             "longer ones were truncated (--max-length)"
         )
 
-    def examples(self, rows: Sequence[int]) -> list[dict[str, Any]]:
-        decode = self.model.tokenizer.decode
-        return [{"row": row, "text": decode(self.train_rows[row].ids)} for row in rows]
+    def example(self, row: int) -> dict[str, Any]:
+        return {"text": self.model.tokenizer.decode(self.splits["train"][row].ids)}
 
     def statistics(self) -> InputStatistics:
-        return corpus_statistics(self.train_rows.corpus, "ids", len(self.data.tokenizer))
+        return corpus_statistics(self.splits["train"].corpus, "ids", len(self.data.tokenizer))
 
 
 class LabelledTexts(TextSource):
@@ -215,10 +337,6 @@ class LabelledTexts(TextSource):
         task = ListOps(min(500, longest // 4) + 1, longest - 1)
         setup.say(f"data: ListOps expressions of {task.min_length} to {task.max_length} tokens")
         return task.examples
-
-    @classmethod
-    def texts(cls, example: LabelledText) -> list[str]:
-        return [text for text in (example.text, example.text2) if text is not None]
 
     @classmethod
     def label_names(cls, examples: Iterable[LabelledText]) -> list[str]:
@@ -247,10 +365,6 @@ class RatedTexts(TextSource):
     """Texts, or pairs of texts, with a number each."""
 
     read = staticmethod(labelled.rated_texts)
-
-    @classmethod
-    def texts(cls, example: RatedText) -> list[str]:
-        return [text for text in (example.text, example.text2) if text is not None]
 
     @classmethod
     def label_names(cls, examples: Iterable[RatedText]) -> list[str]:

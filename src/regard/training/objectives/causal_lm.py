@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from contextlib import AbstractContextManager
-from dataclasses import replace
+from dataclasses import fields, replace
 from typing import Any
 
 import numpy as np
@@ -12,24 +12,23 @@ import torch
 from torch import Tensor
 
 from regard import spec
+from regard.core.caches.kv_cache import DecoderState, LayerCache
 from regard.core.context import Context
 from regard.core.seeding import philox
 from regard.data.batching import Batch
 from regard.data.corpus import Corpus
 from regard.data.epoch_order import RowOrder
-from regard.data.training_coverage import InputStatistics, corpus_statistics
+from regard.data.training_coverage import InputStatistics
 from regard.decode.strategy import Greedy, Sampling
+from regard.evaluation.language_modelling import segment_losses
 from regard.evaluation.metrics.perplexity import corpus_nll, perplexity
 from regard.evaluation.scores import Score, scored
-from regard.families import folder as folders
-from regard.models import LanguageModel, Model
-from regard.system.errors import DataError
-from regard.training import model_spec
-from regard.training.data.generated_examples import LINE_END
-from regard.training.data.plain_text import TextCorpora, text_corpora
-from regard.training.data.source import special_token_ids, text_model_files
+from regard.models import LanguageModel
+from regard.system.errors import CheckpointError, DataError, SettingError
+from regard.training.data.plain_text import PlainText, TextCorpora
+from regard.training.data.splits import LINE_END
 from regard.training.engine.attention_entropy import ROWS, attention_entropy
-from regard.training.objectives.distillation import language_model_teacher
+from regard.training.objectives.distillation import load_teacher
 from regard.training.objectives.losses import (
     LossTerms,
     TokenLoss,
@@ -37,7 +36,6 @@ from regard.training.objectives.losses import (
 )
 from regard.training.objectives.objective import Objective
 from regard.training.setup import Setup
-from regard.wirings.decoder import Decoder
 
 SAMPLE_TOKENS = 200  # generated for each sample of a validation
 # Limits of a validation batch: without gradients, few activations have to be stored.
@@ -58,13 +56,12 @@ class CausalLM(Objective):
     base_tasks = ("generate",)
     base_advice = "give a language model, such as GPT-2"
     spec_classes = (spec.Decoder, spec.RecurrentDecoder)
+    source_class = PlainText
     trained_model: LanguageModel
-    data: TextCorpora
 
     def __init__(self, model: LanguageModel, data: TextCorpora, setup: Setup) -> None:
         super().__init__(model, data, setup)
-        self.language_model = model
-        self.teacher = language_model_teacher(setup.recipe, model)
+        self.teacher = load_teacher(setup.recipe, model, teacher_logits)
         self.context = setup.recipe.data.context
         self.train_tokens = token_stream(data.train)
         self.validation_tokens = token_stream(data.valid)
@@ -73,35 +70,23 @@ class CausalLM(Objective):
     # --- assembling a run -------------------------------------------------------------------------
 
     @classmethod
-    def prepare(cls, setup: Setup, base: Model | None) -> TextCorpora:
-        return text_corpora(setup, base)
+    def create(cls, model: Any, data: TextCorpora, setup: Setup) -> Objective:
+        """A SegmentLM if the model carries state between segments."""
+        if cls is CausalLM and model.model.stack.carries_state:
+            return SegmentLM(model, data, setup)
+        return cls(model, data, setup)
 
     @classmethod
-    def describe(cls, setup: Setup, data: TextCorpora) -> spec.Model:
-        return model_spec.describe(setup.recipe, len(data.tokenizer))
-
-    @classmethod
-    def with_tokenizer(
-        cls, model: Any, description: Any, data: TextCorpora, setup: Setup
-    ) -> LanguageModel:
-        model_spec.check_vocabulary("vocabulary", description.tokens, len(data.tokenizer))
-        config = folders.describe(description, model_type=setup.recipe.model_name)
-        config |= special_token_ids(data.tokenizer)
-        return LanguageModel(model, description, data.tokenizer, config)
-
-    @classmethod
-    def files(cls, model: Model, setup: Setup) -> dict[str, dict[str, Any]]:
-        return text_model_files(model, setup)
+    def fitting_batch_tokens(cls, model: Any, data: TextCorpora, setup: Setup) -> int:
+        """A short text is cut into fewer streams."""
+        size = setup.recipe.train.batch_tokens
+        context = setup.recipe.data.context
+        streams = (len(token_stream(data.train)) - 1) // context
+        if model.model.stack.carries_state and 1 <= streams < size // context:
+            return streams * context
+        return size
 
     # --- training ---------------------------------------------------------------------------------
-
-    def input_statistics(self) -> InputStatistics:
-        statistics = corpus_statistics(self.data.train, "text", len(self.data.tokenizer))
-        return replace(statistics, longest=self.context)
-
-    @property
-    def model(self) -> Decoder:
-        return self.language_model.model
 
     def batches_per_epoch(self) -> int:
         return max(1, round(len(self.train_tokens) / self.settings.batch_tokens))
@@ -135,18 +120,11 @@ class CausalLM(Objective):
 
         return self.total(next_token_loss(self.model, tensors, token_loss=taught))
 
-    def examples(self, rows: Sequence[int]) -> list[dict[str, Any]]:
-        examples = []
-        for row in rows:
-            ids = self.train_tokens[row : row + self.context].tolist()
-            examples.append({"row": row, "text": self.language_model.tokenizer.decode(ids)})
-        return examples
-
     # --- validation -------------------------------------------------------------------------------
 
     def validate(self, autocast: AbstractContextManager[Any]) -> dict[str, Any]:
         """Loss per token and perplexity of the validation text, attention entropy, and samples."""
-        nll, tokens = self.nll(autocast)
+        nll, tokens = self.nll("valid", autocast)
         metrics: dict[str, Any] = {
             "loss": nll / tokens,
             "perplexity": perplexity(nll, tokens),
@@ -156,32 +134,21 @@ class CausalLM(Objective):
             metrics["samples"] = self._samples()
         return metrics | self._attention_entropy()
 
-    @torch.inference_mode()
-    def nll(self, autocast: AbstractContextManager[Any]) -> tuple[float, int]:
-        """−log p of every validation token but the first, in windows that do not overlap."""
+    def evaluation_batches(self, split: str) -> Iterator[Batch]:
+        """Windows that cover the validation text without overlap; the last may be shorter."""
         self.model.eval()
-
-        def batch_nll(starts: Any, length: int) -> tuple[Tensor, int]:
-            batch = windows(self.validation_tokens, starts, length).to(self.language_model.device)
-            with autocast:
-                _, nll = self.loss(batch.tensors)
-            return nll, batch.tokens
-
-        return corpus_nll(batch_nll(starts, length) for starts, length in self._window_batches())
-
-    def _window_batches(self) -> Iterator[tuple[Any, int]]:
-        """(starts, length) of windows that cover the validation text; the last may be shorter."""
         length = self.context
         count = len(self.validation_tokens) - 1
-        positions = min(MAX_POSITIONS, MAX_LOGITS // len(self.language_model.tokenizer))
+        positions = min(MAX_POSITIONS, MAX_LOGITS // len(self.data.tokenizer))
         # Without gradients, more rows fit: few large batches are faster than many small ones.
         rows = max(self.rows, positions // length)  # never fewer than training has
         starts = np.arange(0, count - length + 1, length)  # of windows that fit completely
-        for first in range(0, len(starts), rows):
-            yield starts[first : first + rows], length
+        batches = [(starts[i : i + rows], length) for i in range(0, len(starts), rows)]
         rest = count % length  # every token counts exactly once
         if rest:
-            yield np.array([count - rest]), rest
+            batches.append((np.array([count - rest]), rest))
+        for some, width in batches:
+            yield windows(self.validation_tokens, some, width).to(self.trained_model.device)
 
     def scores(self) -> dict[str, Score]:
         """Likelihood of the validation text, and exact match where a generated task tests it."""
@@ -198,17 +165,17 @@ class CausalLM(Objective):
 
     def _answers(self, prompts: list[str], targets: list[str]) -> list[str]:
         """What greedy decoding writes after each prompt, up to the end of the line."""
-        longest = max(len(ids) for ids in self.language_model.tokenizer.encode_batch(targets))
+        longest = max(len(ids) for ids in self.trained_model.tokenizer.encode_batch(targets))
         # + 1: the line end, which the model must write too.
-        texts = self.language_model.generate(
+        texts = self.trained_model.generate(
             prompts, Greedy(), max_new_tokens=longest + 1, truncation=True
         )
         return [text.partition(LINE_END)[0].strip() for text in texts]
 
     def _samples(self) -> list[dict[str, str]]:
         """Texts sampled from the model, starting with the first validation token."""
-        prompt = self.language_model.tokenizer.decode(self.validation_tokens[:1].tolist())
-        texts = self.language_model.generate(
+        prompt = self.trained_model.tokenizer.decode(self.validation_tokens[:1].tolist())
+        texts = self.trained_model.generate(
             [prompt] * self.settings.samples,
             Sampling(seed=self.settings.seed),
             max_new_tokens=SAMPLE_TOKENS,
@@ -219,7 +186,7 @@ class CausalLM(Objective):
         """Attention entropy on the first windows of the validation text."""
         length = min(self.context, len(self.validation_tokens) - 1)
         starts = np.arange(0, len(self.validation_tokens) - length, length)[:ROWS]
-        batch = windows(self.validation_tokens, starts, length).to(self.language_model.device)
+        batch = windows(self.validation_tokens, starts, length).to(self.trained_model.device)
         tokens = batch.tensors["tokens"]
         return attention_entropy(
             lambda probe: self.model(tokens, None, Context(probe=probe)),
@@ -238,6 +205,11 @@ def next_token_loss(
     labels = tensors["labels"]
     loss, nll = token_loss(model.head, hidden, labels)
     return LossTerms(loss, nll, auxiliary, labels.numel())
+
+
+def teacher_logits(teacher: LanguageModel, tensors: Mapping[str, Tensor]) -> Tensor:
+    hidden, _ = teacher.model(tensors["tokens"])
+    return teacher.model.head(hidden)
 
 
 def windows(tokens: Any, starts: Any, length: int) -> Batch:
@@ -269,3 +241,119 @@ def token_ranges(corpus: Corpus, context: int) -> list[tuple[int, int]]:
 def token_stream(corpus: Corpus) -> Any:
     """All token ids of a corpus, one after the other, memory-mapped."""
     return corpus.columns["text"].tokens
+
+
+# --- segments -------------------------------------------------------------------------------------
+
+
+class SegmentLM(CausalLM):
+    """Recurrent networks, Transformer-XL and the Compressive Transformer read a text in segments.
+
+    The text is cut into as many streams as a batch has rows, and a batch is the next segment of
+    each. The state of recurrent cells, or the memory of a Transformer-XL, is carried from segment
+    to segment, while gradients stay inside: truncated back-propagation through time (Williams and
+    Peng 1990, Dai et al. 2019). `carry` is the state of the layers after the last batch, which a
+    checkpoint must hold.
+    """
+
+    def __init__(self, model: LanguageModel, data: TextCorpora, setup: Setup) -> None:
+        super().__init__(model, data, setup)
+        if self.teacher is not None:
+            raise SettingError(
+                "a model with segment memory cannot have a teacher", "leave out the teacher"
+            )
+        # − 1: the label of the last token is the one after it.
+        self.stream_length = (len(self.train_tokens) - 1) // self.rows
+        if self.stream_length < self.context:
+            raise DataError(
+                f"{len(self.train_tokens):,} tokens are too few for "
+                f"{self.rows} streams of {self.context}",
+                "lower batch_tokens or context, or give more text",
+            )
+        self.carry = self._initial_carry(self.rows)
+
+    def _initial_states(self, rows: int) -> list[LayerCache]:
+        return self.model.stack.start_segments(rows, self.trained_model.spec.d_model)
+
+    def _initial_carry(self, rows: int) -> dict[str, Tensor]:
+        tensors = _state_tensors(self._initial_states(rows))
+        # Zeros, as a reset leaves them. Not on the model's device: a sharded one is on none yet.
+        device = self.setup.device
+        return {name: torch.zeros_like(tensor, device=device) for name, tensor in tensors.items()}
+
+    def input_statistics(self) -> InputStatistics:
+        # What is carried from segment to segment is one text, of any length.
+        return replace(self.source.statistics(), longest=None)
+
+    def batches(self, epoch: int, index: int) -> Iterator[tuple[tuple[int, int], Batch]]:
+        if (index + 1) * self.context > self.stream_length:
+            raise CheckpointError(
+                f"the run is at segment {index:,} of a text with "
+                f"{self.stream_length // self.context:,}",
+                "start a new run; this one was trained on another text",
+            )
+        stream_starts = np.arange(self.rows) * self.stream_length  # [B]
+        while True:
+            # Segment `index` of every stream: row i goes on where it stopped in the batch before.
+            starts = stream_starts + index * self.context
+            batch = windows(self.train_tokens, starts, self.context)
+            batch.tensors["goes_on"] = torch.tensor(index > 0)  # False resets the carried state
+            index += 1
+            if (index + 1) * self.context > self.stream_length:  # no further segment fits
+                epoch += 1
+                index = 0
+            yield (epoch, index), batch
+
+    def loss(self, tensors: Mapping[str, Tensor]) -> tuple[Tensor, Tensor]:
+        # A product and not a branch: a captured CUDA graph takes the same way each time.
+        ranks = self.setup.ranks
+        carry = {
+            name: ranks.rows(tensor) * tensors["goes_on"] for name, tensor in self.carry.items()
+        }
+        loss, nll, carry = self.segment_loss(tensors, carry)
+        for name, tensor in carry.items():
+            # In place: a captured CUDA graph reads and writes these buffers. A rank that has no
+            # rows of its own has computed another's.
+            if ranks.weight:
+                ranks.rows(self.carry[name]).copy_(tensor)
+        return loss, nll
+
+    def segment_loss(
+        self, tensors: Mapping[str, Tensor], carry: Mapping[str, Tensor]
+    ) -> tuple[Tensor, Tensor, dict[str, Tensor]]:
+        """Loss, −log p, and the state that is carried on, without its gradient."""
+        # New containers, filled with what is carried: the model updates them in place.
+        states = self._initial_states(len(tensors["tokens"]))
+        for layer, state in enumerate(states):
+            prefix = f"{layer}."
+            restored = {
+                name.removeprefix(prefix): tensor
+                for name, tensor in carry.items()
+                if name.startswith(prefix)
+            }
+            state.self_attention = replace(state.self_attention, **restored)  # type: ignore[type-var]
+        context = Context(state=DecoderState(states))
+        loss, nll = self.total(next_token_loss(self.model, tensors, context))
+        # detach: gradients stay inside the segment.
+        after = {name: tensor.detach() for name, tensor in _state_tensors(states).items()}
+        return loss, nll, after
+
+    def nll(self, split: str, autocast: AbstractContextManager[Any]) -> tuple[float, int]:
+        """−log p of every validation token but the first, read in streams as in training."""
+        # With a state of its own: that of training goes on afterwards.
+        segments = segment_losses(
+            self.trained_model, self.validation_tokens, self.context, self.rows
+        )
+        with autocast:
+            return corpus_nll((sum(rows), width * len(rows)) for _, width, rows in segments)
+
+
+def _state_tensors(states: list[LayerCache]) -> dict[str, Tensor]:
+    """Every tensor of the layers' states, by `layer.name`."""
+    tensors = {}
+    for layer, state in enumerate(states):
+        for field in fields(state.self_attention):  # type: ignore[arg-type]
+            value = getattr(state.self_attention, field.name)
+            if isinstance(value, Tensor):
+                tensors[f"{layer}.{field.name}"] = value
+    return tensors

@@ -2,28 +2,38 @@
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
-from functools import partial
+from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from regard import spec
+from regard.data import labelled
 from regard.data.audio import RATE
 from regard.data.batching import Batch, Rows
+from regard.data.generated import babi_stories
 from regard.data.graphs import GraphData
+from regard.data.labelled import LabelledText
 from regard.data.padding import IGNORED
+from regard.data.text.tokenizer import Tokenizer
+from regard.data.text.tokenizer_training import word_level_json
+from regard.data.training_coverage import InputStatistics, row_statistics
 from regard.evaluation.scores import Score, scored
 from regard.families import presets
 from regard.models import GraphModel, Model
-from regard.models.saving import config_json
+from regard.models.memory_network import MemoryNetworkModel, pad_stories, split_sentences
 from regard.system.errors import DataError, ModelError
 from regard.training import model_spec
 from regard.training.data.graph_sources import Graphs, GraphSource, Nodes
 from regard.training.data.image_sources import PREVIOUS, ImageData, LabelledImages
+from regard.training.data.labelled_text import Generator, stored_tokenizer
 from regard.training.data.sound_sources import (
     POSITIONS_PER_SECOND,
     SPECTROGRAM,
@@ -32,16 +42,11 @@ from regard.training.data.sound_sources import (
     SoundData,
 )
 from regard.training.data.source import Position
-from regard.training.data.text_sources import LabelledTexts
-from regard.training.objectives.head_objective import HeadObjective, TextHead
-from regard.training.objectives.heads import (
-    has_classes,
-    image_classifier,
-    rebuilt,
-    sound_classifier,
-)
+from regard.training.data.text_sources import LabelledData, LabelledSource, LabelledTexts
+from regard.training.objectives.head_objective import HeadObjective, TextHead, has_classes
 from regard.training.objectives.losses import cross_entropy, r_drop
 from regard.training.setup import Setup
+from regard.wirings.baselines.memory_network import MemoryNetwork
 
 
 class Classification(HeadObjective):
@@ -68,15 +73,11 @@ class Classification(HeadObjective):
             return list(zip(ranked.tolist(), tensors["labels"].tolist(), strict=True))
 
         rankings, labels = zip(*self.predictions(split, autocast, predict), strict=True)
-        return scored("images", rankings, labels, "ranking")
+        return scored(self.name, rankings, labels, "ranking")
 
 
 class AgainstMajority(Classification):
     """Classes that are scored next to always answering the most frequent one of training."""
-
-    def score(self, split: str, autocast: AbstractContextManager[Any]) -> Score:
-        score = super().score(split, autocast)
-        return Score(accuracy=score.accuracy, f1=score.f1, examples=score.examples)
 
     def final_score(self, split: str) -> Score:
         score = super().final_score(split)
@@ -96,7 +97,24 @@ class TextClassification(TextHead, AgainstMajority):
     head_fields = "heads=(Pool(), ClassifierHead(CLASSES))"
 
 
-class ImageClassification(Classification):
+class MediaClassification(Classification):
+    """Classes of images or recordings, by a new head where a model has none for them."""
+
+    @classmethod
+    @abstractmethod
+    def classifier(cls, description: Any, count: int) -> spec.Encoder:
+        """A model with a head for so many classes."""
+
+    @classmethod
+    def adapt(cls, base: Any, data: Any, setup: Setup) -> Model:
+        """The same stack with the classes of the data: its own head if they are the same."""
+        names = cls.source_class.class_names(data)
+        if cls.has_head(base.spec) and has_classes(base, names):
+            return base  # type: ignore[no-any-return]
+        return cls.rebuilt(base, cls.classifier(base.spec, len(names)), data, setup)
+
+
+class ImageClassification(MediaClassification):
     """The class of an image, from its class token (ViT); of DeiT, from the mean of both heads."""
 
     name = "images"
@@ -110,18 +128,26 @@ class ImageClassification(Classification):
     @classmethod
     def describe(cls, setup: Setup, data: ImageData) -> spec.Model:
         count = len(data.labels)
-        description: Any = model_spec.describe(setup.recipe, count)
-        return image_classifier(description, count)
+        return cls.classifier(model_spec.describe(setup.recipe, count), count)
 
     @classmethod
-    def adapt(cls, base: Any, data: ImageData, setup: Setup) -> Model:
-        """The same stack with the classes of the data: its own head if they are the same."""
-        if has_classes(base, data.labels):
-            return base
-        return _with_new_classes(cls, base, image_classifier, data, setup)
+    def classifier(cls, description: Any, count: int) -> spec.Encoder:
+        """An encoder of images with so many classes, by a head as it has one, or by a new one."""
+        if description.pixels is not None or description.patches.mask_token:
+            description = _without_masks(description)
+        if description.labels is not None:
+            return description.with_head(replace(description.labels, count=count))
+        if description.pool is not None and description.pool.which == "mean":  # Swin
+            return description.with_head(spec.ClassifierHead(count))
+        if not description.patches.extras:  # SigLIP has no class token
+            return description.with_heads(description.pool, spec.ClassifierHead(count, pool="mean"))
+        # The class token as ViT's classifier reads it; CLIP's has a norm before it.
+        norm = None if description.pool is None else description.pool.norm
+        pool = spec.Pool("first", None, norm=norm)
+        return description.with_heads(pool, spec.ClassifierHead(count))
 
 
-class SoundClassification(Classification):
+class SoundClassification(MediaClassification):
     """The class of a recording, from the mean of an encoder's positions (Wav2Vec2, Whisper).
 
     The recordings of a new model of spectrograms have a window as long as the longest, in whole
@@ -144,29 +170,41 @@ class SoundClassification(Classification):
             longest = max(int(speech.lengths.max()) for speech in data.sets.values())
             changes["frames"] = -(-longest // RATE) * POSITIONS_PER_SECOND  # rounded up
         description: Any = model_spec.describe(recipe, len(data.vocabulary), **changes)
-        return sound_classifier(description, len(data.vocabulary))
+        return cls.classifier(description, len(data.vocabulary))
 
     @classmethod
-    def adapt(cls, base: Any, data: SoundData, setup: Setup) -> Model:
-        """The same encoder with the classes of the data: its own head if they are the same."""
-        if base.spec.task == "classify" and has_classes(base, data.vocabulary):
-            return base
-        return _with_new_classes(cls, base, sound_classifier, data, setup)
+    def classifier(cls, description: Any, count: int) -> spec.Encoder:
+        return sound_classifier(description, count)
 
 
-def _with_new_classes(
-    objective: type[Classification],
-    base: Model,
-    classifier: Callable[[Any, int], spec.Encoder],
-    data: Any,
-    setup: Setup,
-) -> Model:
-    """The encoder of a model with a new head for the classes of the data."""
-    source = objective.source_class
-    description = classifier(base.spec, len(source.class_names(data)))
-    config = config_json(description, base.config) | objective.head_config(data)
-    wrap = partial(source.wrap, data=data)
-    return rebuilt(base, description, config, setup.recipe.train.seed, wrap)
+_POOLED_WIDTH = 256  # transformers' classifier_proj_size, unless the model is narrower
+
+
+def _without_masks(description: spec.Encoder) -> spec.Encoder:
+    """The encoder of masked image modelling, which sees all patches from now on.
+
+    That of a masked autoencoder becomes a plain ViT, whose positions are trained with the rest (He
+    et al. 2022, Appendix A.1).
+    """
+    patches = replace(description.patches, masked_share=0.0, mask_token=False, mask_unit=1)
+    if isinstance(description.pixels, spec.PixelDecoder):
+        dropout = description.stack.block.dropout
+        patches = replace(patches, position="learned", dropout=dropout)
+    pooled = spec.heads(description.pool, description.labels)
+    return replace(description, input=patches, heads=pooled)
+
+
+def sound_classifier(description: Any, count: int) -> spec.Encoder:
+    """The encoder of a model of sound, with a head over the mean of its positions."""
+    encoder: spec.Encoder = description
+    if description.is_encoder_decoder:
+        encoder = spec.Encoder(description.d_model, description.source, description.encoder)
+    if encoder.main_input_name == "input_values" and encoder.contrastive is None:
+        # Nothing is masked in training: a new mask vector would keep its initial value.
+        masked = encoder.waves.masked and encoder.labels is None
+        encoder = replace(encoder, input=replace(encoder.waves, masked=masked))
+    pool = spec.Pool("mean", None, width=min(_POOLED_WIDTH, encoder.d_model), bias=True)
+    return encoder.with_heads(pool, spec.ClassifierHead(count))
 
 
 # --- graphs ---------------------------------------------------------------------------------------
@@ -214,9 +252,6 @@ class GraphObjective(Classification):
             )
         return base
 
-    def collate(self, split: str, rows: Rows, position: Position = (0, 0)) -> Batch:
-        return self.source.collate(split, rows, position)
-
     def logits(self, tensors: Mapping[str, Tensor]) -> tuple[Tensor, dict[str, Tensor]]:
         return self.trained_model.graph_logits(dict(tensors)), {}
 
@@ -258,7 +293,7 @@ class GraphObjective(Classification):
     def _score(self, logits: Tensor, split: str) -> Score:
         rows = self.source.splits[split]
         predictions = logits[rows].argmax(dim=-1).tolist()
-        return scored("nodes", predictions, self.source.labels[rows].tolist())
+        return scored(self.name, predictions, self.source.labels[rows].tolist())
 
 
 class NodeClassification(GraphObjective):
@@ -289,3 +324,96 @@ class GraphClassification(GraphObjective):
     source_class = Graphs
     head_fields = "heads=(Pool('mean', None), ClassifierHead(CLASSES))"
     cuda_graphs = False  # batches differ in their number of edges
+
+
+# --- stories --------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class StoryRow:
+    """Token ids of a story's sentences, the question last, and of its answer."""
+
+    sentences: list[list[int]]
+    answer: int
+
+
+class Stories(LabelledSource):
+    """Stories with a question and its answer, in batches of similar lengths."""
+
+    unit = "stories"
+    model_class = MemoryNetworkModel
+    read = staticmethod(labelled.labelled_texts)
+    model: MemoryNetworkModel
+
+    @classmethod
+    def generator(cls, setup: Setup) -> Generator:
+        return babi_stories.stories
+
+    @classmethod
+    def texts(cls, example: LabelledText) -> list[str]:
+        return [*split_sentences(example.text), example.label]
+
+    @classmethod
+    def new_tokenizer(cls, setup: Setup, texts: Callable[[], Iterable[str]]) -> Tokenizer:
+        # Words, since answers are single words; no [CLS], since a sentence is a bag of words.
+        return stored_tokenizer(setup, "words", lambda _: word_level_json(texts(), cls_token=False))
+
+    def rows(self, examples: Sequence[LabelledText]) -> list[StoryRow]:
+        # An answer is one word, which is one token.
+        answers = self.model.tokenizer.encode_with_template([example.label for example in examples])
+        return [
+            StoryRow(self.model.sentence_ids(example.text), answer.ids[0])
+            for example, answer in zip(examples, answers, strict=True)
+        ]
+
+    def lengths(self, split: str) -> NDArray[Any]:
+        # Sentences of a story are rows of one tensor, all padded to the longest: its area is what
+        # it costs.
+        stories = [row.sentences for row in self.splits[split]]
+        return np.array([[len(story) * max(map(len, story))] for story in stories])
+
+    def collate(self, split: str, rows: Rows, position: Position) -> Batch:
+        """`text` [B, N + 1, S], the question last, and `labels` [B]."""
+        selected = [self.splits[split][i] for i in rows]
+        # Sentences and stories are padded with −1.
+        text = pad_stories([row.sentences for row in selected], self.setup.pad_to_multiple_of)
+        labels = torch.tensor([row.answer for row in selected])
+        return Batch({"text": text, "labels": labels}, len(selected), np.asarray(rows))
+
+    def statistics(self) -> InputStatistics:
+        rows = self.splits["train"]
+        stories = ([id for ids in row.sentences for id in ids] for row in rows)
+        return row_statistics(stories, len(self.data.tokenizer))
+
+
+class StoryQuestions(AgainstMajority):
+    """The answer is a class of the whole vocabulary (Sukhbaatar et al. 2015, Section 2.1)."""
+
+    name = "stories"
+    unit = "stories"
+    source_class = Stories
+    spec_classes = (spec.MemoryNetwork,)
+    input_names = ("story",)
+    describes_head = False
+
+    @classmethod
+    def has_head(cls, description: Any) -> bool:
+        return True
+
+    @classmethod
+    def head_config(cls, data: LabelledData) -> dict[str, Any]:
+        return {}
+
+    @classmethod
+    def describe(cls, setup: Setup, data: LabelledData) -> spec.Model:
+        return model_spec.describe(setup.recipe, len(data.tokenizer))
+
+    def logits(self, tensors: Mapping[str, Tensor]) -> tuple[Tensor, dict[str, Tensor]]:
+        """Of the answer, [B, V], and the auxiliary losses."""
+        return answer_logits(self.trained_model.model, tensors["text"])
+
+
+def answer_logits(model: Any, text: Tensor) -> tuple[Tensor, dict[str, Tensor]]:
+    """Logits of the answers to stories [B, N + 1, S], whose last sentence is the question."""
+    hidden, auxiliary = model(*MemoryNetwork.split_inputs(text))
+    return model.head(hidden), auxiliary

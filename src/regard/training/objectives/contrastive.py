@@ -10,7 +10,6 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import replace
-from functools import partial
 from typing import Any
 
 import numpy as np
@@ -27,14 +26,11 @@ from regard.data.padding import pad_rows
 from regard.data.training_coverage import InputStatistics, row_statistics
 from regard.evaluation.scores import Score, scored
 from regard.models import Model, TextEncoder
-from regard.models.saving import config_json
 from regard.models.sentence_transformers import SentencePooling
 from regard.training import model_spec
 from regard.training.data.image_sources import CaptionedImages, ImageData
-from regard.training.data.labelled_text import encoder_tokenizer, labelled_splits
-from regard.training.data.source import Position, Source
-from regard.training.data.text_sources import LabelledData, TextSource
-from regard.training.objectives.heads import rebuilt
+from regard.training.data.source import Position
+from regard.training.data.text_sources import LabelledData, LabelledSource
 from regard.training.objectives.objective import ScoredObjective
 from regard.training.parallel.ranks import ONE_RANK, Ranks
 from regard.training.setup import Setup
@@ -42,44 +38,19 @@ from regard.training.setup import Setup
 TEMPERATURE = 0.05  # cosines are divided by it (SimCSE, Gao et al. 2021)
 
 
-class TextPairs(Source):
+class TextPairs(LabelledSource):
     """Pairs of texts, in batches of similar lengths."""
 
     unit = "pairs"
-    rounds_lengths = True
     evaluation_factor = 1
+    read = staticmethod(labelled.text_pairs)
+    tokenizer_kind = "bpe"
     model: TextEncoder
-    data: LabelledData
 
-    def __init__(self, model: TextEncoder, data: LabelledData, setup: Setup) -> None:
-        super().__init__(model, data, setup)
-        self.max_length = model_spec.max_length(model, setup.recipe)
-        self.train_pairs = list(data.train)
-        sets = {"train": self.train_pairs, **data.sets}
-        self.splits = {name: self._rows(pairs) for name, pairs in sets.items()}
-
-    @classmethod
-    def prepare(cls, setup: Setup, base: Model | None) -> LabelledData:
-        splits = labelled_splits(setup, labelled.text_pairs)
-        if base is not None:
-            return LabelledData(splits.train, splits.others, [], base.input_tokenizer)
-        tokenizer = encoder_tokenizer(
-            setup,
-            lambda: (text for pair in splits.train for text in (pair.text, pair.text2)),
-            default="bpe",
-        )
-        return LabelledData(splits.train, splits.others, [], tokenizer)
-
-    @classmethod
-    def wrap(
-        cls, model: Any, description: Any, config: dict[str, Any], data: LabelledData
-    ) -> TextEncoder:
-        return TextSource.wrap(model, description, config, data)
-
-    def _rows(self, pairs: Sequence[TextPair]) -> list[tuple[list[int], list[int]]]:
+    def rows(self, examples: Sequence[TextPair]) -> list[tuple[list[int], list[int]]]:
         encode = self.model.tokenizer.encode_with_template
-        first = encode([pair.text for pair in pairs], self.max_length)
-        second = encode([pair.text2 for pair in pairs], self.max_length)
+        first = encode([pair.text for pair in examples], self.max_length)
+        second = encode([pair.text2 for pair in examples], self.max_length)
         return [(a.ids, b.ids) for a, b in zip(first, second, strict=True)]
 
     def lengths(self, split: str) -> NDArray[Any]:
@@ -97,10 +68,6 @@ class TextPairs(Source):
             "padding_mask": padding_mask.unflatten(0, (-1, 2)),
         }
         return Batch(tensors, len(rows), np.asarray(rows))
-
-    def examples(self, rows: Sequence[int]) -> list[dict[str, Any]]:
-        pairs = self.train_pairs
-        return [{"row": row, "text": pairs[row].text, "text2": pairs[row].text2} for row in rows]
 
     def statistics(self) -> InputStatistics:
         texts = (text for pair in self.splits["train"] for text in pair)
@@ -150,7 +117,7 @@ class ContrastivePairs(ScoredObjective):
 
     @classmethod
     def describe(cls, setup: Setup, data: LabelledData) -> spec.Model:
-        return model_spec.describe(setup.recipe, len(data.tokenizer)).with_heads()
+        return super().describe(setup, data).with_heads()
 
     @classmethod
     def adapt(cls, base: Model, data: LabelledData, setup: Setup) -> Model:
@@ -158,9 +125,7 @@ class ContrastivePairs(ScoredObjective):
         bare = base.spec.with_heads()
         if bare == base.spec:
             return base
-        config = config_json(bare, base.config)
-        wrap = partial(cls.source_class.wrap, data=data)
-        return rebuilt(base, bare, config, setup.recipe.train.seed, wrap)
+        return cls.rebuilt(base, bare, data, setup)
 
     # --- training ---------------------------------------------------------------------------------
 

@@ -1,111 +1,47 @@
-"""Base of the objectives that corrupt every row of a text: masked LM, denoising, ELECTRA.
-
-It holds the order of the rows and each row's random numbers.
-"""
+"""Objectives that corrupt every row of a text: masked LM (BERT), denoising (BART), spans (T5)."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from contextlib import AbstractContextManager
 from functools import partial
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
-from numpy.typing import NDArray
+import torch
 from torch import Tensor
+from torch.nn import functional
 
-from regard.data.batching import Batch, BatchSampler, BlockSampler, Rows, corpus_sampler
-from regard.data.corpus import Corpus
-from regard.data.corruption import Ids, RandomStream
-from regard.data.padding import pad_rows
-from regard.data.training_coverage import InputStatistics, corpus_statistics
-from regard.models import Model, TextEncoder
+from regard import spec
+from regard.core.context import Context
+from regard.core.probe import NO_PROBE, NullProbe
+from regard.data.batching import Batch, Rows
+from regard.data.corruption import Ids, MaskingRates, RandomStream, corrupt_spans, denoise
+from regard.data.padding import IGNORED, pad_rows
+from regard.data.text.tokenizer import Tokenizer
+from regard.decode.batch_decoding import DecodingSettings, SpecialTokens, decode
+from regard.decode.strategy import Greedy, Limit
+from regard.evaluation.corrupted_text import VALIDATION_EPOCH, RowMasking, sentinel_ids
+from regard.evaluation.metrics.perplexity import perplexity
+from regard.families import folder as folders
+from regard.models import Model, TextEncoder, Translator
+from regard.system.errors import SettingError
 from regard.training import model_spec
-from regard.training.data.plain_text import TextCorpora, text_corpora
-from regard.training.data.source import Position, Source, special_token_ids, text_model_files
-from regard.training.objectives.objective import RowObjective
+from regard.training.data.plain_text import PackedText, TextCorpora, max_row_tokens
+from regard.training.data.source import Position, decoder_token_ids, new_translator
+from regard.training.engine.attention_entropy import ROWS, attention_entropy
+from regard.training.objectives.losses import (
+    LossTerms,
+    TokenLoss,
+    cross_entropy,
+    linear_cross_entropy,
+)
+from regard.training.objectives.objective import Objective
+from regard.training.objectives.sequence_to_sequence import teacher_forced_loss
 from regard.training.setup import Setup
 
-# The epoch whose random numbers validation uses, which no training reaches.
-VALIDATION_EPOCH = 2**40
-MAX_SPECIAL_TOKENS = 3  # that frame a row: [CLS] A [SEP] B [SEP]
 
-
-class PackedText(Source):
-    """Rows of sentences that fit the context.
-
-    With `pad_to_multiple_of` above 1 all batches are as wide as the context, so that few shapes
-    occur.
-    """
-
-    unit = "rows"
-    evaluation_factor = 1
-    data: TextCorpora
-
-    def __init__(self, model: Model, data: TextCorpora, setup: Setup) -> None:
-        super().__init__(model, data, setup)
-        self.splits = {"train": data.train, "valid": data.valid}
-
-    @classmethod
-    def prepare(cls, setup: Setup, base: Model | None) -> TextCorpora:
-        return text_corpora(setup, base)
-
-    @classmethod
-    def wrap(
-        cls, model: Any, description: Any, config: dict[str, Any], data: TextCorpora
-    ) -> TextEncoder:
-        model_spec.check_vocabulary("vocabulary", description.input, len(data.tokenizer))
-        config |= special_token_ids(data.tokenizer)
-        return TextEncoder(model, description, data.tokenizer, config)
-
-    @classmethod
-    def files(cls, model: Model, setup: Setup) -> dict[str, dict[str, Any]]:
-        return text_model_files(model, setup)
-
-    def lengths(self, split: str) -> NDArray[Any]:
-        corpus = self.splits[split]
-        return self._row_lengths(corpus, np.arange(len(corpus)))
-
-    def _row_lengths(self, corpus: Corpus, rows: Rows) -> NDArray[Any]:
-        """[rows, 1]: tokens of some rows with their special tokens."""
-        lengths = corpus.columns["text"].row_lengths(rows)[:, None] + MAX_SPECIAL_TOKENS
-        if self.setup.pad_to_multiple_of == 1:
-            return lengths
-        return np.full_like(lengths, self.setup.recipe.data.context)
-
-    def sampler(self) -> BatchSampler | BlockSampler:
-        # Not rounded here: `_row_lengths` has done it, where it is wanted.
-        return corpus_sampler(
-            self.data.train,
-            self.settings.batch_tokens,
-            seed=self.settings.seed,
-            lengths=partial(self._row_lengths, self.data.train),
-        )
-
-    def collate(self, split: str, rows: Rows, position: Position) -> Batch:
-        raise NotImplementedError("rows become tensors as they are corrupted")
-
-    def describe(self) -> str:
-        return ""  # said when the corpora were written
-
-    def row(self, split: str, row: int) -> Ids:
-        ids: Ids = self.splits[split].columns["text"][row].astype(np.int64)
-        return ids
-
-    def sentence_starts(self, split: str, row: int) -> Ids:
-        starts: Ids = self.splits[split].columns["breaks"][row].astype(np.int64)
-        return starts
-
-    def examples(self, rows: Sequence[int]) -> list[dict[str, Any]]:
-        decode = self.data.tokenizer.decode
-        return [{"row": row, "text": decode(self.row("train", row).tolist())} for row in rows]
-
-    def statistics(self) -> InputStatistics:
-        tokenizer = self.data.tokenizer
-        special_tokens = len(tokenizer.frame([]))
-        return corpus_statistics(self.data.train, "text", len(tokenizer), special_tokens)
-
-
-class CorruptedText(RowObjective):
+class CorruptedText(Objective):
     """Batches of rows, which `collate` corrupts anew in every epoch."""
 
     # The unit: those tokens that are to be predicted.
@@ -127,18 +63,16 @@ class CorruptedText(RowObjective):
 
     # --- for subclasses ---------------------------------------------------------------------------
 
-    @property
-    def min_width(self) -> int:
-        """Width of every batch where few shapes are wanted, otherwise 0."""
-        return self.context if self.pad_to_multiple_of > 1 else 0
-
     def pad(
-        self, rows: Sequence[Sequence[int]], pad_id: int, *, min_width: int = 0
+        self, rows: Sequence[Sequence[int]], pad_id: int, *, widens: bool = True
     ) -> tuple[Tensor, Tensor]:
-        """The rows [B, T] and their padding mask [B, T], rounded up to the multiple."""
-        return pad_rows(
-            rows, pad_id, min_width=min_width, pad_to_multiple_of=self.pad_to_multiple_of
-        )
+        """The rows [B, T] and their padding mask [B, T], rounded up to the multiple.
+
+        Where few shapes are wanted, they are as wide as the context, if it `widens` them.
+        """
+        multiple = self.pad_to_multiple_of
+        width = self.context if widens and multiple > 1 else 0
+        return pad_rows(rows, pad_id, min_width=width, pad_to_multiple_of=multiple)
 
     def decode_visibly(self, ids: Sequence[int]) -> str:
         """A text with its special tokens visible, except padding and those that frame it."""
@@ -155,3 +89,307 @@ class CorruptedText(RowObjective):
             run = []
         pieces.append(self.tokenizer.decode(run))
         return "".join(pieces)
+
+
+class MaskedText(CorruptedText):
+    """Rows framed by the start and the end token, with some of their tokens masked."""
+
+    rates = MaskingRates()  # BERT: 80 % masked, 10 % replaced, 10 % kept
+
+    spec_classes = (spec.Encoder,)
+
+    def __init__(self, model: Model, data: TextCorpora, setup: Setup) -> None:
+        super().__init__(model, data, setup)
+        self.pad_id = self.tokenizer.required_token_id("pad")
+        self.masking = RowMasking(
+            self.tokenizer,
+            max_row_tokens(setup.recipe),
+            self.corrupted_share,
+            self.rates,
+            self.settings.next_sentence,
+        )
+
+    def collate(self, split: str, rows: Rows, position: Position = (0, 0)) -> Batch:
+        """`tokens`, `labels`, `padding_mask` [B, T].
+
+        With next-sentence prediction, also `segments` [B, T] and `next_sentence_labels` [B], 1 for
+        a second sentence that is not the next one.
+        """
+        count = len(self.source.splits[split])
+        numbers = [int(row) for row in rows]
+        read = partial(self.source.row, split)
+        masked = [
+            self.masking(read, count, row, self.random_numbers(position[0], row)) for row in numbers
+        ]
+        tokens, padding_mask = self.pad([row.tokens for row in masked], self.pad_id)
+        labels, _ = self.pad([row.labels for row in masked], IGNORED)
+        tensors = {"tokens": tokens, "labels": labels, "padding_mask": padding_mask}
+        if self.settings.next_sentence:
+            segments, _ = self.pad([row.segments for row in masked], 0)
+            tensors["segments"] = segments
+            tensors["next_sentence_labels"] = torch.tensor([row.is_random for row in masked])
+        return Batch(tensors, int((labels >= 0).sum()), np.asarray(rows))
+
+
+class MaskedLM(MaskedText):
+    """The objective of BERT."""
+
+    name = "masked"
+    base_tasks = ("fill",)
+    base_advice = "give an encoder with a head for masked tokens, such as BertForMaskedLM"
+    head_fields = "heads=(LMHead(),)"
+    trained_model: TextEncoder
+
+    @classmethod
+    def has_head(cls, description: spec.Encoder) -> bool:
+        return description.head is not None
+
+    @classmethod
+    def describe(cls, setup: Setup, data: TextCorpora) -> spec.Model:
+        changes = {"next_sentence": True} if setup.recipe.train.next_sentence else {}
+        return model_spec.describe(setup.recipe, len(data.tokenizer), **changes)
+
+    @classmethod
+    def with_tokenizer(cls, model: Any, description: Any, data: TextCorpora, setup: Setup) -> Model:
+        if description.head is None:
+            raise SettingError(
+                f"{setup.recipe.model_name} has no head for masked tokens",
+                "choose another --model or --objective",
+            )
+        if setup.recipe.train.next_sentence and description.task != "next":
+            raise SettingError(
+                "the model has no head for the next sentence",
+                "give its spec the heads Pool() and ClassifierHead(2, 'next'), "
+                "or leave --next-sentence out",
+            )
+        return super().with_tokenizer(model, description, data, setup)
+
+    def loss(self, tensors: Mapping[str, Tensor]) -> tuple[Tensor, Tensor]:
+        return self.total(masked_loss(self.model, tensors))
+
+    @torch.inference_mode()
+    def validate(self, autocast: AbstractContextManager[Any]) -> dict[str, Any]:
+        """Loss, perplexity and accuracy of masked tokens, accuracy of pairs, attention entropy."""
+        self.model.eval()
+        nll = 0.0
+        tokens = 0
+        correct = 0
+        pairs = 0
+        correct_pairs = 0
+        samples: list[dict[str, Any]] = []
+        for batch in self.evaluation_batches("valid"):
+            with autocast:
+                hidden, next_sentence, _ = _forward(self.model, batch.tensors)
+                logits = self.model.head(hidden)  # [B, T, V]
+            labels = batch.tensors["labels"]
+            predicted = logits.argmax(dim=-1)  # [B, T]
+            nll += cross_entropy(logits, labels)[1].item()
+            tokens += batch.tokens
+            correct += int((predicted == labels).sum())  # IGNORED equals no token
+            if next_sentence is not None:
+                pairs += len(next_sentence)
+                right = next_sentence.argmax(dim=-1) == batch.tensors["next_sentence_labels"]
+                correct_pairs += int(right.sum())
+            if len(samples) < self.settings.samples:
+                samples.append(self._sample(batch, predicted[0]))
+        metrics: dict[str, Any] = {
+            "loss": nll / tokens,
+            "perplexity": perplexity(nll, tokens),
+            "accuracy": 100.0 * correct / tokens,
+        }
+        if pairs:
+            metrics["next_accuracy"] = 100.0 * correct_pairs / pairs
+        return {**metrics, **self._attention_entropy(), "tokens": tokens, "samples": samples}
+
+    def _sample(self, batch: Batch, predicted: Tensor) -> dict[str, Any]:
+        """The first row of a batch, masked and filled in."""
+        padding_mask = batch.tensors["padding_mask"][0]  # [T]
+        tokens = batch.tensors["tokens"][0]
+        filled = torch.where(batch.tensors["labels"][0] >= 0, predicted, tokens)
+        return {
+            "text": self.decode_visibly(tokens[padding_mask].tolist()),
+            "guess": self.decode_visibly(filled[padding_mask].tolist()),
+        }
+
+    def _attention_entropy(self) -> dict[str, Any]:
+        """Attention entropy on the first validation rows."""
+        # One batch: it is to show how attention develops, which needs no precision.
+        batch = next(self.evaluation_batches("valid"))
+        tensors = {name: tensor[:ROWS] for name, tensor in batch.tensors.items()}
+        return attention_entropy(
+            lambda probe: _forward(self.model, tensors, probe),
+            padding_masks={"encoder": tensors["padding_mask"]},
+        )
+
+
+def masked_loss(
+    model: Any, tensors: Mapping[str, Tensor], token_loss: TokenLoss = linear_cross_entropy
+) -> LossTerms:
+    """The mean over masked tokens plus the mean over pairs, times the number of tokens."""
+    hidden, next_sentence, auxiliary = _forward(model, tensors)
+    # Labels are IGNORED but at masked tokens: the mean is over these (BERT, Appendix A.2).
+    loss, nll = token_loss(model.head, hidden, tensors["labels"])
+    if next_sentence is not None:
+        pairs = functional.cross_entropy(next_sentence.float(), tensors["next_sentence_labels"])
+        # A mean over pairs, which `add_auxiliary_losses` scales up to the sum over tokens.
+        auxiliary = {**auxiliary, "pairs": pairs}
+    return LossTerms(loss, nll, auxiliary, (tensors["labels"] >= 0).sum())
+
+
+def _forward(
+    model: Any, tensors: Mapping[str, Tensor], probe: NullProbe = NO_PROBE
+) -> tuple[Tensor, Tensor | None, dict[str, Tensor]]:
+    """Hidden states [B, T, D], logits of the next sentence [B, 2] or None, auxiliary losses."""
+    segments = {"segments": tensors["segments"]} if "segments" in tensors else {}
+    padding_mask = tensors["padding_mask"]
+    hidden, auxiliary = model(tensors["tokens"], padding_mask, Context(probe=probe), **segments)
+    next_sentence = None
+    if "next_sentence_labels" in tensors:
+        next_sentence = model.classes(hidden, padding_mask)
+    return hidden, next_sentence, auxiliary
+
+
+# --- denoising (BART) and spans (T5) --------------------------------------------------------------
+
+
+class RestoredText(PackedText):
+    """Rows that an encoder–decoder restores."""
+
+    @classmethod
+    def frame(cls, tokenizer: Tokenizer) -> folders.SpecialTokenIds:
+        """BART's decoder starts from the end token, and then writes the start token."""
+        return decoder_token_ids(tokenizer, "eos", tokenizer.required_token_id("bos"))
+
+    @classmethod
+    def special_token_ids(cls, data: TextCorpora) -> folders.SpecialTokenIds:
+        return cls.frame(data.tokenizer)
+
+    @classmethod
+    def wrap(cls, model: Any, description: Any, config: dict[str, Any], data: TextCorpora) -> Model:
+        tokenizers = (data.tokenizer, data.tokenizer)
+        return new_translator(model, description, config, tokenizers, cls.special_token_ids(data))
+
+    @classmethod
+    def files(cls, model: Any, setup: Setup) -> dict[str, dict[str, Any]]:
+        # A decoder needs its start token too.
+        generation = folders.generation_config(cls.frame(model.target_tokenizer))
+        return super().files(model, setup) | {"generation_config.json": generation}
+
+
+class SpanText(RestoredText):
+    """Rows for T5, whose decoder starts from padding; no token stands before a text."""
+
+    @classmethod
+    def frame(cls, tokenizer: Tokenizer) -> folders.SpecialTokenIds:
+        return decoder_token_ids(tokenizer, "pad")
+
+
+class Denoising(CorruptedText):
+    """The objective of BART: text infilling and sentence permutation.
+
+    Spans are masked and sentences permuted; the target is the whole text.
+    """
+
+    name = "denoise"
+    default_share = 0.3
+    source_class: ClassVar[type[RestoredText]] = RestoredText
+    base_tasks = ("translate",)
+    base_advice = "give an encoder–decoder over text, such as BART or T5"
+    spec_classes = (spec.EncoderDecoder, spec.SequenceToSequence)
+    widens_targets = True  # to the context, where few shapes are wanted
+
+    def __init__(self, model: Translator, data: TextCorpora, setup: Setup) -> None:
+        super().__init__(model, data, setup)
+        self.frame = self.source_class.frame(data.tokenizer)
+
+    def collate(self, split: str, rows: Rows, position: Position = (0, 0)) -> Batch:
+        """`source`, `padding_mask` [B, S]; `target`, `labels` [B, T]."""
+        pairs = [self._corrupt(split, int(row), position[0]) for row in rows]
+        sources = [source for source, _ in pairs]
+        targets = [target for _, target in pairs]
+        # [B, S] and [B, T]: the target is the whole text (BART), or the spans alone (T5).
+        source, padding_mask = self.pad(sources, self.frame.pad)
+        labels, _ = self.pad(targets, IGNORED, widens=self.widens_targets)
+        # Teacher forcing: the decoder reads the labels shifted right, after the start token.
+        target = torch.where(labels < 0, self.frame.pad, labels)[:, :-1]
+        tensors = {
+            "source": source,
+            "padding_mask": padding_mask,
+            "target": functional.pad(target, (1, 0), value=self.frame.start),
+            "labels": labels,
+        }
+        return Batch(tensors, int((labels >= 0).sum()), np.asarray(rows))
+
+    def _corrupt(self, split: str, row: int, epoch: int) -> tuple[list[int], list[int]]:
+        """Source and target of a row, with their special tokens."""
+        source, target = self._corrupted_row(split, row, self.random_numbers(epoch, row))
+        prefix = [] if self.frame.forced_bos is None else [self.frame.forced_bos]
+        return (
+            [*prefix, *source.tolist(), self.frame.end],
+            [*prefix, *target.tolist(), self.frame.end],
+        )
+
+    def _corrupted_row(self, split: str, row: int, random_numbers: RandomStream) -> tuple[Ids, Ids]:
+        """Source and target of a row, without special tokens."""
+        source, target, _ = denoise(
+            *self.source.row(split, row),
+            random_numbers,
+            share=self.corrupted_share,
+            mean=self.setup.recipe.span_length,
+            token=self.tokenizer.required_token_id("mask"),
+        )
+        return source, target
+
+    def loss(self, tensors: Mapping[str, Tensor]) -> tuple[Tensor, Tensor]:
+        return self.total(teacher_forced_loss(self.model, tensors["source"], tensors))
+
+    @torch.inference_mode()
+    def validate(self, autocast: AbstractContextManager[Any]) -> dict[str, Any]:
+        """Loss per target token, perplexity, and some restored texts."""
+        self.model.eval()
+        nll, tokens = self.nll("valid", autocast)
+        samples = range(min(self.settings.samples, len(self.source.splits["valid"])))
+        return {
+            "loss": nll / tokens,
+            "perplexity": perplexity(nll, tokens),
+            "tokens": tokens,
+            "samples": [self._sample(row) for row in samples],
+        }
+
+    def _sample(self, row: int) -> dict[str, Any]:
+        """A validation row and what greedy decoding restores of it."""
+        # Always epoch 0: samples of different validations show the same holes.
+        source, _ = self._corrupt("valid", row, 0)
+        frame = self.frame
+        special = SpecialTokens(frame.pad, frame.start, frame.end, forced_bos=frame.forced_bos)
+        # At most the context: BART restores the whole text, T5 the spans alone.
+        settings = DecodingSettings(Greedy(), Limit.fixed(self.context))
+        hypotheses = decode(self.model, [source], special, settings)
+        best = hypotheses[0][0]
+        return {
+            "text": self.decode_visibly(source),
+            "restored": self.decode_visibly(best.tokens),
+        }
+
+
+class SpanCorruption(Denoising):
+    """The objective of T5: spans are replaced by sentinels, and the target is the spans."""
+
+    name = "span"
+    default_share = 0.15
+    source_class = SpanText
+    widens_targets = False  # they are short
+
+    def __init__(self, model: Translator, data: TextCorpora, setup: Setup) -> None:
+        super().__init__(model, data, setup)
+        self.sentinels = sentinel_ids(data.tokenizer)
+
+    def _corrupted_row(self, split: str, row: int, random_numbers: RandomStream) -> tuple[Ids, Ids]:
+        ids, _ = self.source.row(split, row)
+        return corrupt_spans(
+            ids,
+            random_numbers,
+            share=self.corrupted_share,
+            mean=self.setup.recipe.span_length,
+            sentinels=self.sentinels,
+        )

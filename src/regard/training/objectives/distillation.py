@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -15,11 +16,8 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from regard import spec
 from regard.data.padding import IGNORED
-from regard.models import LanguageModel, Translator, choose_device
-from regard.models.loading import M, load
-from regard.models.text_encoder import TextEncoder
+from regard.models import Model, choose_device, load
 from regard.system.errors import ModelError, SettingError
 from regard.training.objectives.losses import cross_entropy
 from regard.training.parallel.ranks import rank_device
@@ -49,91 +47,36 @@ class Teacher:
         return (1 - self.weight) * hard_loss + self.weight * soft_loss, nll
 
 
-# --- the teacher of each kind of student ----------------------------------------------------------
+Logits = Callable[[Any, Mapping[str, Tensor]], Tensor]  # of a model as users hold it, for a batch
 
 
-def translation_teacher(recipe: Recipe, student: Translator) -> Teacher | None:
-    teacher = _load_teacher(recipe, student)
-    if teacher is None:
+def load_teacher(recipe: Recipe, student: Model, logits: Logits) -> Teacher | None:
+    """The frozen teacher of a recipe, of the student's kind, on the run's device.
+
+    None if its distributions are not asked for.
+    """
+    if not recipe.distillation_weight:
         return None
-    same_source = teacher.source_tokenizer.same_vocabulary(student.source_tokenizer)
-    same_target = teacher.target_tokenizer.same_vocabulary(student.target_tokenizer)
-    _check_vocabulary(recipe, same_source and same_target)
-    # Distributions are compared position by position, so both must start and end alike.
-    teacher_frame = (teacher.start, teacher.target_tokenizer.special_token_id("eos"))
-    student_frame = (student.start, student.target_tokenizer.special_token_id("eos"))
-    if teacher_frame != student_frame:
+    # Not the student's: a sharded one is on no device yet.
+    device = rank_device(choose_device(recipe.train.device))
+    teacher = load(teacher_folder(recipe), type(student), device=str(device))
+    _check_vocabularies(recipe, teacher, student)
+    if teacher.labels != student.labels:
         raise ModelError(
-            f"the teacher frames its targets by the tokens {teacher_frame}, not {student_frame}",
-            "take another teacher",
-        )
-    max_length = recipe.data.max_length
-    for side in ("source", "target"):
-        teacher_tokens = getattr(teacher.spec, side)
-        student_tokens = getattr(student.spec, side)
-        _check_positions(teacher_tokens, student_tokens, max_length, "--max-length")
-    model = teacher.model
-
-    # The same inputs as the student: teacher forcing on the same targets.
-    def logits(tensors: Mapping[str, Tensor]) -> Tensor:
-        hidden, _ = model(tensors["source"], tensors["target"], tensors.get("padding_mask"))
-        return model.head(hidden)
-
-    return Teacher(logits, recipe.distillation_weight, recipe.temperature)
-
-
-def language_model_teacher(recipe: Recipe, student: LanguageModel) -> Teacher | None:
-    teacher = _load_teacher(recipe, student)
-    if teacher is None:
-        return None
-    _check_vocabulary(recipe, teacher.tokenizer.same_vocabulary(student.tokenizer))
-    _check_positions(teacher.spec.tokens, student.spec.tokens, recipe.data.context, "--context")
-    model = teacher.model
-
-    def logits(tensors: Mapping[str, Tensor]) -> Tensor:
-        hidden, _ = model(tensors["tokens"])
-        return model.head(hidden)
-
-    return Teacher(logits, recipe.distillation_weight, recipe.temperature)
-
-
-def classification_teacher(recipe: Recipe, student: TextEncoder) -> Teacher | None:
-    """The teacher of a classifier, of texts or of tokens."""
-    teacher = _load_teacher(recipe, student)
-    if teacher is None:
-        return None
-    if teacher.spec.labels is None:
-        raise ModelError(
-            f"the teacher {recipe.train.teacher} has no labels", "fine-tune the teacher first"
-        )
-    _check_vocabulary(recipe, teacher.tokenizer.same_vocabulary(student.tokenizer))
-    labels = teacher.require_labels()
-    if labels != student.require_labels():
-        raise ModelError(
-            f"the teacher knows the labels {', '.join(labels)}, "
-            f"the student {', '.join(student.require_labels())}",
+            f"the teacher knows the labels {teacher.labels}, the student {student.labels}",
             "fine-tune the teacher on data with the same labels first",
         )
-    max_length = recipe.data.max_length
-    _check_positions(teacher.spec.tokens, student.spec.tokens, max_length, "--max-length")
-    model = teacher.model
-    # A student with segment embeddings may learn from a teacher without.
-    # RoBERTa and DistilBERT have none.
-    takes_segments = teacher.spec.tokens.segments > 1
-
-    def logits(tensors: Mapping[str, Tensor]) -> Tensor:
-        segments = {}
-        if takes_segments and "segments" in tensors:
-            segments = {"segments": tensors["segments"]}
-        tokens = tensors["tokens"]
-        more = segments | teacher.side_tokens(tokens)
-        hidden, _ = model(tokens, padding_mask=tensors["padding_mask"], **more)
-        return model.classes(hidden, tensors["padding_mask"], tensors["tokens"])
-
-    return Teacher(logits, recipe.distillation_weight, recipe.temperature)
-
-
-# --- loading and checking -------------------------------------------------------------------------
+    # Distributions are compared position by position, so both must start and end alike.
+    frame = _frame(teacher)
+    if frame != _frame(student):
+        raise ModelError(
+            f"the teacher frames its targets by the tokens {frame}, not {_frame(student)}",
+            "take another teacher",
+        )
+    _check_positions(recipe, teacher, student)
+    teacher.prepare_for_inference()
+    teacher.model.requires_grad_(False)  # no graph is built for it
+    return Teacher(partial(logits, teacher), recipe.distillation_weight, recipe.temperature)
 
 
 def teacher_folder(recipe: Recipe) -> Path:
@@ -147,21 +90,9 @@ def teacher_folder(recipe: Recipe) -> Path:
     return folder
 
 
-def _load_teacher(recipe: Recipe, student: M) -> M | None:
-    """The frozen teacher, of the student's kind, on the run's device; None if its distributions are
-    not asked for."""
-    if not recipe.distillation_weight:
-        return None
-    # Not the student's: a sharded one is on no device yet.
-    device = rank_device(choose_device(recipe.train.device))
-    teacher = load(teacher_folder(recipe), type(student), device=str(device))
-    teacher.prepare_for_inference()
-    teacher.model.requires_grad_(False)  # no graph is built for it
-    return teacher
-
-
-def _check_vocabulary(recipe: Recipe, same: bool) -> None:
-    if same:
+def _check_vocabularies(recipe: Recipe, teacher: Model, student: Model) -> None:
+    same_inputs = teacher.input_tokenizer.same_vocabulary(student.input_tokenizer)
+    if same_inputs and teacher.output_tokenizer.same_vocabulary(student.output_tokenizer):
         return
     repair = (
         "leave --tokenizer out to take the teacher's, or only its translations: "
@@ -176,24 +107,25 @@ def _check_vocabulary(recipe: Recipe, same: bool) -> None:
     )
 
 
-def _check_positions(
-    teacher: spec.Tokens, student: spec.Tokens, max_length: int, flag: str
-) -> None:
+def _frame(model: Model) -> tuple[Any, int] | None:
+    """The tokens that targets start and end with; a language model continues its prompt."""
+    special = model.special_tokens
+    if special is None or special.start is None:
+        return None
+    return special.start, special.end
+
+
+def _check_positions(recipe: Recipe, teacher: Model, student: Model) -> None:
     """Whether the teacher has a position for every token that the student reads."""
-    available = _positions(teacher, max_length)
-    needed = _positions(student, max_length)
+    key = "context" if recipe.objective_settings.data == "text" else "max_length"
+    limit = getattr(recipe.data, key)
+    available = min(limit, teacher.spec.max_length or limit)
+    needed = min(limit, student.spec.max_length or limit)
     if available < needed:
         raise SettingError(
             f"the teacher has positions for {available} tokens, but {needed} may be needed",
-            f"use {flag} {available}",
+            f"use --{key.replace('_', '-')} {available}",
         )
-
-
-def _positions(tokens: spec.Tokens, max_length: int) -> int:
-    """How many positions of `max_length` there are."""
-    if isinstance(tokens.position, spec.LearnedPosition | spec.FixedPosition):
-        return min(max_length, tokens.position.length)
-    return max_length
 
 
 # --- the loss -------------------------------------------------------------------------------------

@@ -22,11 +22,9 @@ from regard.core.frontends.series_patches import Scaling, SeriesPatches
 from regard.core.heads.forecast_loss import ForecastLoss
 from regard.evaluation.scores import Score, scored
 from regard.models import Model, SeriesModel
-from regard.models.saving import config_json
 from regard.system.errors import ModelError
 from regard.training import model_spec
 from regard.training.data.series_source import SeriesWindows, StoredSeries
-from regard.training.objectives.heads import rebuilt
 from regard.training.objectives.losses import LossTerms
 from regard.training.objectives.objective import ScoredObjective
 from regard.training.setup import Setup
@@ -73,7 +71,6 @@ class Forecasting(ScoredObjective):
     input_names = ("past_values",)
     head_fields = "heads=(ForecastHead(HORIZON),); an encoder–decoder, output=Distribution()"
     source_class = SeriesWindows
-    digits = 4
 
     def __init__(self, model: SeriesModel, data: StoredSeries, setup: Setup) -> None:
         super().__init__(model, data, setup)
@@ -115,9 +112,7 @@ class Forecasting(ScoredObjective):
         elif _is_patched(description):
             description = _with_forecast(description, horizon)
         # Built anew even if nothing changes: one way for all, and the weights are copied.
-        config = config_json(description, base.config)
-        wrap = partial(cls.source_class.wrap, data=data)
-        return rebuilt(base, description, config, setup.recipe.train.seed, wrap)
+        return cls.rebuilt(base, description, data, setup)
 
     # --- training ---------------------------------------------------------------------------------
 

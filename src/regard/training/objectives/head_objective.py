@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import replace
 from typing import Any, ClassVar
@@ -14,11 +14,12 @@ from torch.nn import functional
 from regard import spec
 from regard.data.batching import Batch, Rows
 from regard.data.padding import IGNORED
-from regard.data.tag_alignment import align_words, word_tags
-from regard.data.text.tokenizer import Tokenizer
+from regard.evaluation.outputs import answer_questions, predict_numbers, tag_words
 from regard.evaluation.scores import Score, scored, scored_tags
+from regard.evaluation.task import Outputs, Predict, Settings
 from regard.families import folder as folders
 from regard.models import Model, TextEncoder
+from regard.models.inputs.input_warnings import without_example_warnings
 from regard.models.labels import label_config
 from regard.models.saving import config_json
 from regard.system.errors import ModelError
@@ -31,8 +32,7 @@ from regard.training.data.text_sources import (
     TaggedTexts,
     TextSource,
 )
-from regard.training.objectives.distillation import Teacher, classification_teacher
-from regard.training.objectives.heads import has_classes, rebuilt
+from regard.training.objectives.distillation import Teacher, load_teacher
 from regard.training.objectives.losses import cross_entropy
 from regard.training.objectives.objective import ScoredObjective
 from regard.training.setup import Setup
@@ -93,7 +93,7 @@ class HeadObjective(ScoredObjective):
 
     def collate(self, split: str, rows: Rows, position: Position = (0, 0)) -> Batch:
         batch = super().collate(split, rows, position)
-        return Batch(batch.tensors, int(self.label_count(batch.tensors["labels"])), batch.rows)
+        return replace(batch, tokens=int(self.label_count(batch.tensors["labels"])))
 
     def logits(self, tensors: Mapping[str, Tensor]) -> tuple[Tensor, dict[str, Tensor]]:
         """The head's logits, and the auxiliary losses."""
@@ -130,7 +130,7 @@ class TextHead(HeadObjective):
 
     def __init__(self, model: TextEncoder, data: LabelledData, setup: Setup) -> None:
         super().__init__(model, data, setup)
-        self.teacher = classification_teacher(setup.recipe, model)
+        self.teacher = load_teacher(setup.recipe, model, _teacher_logits)
 
     @classmethod
     def describe(cls, setup: Setup, data: LabelledData) -> spec.Model:
@@ -146,34 +146,49 @@ class TextHead(HeadObjective):
 
     @classmethod
     def adapt(cls, base: Model, data: LabelledData, setup: Setup) -> Model:
-        seed = setup.recipe.train.seed
-        adapted = with_head(base, cls.head_task, data.labels, data.tokenizer, seed)
-        adapted.config |= cls.head_config(data)
-        return adapted
+        """The same model with a head of labels: its own if that fits, otherwise a new one.
+
+        A pooler stays; a language model's LM head goes.
+        """
+        task = cls.head_task
+        names = data.labels
+        # The outputs of question answering have no names to compare.
+        if base.spec.task == task and (task == "answer" or has_classes(base, names)):
+            base.config |= cls.head_config(data)
+            return base
+        try:
+            # The config keeps what this library does not read, for others that open the folder.
+            description, config = folders.with_classifier(base.config, task, names)
+        except ModelError:  # transformers has no such class
+            description = spec.with_label_head(base.spec, task, len(names))
+            config = config_json(description, base.config)
+        config.setdefault("pad_token_id", data.tokenizer.special_token_id("pad") or 0)
+        return cls.rebuilt(base, description, data, setup, config)
+
+    def outputs(
+        self, predict: Predict, split: str, autocast: AbstractContextManager[Any]
+    ) -> Outputs:
+        """What the model predicts of the examples of a split, as `regard.evaluate` has it."""
+        self.model.eval()
+        settings = Settings(max_length=self.source.max_length)
+        with autocast, without_example_warnings():
+            return predict(self.trained_model, self.data.sets[split], settings)
 
 
-def with_head(
-    base: Model, task: spec.HeadTask, names: list[str], tokenizer: Tokenizer, seed: int
-) -> Model:
-    """The same model with a head of labels: its own if that fits, otherwise a new one.
+def has_classes(model: Any, names: Sequence[str]) -> bool:
+    """Whether a model has a head for these classes already."""
+    return model.spec.labels is not None and set(model.labels) == set(names)
 
-    A pooler stays; a language model's LM head goes.
-    """
-    # The outputs of question answering have no names to compare.
-    if base.spec.task == task and (task == "answer" or has_classes(base, names)):
-        return base
-    try:
-        # The config keeps what this library does not read, for others that open the folder.
-        description, config = folders.with_classifier(base.config, task, names)
-    except ModelError:  # transformers has no such class
-        description = spec.with_label_head(base.spec, task, len(names))
-        config = config_json(description, base.config)
-    config.setdefault("pad_token_id", tokenizer.special_token_id("pad") or 0)
 
-    def wrap(model: Any, description: Any, config: dict[str, Any]) -> TextEncoder:
-        return TextEncoder(model, description, tokenizer, config)
-
-    return rebuilt(base, description, config, seed, wrap)
+def _teacher_logits(teacher: TextEncoder, tensors: Mapping[str, Tensor]) -> Tensor:
+    tokens = tensors["tokens"]
+    more = teacher.side_tokens(tokens)
+    # A student with segment embeddings may learn from a teacher without.
+    # RoBERTa and DistilBERT have none.
+    if teacher.spec.tokens.segments > 1 and "segments" in tensors:
+        more["segments"] = tensors["segments"]
+    logits, _ = label_logits(teacher.model, tokens, tensors["padding_mask"], more)
+    return logits
 
 
 class Regression(TextHead):
@@ -192,10 +207,8 @@ class Regression(TextHead):
         return squared_error(logits, tensors)
 
     def score(self, split: str, autocast: AbstractContextManager[Any]) -> Score:
-        predictions = self.predictions(
-            split, autocast, lambda tensors: self.logits(tensors)[0][:, 0].float().tolist()
-        )
-        return scored("regress", predictions, [one.score for one in self.data.sets[split]])
+        outputs = self.outputs(predict_numbers, split, autocast)
+        return scored(self.name, outputs.values, outputs.references)
 
 
 class TokenClassification(TextHead):
@@ -214,18 +227,8 @@ class TokenClassification(TextHead):
         return self.class_loss(logits, tensors["labels"], tensors)
 
     def score(self, split: str, autocast: AbstractContextManager[Any]) -> Score:
-        names = self.trained_model.require_labels()
-        examples = self.data.sets[split]
-        predicted_tags = []
-        aligned = align_words(self.trained_model.tokenizer, examples, self.source.max_length)
-        predicted = self.predictions(
-            split, autocast, lambda tensors: self.logits(tensors)[0].argmax(dim=-1).tolist()
-        )
-        for (_, words), labels, example in zip(aligned, predicted, examples, strict=True):
-            # Of words only: continuation and special tokens have no tag to be right or wrong.
-            tags = [names[label] for label in labels]
-            predicted_tags.append(word_tags(words, tags, len(example.tags)))
-        return scored_tags(predicted_tags, [example.tags for example in examples])
+        outputs = self.outputs(tag_words, split, autocast)
+        return scored_tags(outputs.values, outputs.references)
 
 
 class QuestionAnswering(TextHead):
@@ -245,12 +248,5 @@ class QuestionAnswering(TextHead):
         return answer_loss(logits, tensors)
 
     def score(self, split: str, autocast: AbstractContextManager[Any]) -> Score:
-        examples = self.data.sets[split]
-        questions = [example.question for example in examples]
-        contexts = [example.context for example in examples]
-        self.model.eval()
-        with autocast:
-            answers = self.trained_model.answer(questions, contexts)
-        # No answer, where that is likelier than the best span.
-        texts = [answer.text if answer.probability >= answer.none else "" for answer in answers]
-        return scored("answer", texts, [example.text for example in examples])
+        outputs = self.outputs(answer_questions, split, autocast)
+        return scored(self.name, outputs.values, outputs.references)

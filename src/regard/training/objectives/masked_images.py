@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 from contextlib import AbstractContextManager
 from dataclasses import replace
-from functools import partial
 from typing import Any
 
 from torch import Tensor
@@ -21,12 +20,10 @@ from regard.data.batching import Batch, Rows
 from regard.data.corruption import masking_noise
 from regard.evaluation.scores import Score
 from regard.models import Model
-from regard.models.saving import config_json
 from regard.system.errors import ModelError
 from regard.training import model_spec
 from regard.training.data.image_sources import ImageData, Images
 from regard.training.data.source import Position
-from regard.training.objectives.heads import rebuilt
 from regard.training.objectives.losses import LossTerms
 from regard.training.objectives.objective import ScoredObjective
 from regard.training.setup import Setup
@@ -40,7 +37,6 @@ class MaskedImages(ScoredObjective):
 
     name = "masked_images"
     unit = "images"
-    digits = 4
     source_class = Images
     source: Images
     base_tasks = ("embed",)
@@ -68,13 +64,10 @@ class MaskedImages(ScoredObjective):
                 "this model has no decoder that reconstructs pixels",
                 "give one that has: ViT-MAE, SimMIM; a new one begins with --model",
             )
-        train = setup.recipe.train
-        description = model_spec.with_hidden_patches(base.spec, train.mask_ratio)
+        description = model_spec.with_hidden_patches(base.spec, setup.recipe.train.mask_ratio)
         if description == base.spec:
-            return base
-        config = config_json(description, base.config)
-        wrap = partial(cls.source_class.wrap, data=data)
-        return rebuilt(base, description, config, train.seed, wrap)
+            return base  # type: ignore[no-any-return]
+        return cls.rebuilt(base, description, data, setup)
 
     # --- training ---------------------------------------------------------------------------------
 

@@ -1,8 +1,8 @@
 """The training objective: what a model learns from data.
 
-An objective is one class. Its class methods assemble a run: they prepare the data, and describe or
-adapt the model. Its instances give the training loop batches and losses, and score the result. A
-new one is a subclass, from outside the package too: `regard.train(…, objective=MyObjective)`.
+An objective is one class. Its class methods assemble a run: they prepare the data by its source,
+and describe or adapt the model. Its instances give the training loop batches and losses, and score
+the result. A new one is a subclass, from outside too: `regard.train(…, objective=Mine)`.
 """
 
 from __future__ import annotations
@@ -13,15 +13,17 @@ from contextlib import AbstractContextManager, nullcontext
 from typing import Any, ClassVar, Protocol, TypeVar, runtime_checkable
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from regard import spec
+from regard.builder import build
 from regard.data.batching import Batch, Rows
 from regard.data.training_coverage import InputStatistics
 from regard.evaluation.metrics.perplexity import corpus_nll
 from regard.evaluation.scores import Score
 from regard.families import folder as folders
 from regard.models import Model
+from regard.models.saving import config_json
 from regard.system.errors import ModelError, SettingError
 from regard.training import model_spec
 from regard.training.data.source import Position, Source
@@ -30,6 +32,9 @@ from regard.training.recipe.sections import TrainSettings
 from regard.training.setup import Setup
 
 Prediction = TypeVar("Prediction")
+_HEADS = ("labels.", "pool.")
+# What an encoder–decoder calls the parts of an encoder.
+_PARTS = {"source": "input", "encoder": "stack"}
 
 
 @runtime_checkable
@@ -43,7 +48,7 @@ class CarriesState(Protocol):
 
 
 class Objective(ABC):
-    """A model and the data it is trained on."""
+    """A model and the rows of a source, which it learns from."""
 
     name: ClassVar[str]  # the word of --objective
     unit: ClassVar[str] = "tokens"  # what `Batch.tokens` counts and the loss is a mean over
@@ -60,12 +65,19 @@ class Objective(ABC):
     input_names: ClassVar[tuple[str, ...]] = ("input_ids",)  # the main inputs of all of them
     describes_head: ClassVar[bool] = False  # whether `describe` gives a spec its head
     head_fields: ClassVar[str] = ""  # what a spec needs to have that head
+    source_class: ClassVar[type[Source]]
+    source: Any  # of that class
+    trained_model: Any  # with its tokenizer, as users hold it
+    evaluation_epoch: ClassVar[int] = 0  # whose random numbers validation uses
 
-    def __init__(self, model: Model, data: Any, setup: Setup) -> None:
-        self.trained_model = model  # with its tokenizer, as users hold it
+    def __init__(self, model: Any, data: Any, setup: Setup) -> None:
+        self.trained_model = model
         self.data = data
         self.setup = setup
         self.pad_to_multiple_of = setup.pad_to_multiple_of
+        self.source = self.source_class(model, data, setup)
+        for line in self.source.describe().splitlines():
+            setup.say(line)
 
     @property
     def settings(self) -> TrainSettings:
@@ -74,26 +86,14 @@ class Objective(ABC):
     # --- assembling a run, in this order ----------------------------------------------------------
 
     @classmethod
-    def check_spec(cls, description: spec.Model) -> None:
-        """Refuses a spec that cannot be trained as it is."""
-        cls.check_kind(description, cls.spec_classes)
-        cls._check_head(description)
-
-    @classmethod
-    def check_spec_file(cls, description: spec.Model) -> None:
-        """Refuses the spec of a file that `describe` cannot use."""
-        cls.check_kind(description, (*cls.spec_classes, *cls.convertible_classes))
-        if not cls.describes_head:
-            cls._check_head(description)
-
-    @classmethod
-    def check_kind(cls, description: Any, kinds: tuple[type[spec.ModelSpec], ...]) -> None:
-        """Refuses a spec that is not of these kinds, or reads something else."""
+    def check_spec(cls, description: Any, from_file: bool = False) -> None:
+        """Refuses a spec that cannot be trained; `describe` may make another of that of a file."""
+        kinds = cls.spec_classes
+        if from_file:
+            kinds = (*kinds, *cls.convertible_classes)
         model_spec.check_kind(description, kinds, cls.input_names, cls.name)
-
-    @classmethod
-    def _check_head(cls, description: spec.Model) -> None:
-        if not cls.has_head(description):
+        is_complete = not (from_file and cls.describes_head)
+        if is_complete and not cls.has_head(description):
             raise SettingError(
                 f"the spec has no head for the objective {cls.name!r}", f"give it {cls.head_fields}"
             )
@@ -121,27 +121,59 @@ class Objective(ABC):
         return reads and (not cls.base_tasks or any(task in base.tasks for task in cls.base_tasks))
 
     @classmethod
-    @abstractmethod
     def prepare(cls, setup: Setup, base: Model | None) -> Any:
         """Tokenizers and tokenized examples, stored in the run folder and read from there.
 
         A model that is fine-tuned, `base`, brings its tokenizer.
         """
+        return cls.source_class.prepare(setup, base)
 
     @classmethod
-    @abstractmethod
     def describe(cls, setup: Setup, data: Any) -> spec.Model:
         """The spec of a new model for this data."""
+        return model_spec.describe(setup.recipe, len(data.tokenizer))
 
     @classmethod
-    @abstractmethod
     def with_tokenizer(cls, model: Any, description: Any, data: Any, setup: Setup) -> Model:
         """A new core model with the tokenizer of the data, and with its config.json."""
+        source = cls.source_class
+        tokenizer = getattr(data, "tokenizer", None)
+        if tokenizer is not None:
+            for tokens in description.embeddings.values():
+                model_spec.check_vocabulary("vocabulary", tokens, len(tokenizer))
+        ids = source.special_token_ids(data)
+        config = folders.describe(description, ids, model_type=setup.recipe.model_name)
+        return source.wrap(model, description, config | cls.head_config(data), data)
+
+    @classmethod
+    def head_config(cls, data: Any) -> dict[str, Any]:
+        """What config.json says of the head: the names of its outputs."""
+        return {}
 
     @classmethod
     def adapt(cls, base: Model, data: Any, setup: Setup) -> Model:
         """A model to fine-tune, with the head that the objective needs."""
         return base
+
+    @classmethod
+    def rebuilt(
+        cls,
+        base: Model,
+        description: spec.Model,
+        data: Any,
+        setup: Setup,
+        config: dict[str, Any] | None = None,
+    ) -> Model:
+        """The base model by another spec: its weights where they fit, new heads from the seed."""
+        torch.manual_seed(setup.recipe.train.seed)
+        model = build(description)
+        copy_weights(base, model)
+        if config is None:
+            config = config_json(description, base.config)
+        adapted = cls.source_class.wrap(model, description, config | cls.head_config(data), data)
+        adapted.folder = base.folder
+        adapted.say = base.say
+        return adapted
 
     @classmethod
     def fitting_batch_tokens(cls, model: Model, data: Any, setup: Setup) -> int:
@@ -157,13 +189,14 @@ class Objective(ABC):
     def files(cls, model: Model, setup: Setup) -> dict[str, dict[str, Any]]:
         """What makes the folder of a new model a Hugging Face repository, besides weights and
         tokenizer."""
-        return {"config.json": model.config}
+        return cls.source_class.files(model, setup)
 
     # --- training ---------------------------------------------------------------------------------
 
     def input_statistics(self) -> InputStatistics | None:
         """Token statistics of training texts, for warnings of unlike inputs; None without text."""
-        return None
+        statistics: InputStatistics | None = self.source.statistics()
+        return statistics
 
     @property
     def model(self) -> Any:
@@ -175,16 +208,23 @@ class Objective(ABC):
         """The width that the paper's learning rate is scaled by."""
         return max(self.trained_model.spec.widths.values())
 
-    @abstractmethod
-    def batches(self, epoch: int, index: int) -> Iterator[tuple[tuple[int, int], Batch]]:
+    def batches(self, epoch: int, index: int) -> Iterator[tuple[Position, Batch]]:
         """Batches without end from a position on, each with the position after it.
 
         A pure function of the recipe, so that a resumed run sees the same batches.
         """
+        for now, i, rows in self.source.sampler().iterate(epoch, index):
+            # The position of the next batch comes with each: a checkpoint stores that.
+            yield (now, i + 1), self.collate("train", rows, (now, i))
 
-    @abstractmethod
     def batches_per_epoch(self) -> int:
         """How many batches one pass over the training data has."""
+        count: int = self.source.sampler().batches_per_epoch()
+        return count
+
+    def collate(self, split: str, rows: Rows, position: Position = (0, 0)) -> Batch:
+        """The tensors of some rows of a split."""
+        return self.source.collate(split, rows, position)
 
     @abstractmethod
     def loss(self, tensors: Mapping[str, Tensor]) -> tuple[Tensor, Tensor]:
@@ -235,9 +275,9 @@ class Objective(ABC):
         """Why the rows of a batch cannot be computed by several ranks; None where they can."""
         return None
 
-    @abstractmethod
     def examples(self, rows: Sequence[int]) -> list[dict[str, Any]]:
         """These training rows as text, for a report about them."""
+        return [{"row": int(row), **self.source.example(row)} for row in rows]
 
     # --- evaluation -------------------------------------------------------------------------------
 
@@ -254,72 +294,8 @@ class Objective(ABC):
         result = Score(
             loss=metrics["loss"], perplexity=metrics["perplexity"], tokens=metrics["tokens"]
         )
-        self.setup.say(
-            f"validation: loss {result.loss:.4f}  perplexity {result.perplexity:.3f}  "
-            f"({result.tokens:,} tokens)"
-        )
+        self.setup.say(f"validation: {result}  ({result.tokens:,} tokens)")
         return {"validation": result}
-
-    def companions(self) -> dict[str, Model]:
-        """Models that are trained along and exported too, by the name of their folder."""
-        return {}
-
-
-class RowObjective(Objective):
-    """An objective that learns from the rows of a source; a subclass says what the loss is."""
-
-    source_class: ClassVar[type[Source]]
-    source: Any  # of that class
-    trained_model: Any
-    evaluation_epoch: ClassVar[int] = 0  # whose random numbers validation uses
-
-    def __init__(self, model: Any, data: Any, setup: Setup) -> None:
-        super().__init__(model, data, setup)
-        self.source = self.source_class(model, data, setup)
-        for line in self.source.describe().splitlines():
-            setup.say(line)
-
-    # --- assembling a run -------------------------------------------------------------------------
-
-    @classmethod
-    def prepare(cls, setup: Setup, base: Model | None) -> Any:
-        return cls.source_class.prepare(setup, base)
-
-    @classmethod
-    def with_tokenizer(cls, model: Any, description: Any, data: Any, setup: Setup) -> Model:
-        config = folders.describe(description, model_type=setup.recipe.model_name)
-        return cls.source_class.wrap(model, description, config | cls.head_config(data), data)
-
-    @classmethod
-    def head_config(cls, data: Any) -> dict[str, Any]:
-        """What config.json says of the head: the names of its outputs."""
-        return {}
-
-    @classmethod
-    def files(cls, model: Model, setup: Setup) -> dict[str, dict[str, Any]]:
-        return cls.source_class.files(model, setup)
-
-    # --- batches ----------------------------------------------------------------------------------
-
-    def input_statistics(self) -> InputStatistics | None:
-        return self.source.statistics()
-
-    def examples(self, rows: Sequence[int]) -> list[dict[str, Any]]:
-        return self.source.examples(rows)
-
-    def collate(self, split: str, rows: Rows, position: Position = (0, 0)) -> Batch:
-        """The tensors of some rows of a split."""
-        return self.source.collate(split, rows, position)
-
-    def batches(self, epoch: int, index: int) -> Iterator[tuple[tuple[int, int], Batch]]:
-        for now, i, rows in self.source.sampler().iterate(epoch, index):
-            # The position of the next batch comes with each: a checkpoint stores that.
-            yield (now, i + 1), self.collate("train", rows, (now, i))
-
-    def batches_per_epoch(self) -> int:
-        return self.source.sampler().batches_per_epoch()
-
-    # --- evaluation -------------------------------------------------------------------------------
 
     def evaluation_batches(self, split: str) -> Iterator[Batch]:
         """Once over the rows of a split, on the device, with the model in eval mode."""
@@ -340,11 +316,13 @@ class RowObjective(Objective):
                 _, nll = self.loss(batch.tensors)
             yield nll, batch.tokens
 
+    def companions(self) -> dict[str, Model]:
+        """Models that are trained along and exported too, by the name of their folder."""
+        return {}
 
-class ScoredObjective(RowObjective):
+
+class ScoredObjective(Objective):
     """A row objective whose splits are scored by what is predicted of each row."""
-
-    digits: ClassVar[int] = 2  # of the scores that are printed
 
     def predictions(
         self,
@@ -372,8 +350,11 @@ class ScoredObjective(RowObjective):
     def validate(self, autocast: AbstractContextManager[Any]) -> dict[str, Any] | None:
         if not len(self.source.splits.get("valid", ())):
             return None
+        values = vars(self.score("valid", autocast))
+        if "loss" in values:
+            return values
         nll, count = self.nll("valid", autocast)
-        return {"loss": nll / max(1, count), **vars(self.score("valid", autocast))}
+        return {"loss": nll / max(1, count), **values}
 
     def scores(self) -> dict[str, Score]:
         results: dict[str, Score] = {}
@@ -381,8 +362,34 @@ class ScoredObjective(RowObjective):
             if split == "train":
                 continue
             results[split] = self.final_score(split)
-            values = dict(vars(results[split]))
-            examples = values.pop("examples")
-            shown = "  ".join(f"{name} {value:.{self.digits}f}" for name, value in values.items())
-            self.setup.say(f"{split}: {shown}  ({examples:,} {self.source.unit})")
+            count = results[split].examples
+            self.setup.say(f"{split}: {results[split]}  ({count:,} {self.source.unit})")
         return results
+
+
+@torch.no_grad()
+def copy_weights(base: Model, model: nn.Module) -> None:
+    """Copies the weights of the base model; new labels and pools are normal of deviation 0.02.
+
+    A pool stays where it fits, and a series head; labels are always new.
+    """
+    old = dict(base.model.named_parameters())
+    for name, parameter in list(old.items()):
+        part, dot, rest = name.partition(".")
+        old.setdefault(_PARTS.get(part, part) + dot + rest, parameter)
+    for name, parameter in model.named_parameters():
+        fits = name in old and old[name].shape == parameter.shape
+        if fits and not name.startswith("labels."):
+            parameter.copy_(old[name])
+        elif name.startswith(_HEADS):
+            if parameter.ndim == 1:  # a bias
+                parameter.zero_()
+            else:
+                parameter.normal_(std=0.02)  # BERT's initializer_range
+        # Sinusoids are computed, for as many steps as there are now.
+        elif parameter.requires_grad and not name.startswith("series."):
+            raise ModelError(f"{base.folder} has no weights for {name}", "give a whole model")
+    buffers = dict(base.model.named_buffers())
+    for name, buffer in model.named_buffers():
+        if name in buffers and buffers[name].shape == buffer.shape:
+            buffer.copy_(buffers[name])

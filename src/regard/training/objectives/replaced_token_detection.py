@@ -29,9 +29,9 @@ from regard.system import disk
 from regard.system.errors import SettingError
 from regard.training import model_spec
 from regard.training.data.plain_text import TextCorpora
-from regard.training.data.source import special_token_ids, text_model_files
+from regard.training.data.source import text_model_files
+from regard.training.objectives.corrupted_text import MaskedText
 from regard.training.objectives.losses import LossTerms, cross_entropy
-from regard.training.objectives.masked_lm import MaskedText
 from regard.training.setup import Setup
 from regard.wirings.encoder import Encoder
 
@@ -66,15 +66,12 @@ class ReplacedTokenDetection(MaskedText):
     def __init__(self, model: TextEncoder, data: TextCorpora, setup: Setup) -> None:
         super().__init__(model, data, setup)
         self.generator_model = _generator(model, data, setup)
-        self.discriminator = model.model
-        self.generator = self.generator_model.model
-        share_embeddings(self.generator, self.discriminator)
-        self.both = nn.ModuleDict(
-            {"discriminator": self.discriminator, "generator": self.generator}
-        )
+        generator = self.generator_model.model
+        share_embeddings(generator, model.model)
+        self.both = nn.ModuleDict({"discriminator": model.model, "generator": generator})
 
     @classmethod
-    def check_spec(cls, description: spec.Model) -> None:
+    def check_spec(cls, description: Any, from_file: bool = False) -> None:
         """Refuses every spec: the sizes of both models are those of one preset."""
         raise SettingError(
             f"the objective {cls.name!r} trains two models, which no one spec describes",
@@ -82,21 +79,9 @@ class ReplacedTokenDetection(MaskedText):
         )
 
     @classmethod
-    def check_spec_file(cls, description: spec.Model) -> None:
-        cls.check_spec(description)
-
-    @classmethod
     def describe(cls, setup: Setup, data: TextCorpora) -> spec.Model:
         discriminator, _ = model_spec.electra_specs(setup.recipe, len(data.tokenizer))
         return discriminator
-
-    @classmethod
-    def with_tokenizer(
-        cls, model: Any, description: Any, data: TextCorpora, setup: Setup
-    ) -> TextEncoder:
-        config = folders.describe(description, model_type="electra")
-        config |= special_token_ids(data.tokenizer)
-        return TextEncoder(model, description, data.tokenizer, config)
 
     @property
     def model(self) -> nn.ModuleDict:
@@ -117,26 +102,25 @@ class ReplacedTokenDetection(MaskedText):
         self.model.eval()
         # For sampling. Every training step seeds its own dropout, so nothing else depends on this.
         torch.manual_seed(self.settings.seed)
-        discriminator_loss = 0.0
-        generator_nll = 0.0
         masked = 0
-        tokens = 0
-        correct = 0
-        replaced = 0
-        detected = 0
+        batches = []
         for batch in self.evaluation_batches("valid"):
             padding_mask = batch.tensors["padding_mask"]
             with autocast:
                 output = _forward(self.both, batch.tensors)
-            batch_loss = _binary_loss(output, padding_mask) * padding_mask.sum()
-            discriminator_loss += batch_loss.item()
-            generator_nll += output.generator_nll.item()
-            masked += batch.tokens
             predicted = output.logits > 0  # a probability above ½
-            tokens += int(padding_mask.sum())
-            correct += int(((predicted == output.replaced) & padding_mask).sum())
-            replaced += int(output.replaced.sum())
-            detected += int((predicted & output.replaced).sum())
+            sums = (
+                _binary_loss(output, padding_mask) * padding_mask.sum(),
+                output.generator_nll,
+                padding_mask.sum(),
+                ((predicted == output.replaced) & padding_mask).sum(),
+                output.replaced.sum(),
+                (predicted & output.replaced).sum(),
+            )
+            batches.append([one.item() for one in sums])
+            masked += batch.tokens
+        totals = [sum(column) for column in zip(*batches, strict=True)]
+        discriminator_loss, generator_nll, tokens, correct, replaced, detected = totals
         loss = discriminator_loss / tokens
         return {
             "loss": loss,
@@ -150,6 +134,7 @@ class ReplacedTokenDetection(MaskedText):
 
 def _generator(discriminator: TextEncoder, data: TextCorpora, setup: Setup) -> TextEncoder:
     """The generator: that beside a discriminator from a folder, otherwise a new one."""
+    generator: Any
     folder = setup.run_folder.folder / GENERATOR
     folder.mkdir(exist_ok=True)  # a resumed run finds it
     if discriminator.folder is not None:

@@ -61,13 +61,15 @@ OBJECTIVES: dict[str, ObjectiveSettings] = {
         generates=True,
     ),
     "causal": ObjectiveSettings(
-        "segment_lm:LanguageModelling",
+        "causal_lm:CausalLM",
         "text",
         "gpt2",
         ("decoder",),
         initialization="scaled:0.02",  # GPT-2's: smaller in residual branches
     ),
-    "masked": ObjectiveSettings("masked_lm:MaskedLM", "text", "bert", ("encoder",), corrupts=True),
+    "masked": ObjectiveSettings(
+        "corrupted_text:MaskedLM", "text", "bert", ("encoder",), corrupts=True
+    ),
     "replaced": ObjectiveSettings(
         "replaced_token_detection:ReplacedTokenDetection",
         "text",
@@ -76,10 +78,10 @@ OBJECTIVES: dict[str, ObjectiveSettings] = {
         corrupts=True,
     ),
     "denoise": ObjectiveSettings(
-        "denoising:Denoising", "text", "bart", _ENCODER_DECODER, corrupts=True
+        "corrupted_text:Denoising", "text", "bart", _ENCODER_DECODER, corrupts=True
     ),
     "span": ObjectiveSettings(
-        "denoising:SpanCorruption", "text", "t5", _ENCODER_DECODER, corrupts=True
+        "corrupted_text:SpanCorruption", "text", "t5", _ENCODER_DECODER, corrupts=True
     ),
     "classify": ObjectiveSettings(
         "classification:TextClassification",
@@ -121,7 +123,7 @@ OBJECTIVES: dict[str, ObjectiveSettings] = {
         metrics=("loss", "accuracy"),
     ),
     "ctc": ObjectiveSettings(
-        "transcription:ConnectionistTemporalClassification",
+        "speech:ConnectionistTemporalClassification",
         "sounds",
         "wav2vec2",
         ("ctc",),
@@ -129,7 +131,7 @@ OBJECTIVES: dict[str, ObjectiveSettings] = {
         initialization="xavier",  # normal:0.02 began more slowly on small models
     ),
     "transcribe": ObjectiveSettings(
-        "transcription:Transcription",
+        "speech:Transcription",
         "sounds",
         "whisper",
         ("speech",),
@@ -146,7 +148,7 @@ OBJECTIVES: dict[str, ObjectiveSettings] = {
         initialization="xavier",  # as of ctc
     ),
     "speech_contrastive": ObjectiveSettings(
-        "speech_contrastive:SpeechContrastive",
+        "speech:SpeechContrastive",
         "sounds",
         "wav2vec2",
         ("ctc",),
@@ -155,7 +157,7 @@ OBJECTIVES: dict[str, ObjectiveSettings] = {
         corrupts=True,
     ),
     "stories": ObjectiveSettings(
-        "memory_network:StoryQuestions",
+        "classification:StoryQuestions",
         "examples",
         "memory",
         ("memory network",),

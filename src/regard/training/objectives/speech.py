@@ -1,8 +1,10 @@
-"""Transcription of recordings: by CTC from an encoder, or by an encoder–decoder.
+"""Objectives of speech: transcription by CTC or by an encoder–decoder, contrastive pre-training.
 
 Connectionist temporal classification (Graves et al. 2006, Wav2Vec2) sums over all alignments of a
 transcript to the frames. An encoder–decoder (Whisper, Radford et al. 2022) learns by teacher
-forcing: after a prompt each next token of the transcript, and its end.
+forcing: after a prompt each next token of the transcript, and its end. Contrastive pre-training
+(wav2vec 2.0, Baevski et al. 2020) needs no transcripts: spans of positions are masked, and for each
+of them the encoder is to tell the quantized latent that stood there from those of others.
 """
 
 from __future__ import annotations
@@ -14,29 +16,37 @@ from dataclasses import replace
 from functools import partial
 from typing import Any, ClassVar
 
+import numpy as np
+import torch
+from numpy.typing import NDArray
 from torch import Tensor
 from torch.nn import functional
 
 from regard import spec
 from regard.core.frontends.waveform_frontend import Waveform
+from regard.core.heads.contrastive_head import (
+    GUMBEL_TEMPERATURE,
+    ContrastiveHead,
+    ContrastiveOutput,
+)
 from regard.data.audio import RATE, Samples
+from regard.data.batching import Batch, Rows
 from regard.decode.strategy import BeamSearch, Greedy, Strategy
 from regard.evaluation.metrics.perplexity import perplexity
 from regard.evaluation.metrics.texts import WordErrorRate
 from regard.evaluation.scores import Score, scored
-from regard.families import folder as folders
-from regard.models import Model
-from regard.models.saving import config_json
+from regard.models import Model, WaveformModel
 from regard.training import model_spec
 from regard.training.data.sound_sources import (
     POSITIONS_PER_SECOND,
     SPECTROGRAM,
     WAVEFORM,
     PromptedTranscripts,
+    Recordings,
     SoundData,
     SpelledTranscripts,
 )
-from regard.training.objectives.heads import rebuilt
+from regard.training.data.source import Position
 from regard.training.objectives.losses import (
     LossTerms,
     linear_cross_entropy,
@@ -142,14 +152,11 @@ class ConnectionistTemporalClassification(SpeechObjective):
     @classmethod
     def adapt(cls, base: Any, data: SoundData, setup: Setup) -> Model:
         """The same encoder with a new head for these characters, unless it has one."""
-        wrap = partial(cls.source_class.wrap, data=data)
-        if base.spec.task == "transcribe":
-            wrap(base.model, base.spec, base.config)  # only for its errors
+        if cls.has_head(base.spec):
+            cls.source_class.wrap(base.model, base.spec, base.config, data)  # only for its errors
             return base  # type: ignore[no-any-return]
         head = _character_head(base.spec, len(data.vocabulary.names))
-        description = base.spec.with_heads(head)
-        config = config_json(description, base.config) | cls.head_config(data)
-        return rebuilt(base, description, config, setup.recipe.train.seed, wrap)
+        return cls.rebuilt(base, base.spec.with_heads(head), data, setup)
 
     # --- loss -------------------------------------------------------------------------------------
 
@@ -214,12 +221,6 @@ class Transcription(SpeechObjective):
             setup.recipe, len(data.vocabulary), frames=seconds * POSITIONS_PER_SECOND
         )
 
-    @classmethod
-    def with_tokenizer(cls, model: Any, description: Any, data: SoundData, setup: Setup) -> Model:
-        ids = cls.source_class.special_token_ids(data.vocabulary)
-        config = folders.describe(description, ids, model_type=setup.recipe.model_name)
-        return cls.source_class.wrap(model, description, config, data)
-
     def loss(self, tensors: Mapping[str, Tensor]) -> tuple[Tensor, Tensor]:
         token_loss = partial(linear_cross_entropy, smoothing=self.settings.label_smoothing)
         model = self.trained_model.model
@@ -230,3 +231,189 @@ class Transcription(SpeechObjective):
             [*recordings], self.source.language, strategy=strategy
         )
         return texts
+
+
+# --- contrastive pre-training ---------------------------------------------------------------------
+
+
+# Section 4.2: each position begins a span of 10 with p = 0.065, which is 0.65 spans of 10 in ten
+# positions; as spans overlap, 49 % are masked.
+DEFAULT_MASK_SHARE = 0.65
+NEGATIVES = 100
+# Annealed by this factor a step, down to a floor (Section 4.2, the base model).
+_TEMPERATURE_DECAY = 0.999995
+_TEMPERATURE_FLOOR = 0.5
+_FEWEST_MASKED = 2  # one of them is the other's negative
+_VALIDATION_SEED = 0
+
+
+class MaskableRecordings(Recordings):
+    """Recordings that are long enough for a masked position and a negative."""
+
+    fewest_frames = _FEWEST_MASKED
+
+
+def contrastive_encoder(description: Any) -> spec.Encoder:
+    """An encoder over waveforms with masks and the head that tells what they hide."""
+    waves = replace(description.waves, masked=True)
+    head = description.contrastive or spec.ContrastiveHead()
+    encoder: spec.Encoder = replace(description, input=waves, heads=(head,))
+    return encoder
+
+
+def contrast(model: Any, tensors: Mapping[str, Tensor]) -> ContrastiveOutput:
+    """Both sides of a batch of waveforms."""
+    both: ContrastiveOutput = model.contrast(
+        tensors["waves"],
+        tensors["padding_mask"],
+        masked=tensors["masked"],
+        temperature=tensors["temperature"],
+    )
+    return both
+
+
+def contrastive_loss(
+    model: Any, tensors: Mapping[str, Tensor], first_row: int = 0
+) -> tuple[Tensor, Tensor]:
+    """Equation 2 and its contrastive part, summed over the masked positions."""
+    head = model.require(ContrastiveHead)
+    masked = tensors["masked"]
+    # They count positions from the first row of the batch on: of those, a rank has some.
+    negatives = tensors["negatives"] - first_row * masked.shape[1]
+    contrastive, diversity = head.losses(contrast(model, tensors), masked, negatives)
+    return contrastive + head.diversity * diversity, contrastive.detach()
+
+
+class SpeechContrastive(ScoredObjective):
+    """Contrastive pre-training of an encoder over waveforms, with its quantizer.
+
+    Masks, negatives and the temperature follow from the seed and the position of a batch, so that a
+    resumed run draws the same ones.
+    """
+
+    name = "speech_contrastive"
+    unit = "masked positions"
+    source_class = MaskableRecordings
+    # The number of masked positions differs from batch to batch, and is read on the host.
+    cuda_graphs = False
+    base_advice = "give one that was pre-trained this way, such as Wav2Vec2ForPreTraining"
+    spec_classes = (spec.Encoder,)
+    input_names = (WAVEFORM,)
+    describes_head = True
+    head_fields = "heads=(ContrastiveHead(),)"
+    trained_model: WaveformModel
+
+    # --- assembling a run -------------------------------------------------------------------------
+
+    @classmethod
+    def can_tune(cls, base: Any) -> bool:
+        return super().can_tune(base) and base.spec.contrastive is not None
+
+    @classmethod
+    def has_head(cls, description: spec.Encoder) -> bool:
+        return description.contrastive is not None
+
+    @classmethod
+    def describe(cls, setup: Setup, data: SoundData) -> spec.Encoder:
+        return contrastive_encoder(model_spec.describe(setup.recipe, 1))  # nothing is spelled
+
+    # --- batches ----------------------------------------------------------------------------------
+
+    def collate(self, split: str, rows: Rows, position: Position = (0, 0)) -> Batch:
+        """With `masked` [B, T], `negatives` [B, T, K], and the temperature."""
+        tensors = super().collate(split, rows, position).tensors
+        seed = self.settings.seed if split == "train" else _VALIDATION_SEED
+        generator = np.random.default_rng((seed, *position))
+        # Of what is heard now: another speed has other positions.
+        samples = tensors["padding_mask"].sum(dim=1).numpy()
+        lengths = self.trained_model.frames(samples).tolist()
+        share = self.settings.mask_ratio or DEFAULT_MASK_SHARE
+        masked = span_masks(lengths, share, round(self.setup.recipe.span_length), generator)
+        tensors |= {
+            "masked": torch.from_numpy(masked),
+            "negatives": torch.from_numpy(sampled_negatives(masked, NEGATIVES, generator)),
+            "temperature": torch.tensor(self._temperature(position)),
+        }
+        return Batch(tensors, int(masked.sum()), np.asarray(rows))
+
+    def _temperature(self, position: tuple[int, int]) -> float:
+        """The temperature of the Gumbel softmax, by how many updates came before."""
+        epoch, index = position
+        batches = epoch * self.batches_per_epoch() + index
+        step = batches // self.settings.accumulate
+        return max(_TEMPERATURE_FLOOR, GUMBEL_TEMPERATURE * _TEMPERATURE_DECAY**step)
+
+    # --- loss -------------------------------------------------------------------------------------
+
+    def loss(self, tensors: Mapping[str, Tensor]) -> tuple[Tensor, Tensor]:
+        first_row = self.setup.ranks.first_row
+        return contrastive_loss(self.trained_model.model, tensors, first_row)
+
+    # --- evaluation -------------------------------------------------------------------------------
+
+    def score(self, split: str, autocast: AbstractContextManager[Any]) -> Score:
+        """The contrastive loss, with the masks and negatives of one seed."""
+        head = self.trained_model.model.require(ContrastiveHead)
+        loss = 0.0
+        right = 0
+        count = 0
+        codes = []
+        for batch in self.evaluation_batches(split):
+            masked = batch.tensors["masked"]
+            with torch.inference_mode(), autocast:
+                output = contrast(self.trained_model.model, batch.tensors)
+                logits = head.logits(output, masked, batch.tensors["negatives"])
+                contrastive, _ = head.losses(output, masked, batch.tensors["negatives"])
+            loss += float(contrastive)
+            right += int((logits.argmax(dim=-1) == 0).sum())
+            count += batch.tokens
+            codes.append(float(output.perplexity))
+        examples = len(self.source.splits[split])
+        return Score(
+            loss=loss / count,
+            accuracy=100 * right / count,
+            codes=sum(codes) / len(codes),
+            examples=examples,
+        )
+
+
+# --- masks and negatives --------------------------------------------------------------------------
+
+
+def span_masks(
+    lengths: list[int], share: float, span: int, generator: np.random.Generator
+) -> NDArray[np.bool_]:
+    """Masked positions of recordings with so many: [B, longest].
+
+    `share` · length / span spans of `span` positions begin at different places, and may overlap.
+    """
+    masks = np.zeros((len(lengths), max(lengths)), np.bool_)
+    for row, length in enumerate(lengths):
+        # A short recording is not masked as a whole.
+        width = min(span, max(1, length // 2))
+        places = length - width + 1
+        # Rounded at random, so that the mean is right.
+        count = int(share * length / width + generator.random())
+        fewest = -(-_FEWEST_MASKED // width)  # spans
+        count = min(max(count, fewest), places)
+        for begin in generator.choice(places, count, replace=False):
+            masks[row, begin : begin + width] = True
+    return masks
+
+
+def sampled_negatives(
+    masked: NDArray[np.bool_], count: int, generator: np.random.Generator
+) -> NDArray[np.int64]:
+    """For each masked position `count` others of its row, uniformly: [B, T, count].
+
+    They are positions of the flattened batch; those of positions that are not masked are 0.
+    """
+    rows, longest = masked.shape
+    negatives = np.zeros((rows, longest, count), np.int64)
+    for row in range(rows):
+        places = np.flatnonzero(masked[row])
+        # One of the others: numbers from the own one on are shifted by one.
+        drawn = generator.integers(0, len(places) - 1, (len(places), count))
+        drawn += drawn >= np.arange(len(places))[:, None]
+        negatives[row, places] = places[drawn] + row * longest
+    return negatives
