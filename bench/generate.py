@@ -21,7 +21,7 @@ import torch
 
 import regard
 from regard.builder import build
-from regard.data.text.tokenizer import Template, Tokenizer
+from regard.data.text.tokenizer import Tokenizer
 from regard.data.text.tokenizer_training import word_level_json
 from regard.decode.batch_decoding import DecodingSettings, decode
 from regard.decode.strategy import Greedy, Limit, Sampling
@@ -37,7 +37,7 @@ STRATEGIES: dict[str, Greedy | Sampling] = {
 
 def language_model(device: str) -> regard.LanguageModel:
     words = word_level_json([" ".join(f"w{i}" for i in range(2000))], cls_token=False)
-    tokenizer = Tokenizer(tokenizers.Tokenizer.from_str(words), framing=Template(end=False))
+    tokenizer = Tokenizer(tokenizers.Tokenizer.from_str(words)).for_prompts()
     description: Any = preset("gpt2:small", VOCABULARY, 1024)
     torch.manual_seed(0)
     dtype = torch.bfloat16 if device == "cuda" else torch.float32

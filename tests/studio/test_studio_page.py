@@ -927,14 +927,14 @@ INKED_EDGE = """() => [...document.querySelectorAll('canvas.map')].some((map) =>
 def test_a_memory_network_in_its_own_words(studio: Studio) -> None:
     """Sentences, hops and a story; no residual stream, no √d, no label that is cut off."""
     from regard.builder import build
-    from regard.data.text.tokenizer import Template, Tokenizer
+    from regard.data.text.tokenizer import Tokenizer
     from regard.data.text.tokenizer_training import word_level_json
     from regard.families.presets import preset
     from regard.models.memory_network import MemoryNetworkModel
 
     words = word_level_json(["Mary went to the kitchen John garden Where is"], cls_token=False)
     backend = tokenizers.Tokenizer.from_str(words)
-    tokenizer = Tokenizer(backend, framing=Template(end=False))
+    tokenizer = Tokenizer(backend).for_prompts()
     description = preset("memory:tiny", len(tokenizer), 64)
     model = MemoryNetworkModel(build(description), description, tokenizer)  # type: ignore[arg-type]
     model.save(studio.folder / "memory")

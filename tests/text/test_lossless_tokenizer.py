@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from tokenizers import decoders, models, pre_tokenizers, processors
 
 from regard.data.text.streaming import REPLACEMENT, StreamingDecoder
-from regard.data.text.tokenizer import Template, Tokenizer
+from regard.data.text.tokenizer import Tokenizer
 from regard.data.text.tokenizer_files import load_tokenizer
 from regard.data.text.tokenizer_training import SpecialTokenTemplate, train_lossless_tokenizer
 from regard.system.errors import DataError, SettingError
@@ -49,7 +49,7 @@ def spaced() -> Tokenizer:
     backend.post_processor = processors.TemplateProcessing(
         single="<s> $A", special_tokens=[("<s>", 1)]
     )
-    return Tokenizer(backend, framing=Template(end=False))
+    return Tokenizer(backend).for_prompts()
 
 
 def test_characters_come_back_as_they_are() -> None:

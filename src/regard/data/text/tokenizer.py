@@ -2,8 +2,8 @@
 
 All models use this class. They differ in two choices:
 
-- the framing: which special tokens stand around a text when a model reads it (`Template`,
-  `Between`);
+- the framing: which special tokens stand around a text when a model reads it (`Between`, or
+  the file's template);
 - whether the framing tokens themselves (padding, start, end, unknown) can be part of a text.
 
 Tokenizers are trained in `tokenizer_training` and opened from files in `tokenizer_files`.
@@ -60,24 +60,11 @@ _WORD_BOUNDARIES = ("▁", "Ġ")  # SentencePiece's and byte-level BPE's mark fo
 
 
 @dataclass(frozen=True)
-class Template:
-    """The file's own template (its post-processor), such as `[CLS] $A [SEP]`.
-
-    Without `end`, an end token that the template adds is dropped: a prompt is to be continued.
-    """
-
-    end: bool = True
-
-
-@dataclass(frozen=True)
 class Between:
     """A text between fixed token ids."""
 
     before: tuple[int, ...] = ()
     after: tuple[int, ...] = ()
-
-
-Framing = Template | Between
 
 
 # --- the tokenizer ---
@@ -95,7 +82,6 @@ class Tokenizer:
         backend: tokenizers.Tokenizer,
         special_tokens: Mapping[Role, str] | None = None,
         *,
-        framing: Framing | None = None,
         origin: str = "this tokenizer",
     ) -> None:
         """Wrap a `tokenizers.Tokenizer`; `origin` names it in error messages.
@@ -114,7 +100,8 @@ class Tokenizer:
         if special_tokens is None:
             special_tokens = find_special_tokens(self._vocabulary)
         self.special_tokens: dict[Role, str] = dict(special_tokens)
-        self.framing = framing or Template()
+        #: None: the file's own template (its post-processor), such as `[CLS] $A [SEP]`
+        self.framing: Between | None = None
         added_tokens = backend.get_added_tokens_decoder()
         #: ids of the tokens that the file marks as special
         self.special_ids = frozenset(i for i, token in added_tokens.items() if token.special)
@@ -146,14 +133,11 @@ class Tokenizer:
 
     def for_prompts(self) -> Tokenizer:
         """The same tokenizer without an end token behind a text: a prompt is to be continued."""
-        framing = self.framing
-        if isinstance(framing, Template):
-            return self.with_framing(Template(end=False))
+        before, after = self._frame_ids()
         eos = self.special_token_id("eos")
-        after = tuple(token for token in framing.after if token != eos)
-        return self.with_framing(Between(framing.before, after))
+        return self.with_framing(Between(before, tuple(i for i in after if i != eos)))
 
-    def with_framing(self, framing: Framing) -> Tokenizer:
+    def with_framing(self, framing: Between) -> Tokenizer:
         """The same tokenizer with another framing."""
         other = copy.copy(self)
         other.framing = framing
@@ -359,12 +343,9 @@ class Tokenizer:
 
     def _frame_ids(self) -> tuple[tuple[int, ...], tuple[int, ...]]:
         """The special tokens before and after a text."""
-        if isinstance(self.framing, Between):
-            return self.framing.before, self.framing.after
-        before, after = self._template_ids
-        if not self.framing.end and after and after[-1] == self.special_token_id("eos"):
-            return before, after[:-1]
-        return before, after
+        if self.framing is None:
+            return self._template_ids
+        return self.framing.before, self.framing.after
 
     @functools.cached_property
     def _template_ids(self) -> tuple[tuple[int, ...], tuple[int, ...]]:

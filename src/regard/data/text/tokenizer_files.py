@@ -38,7 +38,6 @@ from regard.data.text.sentencepiece_layouts import (
 from regard.data.text.tokenizer import (
     SPECIAL_TOKEN_NAMES,
     Role,
-    Template,
     Tokenizer,
     find_special_tokens,
     library_errors,
@@ -78,7 +77,7 @@ def load_tokenizer(path: str | Path) -> Tokenizer:
     path = Path(path)
     if not path.exists() and holds_tokenizer(path.parent):
         return open_language_model_tokenizer(path.parent)
-    return Tokenizer(_read_backend(path), framing=Template(end=False), origin=str(path))
+    return Tokenizer(_read_backend(path), origin=str(path)).for_prompts()
 
 
 def load_translation_tokenizer(path: str | Path) -> Tokenizer:
@@ -119,7 +118,7 @@ def open_encoder_tokenizer(folder: str | Path) -> Tokenizer:
 def open_language_model_tokenizer(folder: Path) -> Tokenizer:
     """The tokenizer of a language model's folder: a text is framed as a prompt, without an end."""
     backend, _, origin = open_backend(folder)
-    return Tokenizer(backend, framing=Template(end=False), origin=origin)
+    return Tokenizer(backend, origin=origin).for_prompts()
 
 
 def open_translation_tokenizers(folder: Path) -> tuple[Tokenizer, Tokenizer]:

@@ -43,7 +43,6 @@ from regard.data.text.tokenizer import (
     SPECIAL_TOKEN_NAMES,
     SPECIALS,
     UNKNOWN,
-    Template,
     Tokenizer,
     check_encodable,
     library_errors,
@@ -375,7 +374,7 @@ def _framed(backend: tokenizers.Tokenizer, template: SpecialTokenTemplate) -> To
                 if token in template.single
             ],
         )
-    return Tokenizer(backend, framing=Template(end=False))
+    return Tokenizer(backend).for_prompts()
 
 
 def _train_byte_level_bpe(
