@@ -186,55 +186,36 @@ def _train_with_byte_fallback(texts: Iterable[str], kind: str, size: int) -> tok
     if kind not in SUBWORDS:  # what has no pieces is spelled by its most frequent characters
         texts = _counting_characters(texts, characters)
     backend = _TRAINERS[kind](texts, size - len(BYTE_TOKENS))
-    # The library has no setters for these: they are changed in the JSON.
-    state = json.loads(backend.to_str())
-    model = state["model"]
-    match model["type"]:
-        case "BPE":
-            model["vocab"] = _numbered([*_by_id(model["vocab"]), *BYTE_TOKENS])
-            model["byte_fallback"] = True
-        case "Unigram":
-            # The search falls back to bytes by itself: their scores are never compared.
-            model["vocab"] += [(token, 0.0) for token in BYTE_TOKENS]
-            model["byte_fallback"] = True
-        case _:
-            state["model"] = _spelling_model(_by_id(model["vocab"]), characters, size)
+    model = json.loads(backend.to_str())["model"]  # the library has no getters
+    if kind == "unigram":
+        # The search falls back to bytes by itself: their scores are never compared.
+        pieces = [*map(tuple, model["vocab"]), *((token, 0.0) for token in BYTE_TOKENS)]
+        backend.model = models.Unigram(pieces, model["unk_id"], byte_fallback=True)
+    else:
+        tokens = sorted(model["vocab"], key=model["vocab"].get)
+        if kind not in SUBWORDS:
+            ranked = sorted(characters, key=lambda character: (-characters[character], character))
+            alphabet = sorted({"▁", *ranked[: min(ALPHABET, size // 4)]} - {" "} - set(tokens))
+            # The most frequent words come first: the last ones give way.
+            tokens = [*tokens[: size - len(BYTE_TOKENS) - len(alphabet)], *alphabet]
+        # The library's word-level model knows words only. BPE without merges spells everything, and
+        # with `ignore_merges` it takes a word that is in the vocabulary as it is.
+        backend.model = models.BPE(
+            _numbered([*tokens, *BYTE_TOKENS]),
+            [tuple(pair) for pair in model.get("merges", ())],
+            unk_token=UNKNOWN,
+            byte_fallback=True,
+            ignore_merges=kind not in SUBWORDS,
+        )
     # Bytes are joined to characters before the marks of spaces are read.
-    state["decoder"] = {
-        "type": "Sequence",
-        "decoders": [{"type": "ByteFallback"}, state["decoder"]],
-    }
-    return tokenizers.Tokenizer.from_str(json.dumps(state))
-
-
-def _spelling_model(words: list[str], characters: Counter[str], size: int) -> dict[str, object]:
-    """A word-level model that spells other words, as JSON.
-
-    The library's own knows words only. BPE without merges spells everything, and with
-    `ignore_merges` it takes a word that is in the vocabulary as it is.
-    """
-    ranked = sorted(characters, key=lambda character: (-characters[character], character))
-    alphabet = sorted({"▁", *ranked[: min(ALPHABET, size // 4)]} - {" "} - set(words))
-    # The most frequent words come first: the last ones give way.
-    room = size - len(BYTE_TOKENS) - len(alphabet)
-    return {
-        "type": "BPE",
-        "unk_token": UNKNOWN,
-        "byte_fallback": True,
-        "ignore_merges": True,
-        "vocab": _numbered([*words[:room], *alphabet, *BYTE_TOKENS]),
-        "merges": [],
-    }
+    backend.decoder = decoders.Sequence([decoders.ByteFallback(), backend.decoder])
+    return backend
 
 
 def _counting_characters(texts: Iterable[str], counts: Counter[str]) -> Iterator[str]:
     for text in texts:
         counts.update(text)
         yield text
-
-
-def _by_id(vocabulary: dict[str, int]) -> list[str]:
-    return sorted(vocabulary, key=lambda token: vocabulary[token])
 
 
 def _numbered(tokens: Sequence[str]) -> dict[str, int]:
@@ -290,10 +271,9 @@ def _deterministic_scores(backend: tokenizers.Tokenizer, size: int) -> tokenizer
     0.0001 × their position in a hash set. And where the characters alone fill the vocabulary, it
     forgets to stop.
     """
-    # The library has no setter for scores: they are changed in the JSON.
-    state = json.loads(backend.to_str())
+    pieces_and_scores = json.loads(backend.to_str())["model"]["vocab"]  # there is no getter
     scores: dict[str, float] = {
-        piece: score for piece, score in state["model"]["vocab"] if piece not in SPECIALS
+        piece: score for piece, score in pieces_and_scores if piece not in SPECIALS
     }
     lowest = min(scores.values())
     for piece, score in scores.items():
@@ -303,11 +283,10 @@ def _deterministic_scores(backend: tokenizers.Tokenizer, size: int) -> tokenizer
     # Characters before longer pieces (the sort is stable), so that everything can be spelled.
     characters_first = sorted(ranked, key=lambda piece: len(piece) > 1)
     vocabulary = set(characters_first[: size - len(SPECIALS)])
-    state["model"]["vocab"] = [(special, 0.0) for special in SPECIALS] + [
-        (piece, scores[piece]) for piece in ranked if piece in vocabulary
-    ]
-    state["model"]["unk_id"] = SPECIALS.index(UNKNOWN)
-    return tokenizers.Tokenizer.from_str(json.dumps(state))
+    specials = [(special, 0.0) for special in SPECIALS]
+    pieces = [(piece, scores[piece]) for piece in ranked if piece in vocabulary]
+    backend.model = models.Unigram([*specials, *pieces], SPECIALS.index(UNKNOWN), False)
+    return backend
 
 
 def _no_text() -> DataError:
