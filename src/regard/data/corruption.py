@@ -125,23 +125,14 @@ def denoise(
     # Spans are in different gaps between visible tokens, so they never touch.
     lengths = lengths[: visible + 1]
     gaps = chance.some(visible + 1, len(lengths))
-    corrupted = _infill(permuted, dict(zip(gaps.tolist(), lengths.tolist(), strict=True)), token)
-    return corrupted, ids.copy(), Corruption(order, lengths)
-
-
-def _infill(ids: Ids, spans_at: dict[int, int], token: int) -> Ids:
-    """Text infilling; `spans_at` has the length of the span in each gap between visible tokens."""
-    visible = len(ids) - sum(spans_at.values())
     corrupted: list[int] = []
-    position = 0
-    for gap in range(visible + 1):
-        if gap in spans_at:
-            corrupted.append(token)
-            position += spans_at[gap]
-        if gap < visible:
-            corrupted.append(int(ids[position]))
-            position += 1
-    return np.array(corrupted, dtype=np.int64)
+    start = 0
+    # A span stands after as many visible tokens as its gap says.
+    for gap, before, length in zip(gaps, np.cumsum(lengths) - lengths, lengths, strict=True):
+        corrupted += [*permuted[start : gap + before], token]
+        start = gap + before + length
+    corrupted += [*permuted[start:]]
+    return np.array(corrupted, dtype=np.int64), ids.copy(), Corruption(order, lengths)
 
 
 def _span_lengths(total: int, mean: float, chance: RandomStream) -> Ids:

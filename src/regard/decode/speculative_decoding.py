@@ -107,7 +107,12 @@ def generate(
     while not finished and len(text) - prompt_length < constraints.max_steps:
         room = constraints.max_steps - (len(text) - prompt_length)
         count = min(draft.proposals, room - 1)
-        proposals, draft_probabilities = _propose(drafter, text, count, generator)
+        proposals: list[int] = []
+        draft_probabilities: list[Tensor] = []  # [V] each, that the proposals were drawn from
+        for _ in range(count):
+            distribution = drafter.distributions(text + proposals, 1)[0][0]
+            draft_probabilities.append(distribution)
+            proposals.append(_inverse_transform(distribution, generator.random()))
         probabilities, logits = target.distributions(text + proposals, count + 1)
         for i in range(count + 1):
             if i < count:
@@ -152,19 +157,6 @@ def accept_or_resample(
         return True, proposal
     residual = (target - draft).clamp_min(0)  # [V]
     return False, _inverse_transform(residual / residual.sum(), noise[1])
-
-
-def _propose(
-    drafter: _Reader, text: list[int], count: int, generator: np.random.Generator
-) -> tuple[list[int], list[Tensor]]:
-    """Tokens that the draft model writes, and the distributions [V] it drew them from."""
-    proposals: list[int] = []
-    distributions: list[Tensor] = []
-    for _ in range(count):
-        probabilities, _ = drafter.distributions(text + proposals, 1)
-        distributions.append(probabilities[0])
-        proposals.append(_inverse_transform(probabilities[0], generator.random()))
-    return proposals, distributions
 
 
 def _inverse_transform(probabilities: Tensor, noise: float) -> int:

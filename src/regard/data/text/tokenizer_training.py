@@ -24,7 +24,6 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
-from typing import IO
 
 import tokenizers
 from tokenizers import (
@@ -244,7 +243,9 @@ def _without_rare_characters(
         room = min(ALPHABET, size - len(SPECIALS) - 1)  # one entry is the ▁'s
         # By frequency, ties by code point: the same for the same texts.
         ranked = sorted(counts, key=lambda character: (-counts[character], character))
-        yield _replaced_by_spaces(spool, ranked[room:])
+        rare = dict.fromkeys(map(ord, ranked[room:]), " ")
+        spool.seek(0)
+        yield (json.loads(line).translate(rare) for line in spool)
 
 
 def _normalized_lines(
@@ -253,14 +254,6 @@ def _normalized_lines(
     """Normalized texts as lines of JSON, which escapes line feeds in them, and their characters."""
     normalized = [backend.normalizer.normalize_str(check_encodable(text)) for text in texts]
     return "".join(json.dumps(text) + "\n" for text in normalized), Counter("".join(normalized))
-
-
-def _replaced_by_spaces(spool: IO[str], rare: Sequence[str]) -> Iterator[str]:
-    table = dict.fromkeys(map(ord, rare), " ")
-    spool.seek(0)
-    for line in spool:
-        text: str = json.loads(line)
-        yield text.translate(table) if table else text
 
 
 def _deterministic_scores(backend: tokenizers.Tokenizer, size: int) -> tokenizers.Tokenizer:
