@@ -77,8 +77,25 @@ def test_the_training_data_is_of_the_kind_of_the_objective(tmp_path: Path) -> No
     assert loading.choose(recipe, {"data": "x.txt"})[0].data.text == "x.txt"
     assert loading.choose(None, {"data": "x.txt", "model": "gpt2:tiny"})[0].data.text == "x.txt"
     assert loading.choose(None, {"data": "x.tsv"})[0].data.pairs == "x.tsv"
-    with pytest.raises(SettingError, match="both training data"):
+    with pytest.raises(SettingError, match="the same data"):
         loading.choose(recipe, {"data": "x.txt", "text": "y.txt"})
+
+
+def test_validation_and_test_data_are_of_the_kind_of_the_objective(tmp_path: Path) -> None:
+    recipe = tmp_path / "pairs.toml"
+    recipe.write_text(
+        '[data]\nsource = "a"\ntarget = "b"\nvalid_source = "c"\nvalid_target = "d"\n'
+    )
+    files = {"data": "x.tsv", "valid": "v.tsv", "test": "t.tsv"}
+    pairs = loading.choose(recipe, files)[0].data
+    assert (pairs.pairs, pairs.valid_pairs, pairs.test_pairs) == tuple(files.values())
+    assert pairs.source is pairs.valid_source is None
+    classes = loading.choose(None, {**files, "objective": "classify"})[0]
+    assert classes.files == {"train": ["x.tsv"], "valid": ["v.tsv"], "test": ["t.tsv"]}
+    with pytest.raises(SettingError, match="the same data"):
+        loading.choose(None, {"valid": "v.tsv", "valid_pairs": "w.tsv"})
+    with pytest.raises(SettingError, match="`graph` has all splits"):
+        loading.choose(None, {**files, "objective": "nodes"})
 
 
 def test_what_is_asked_for_without_a_recipe() -> None:

@@ -92,10 +92,10 @@ def command(
     contenders = parse_contenders(",".join(models))
     training_budget = parse_budget(budget)
     changes = recipe_changes(flags)
-    if recipe is None and any(key in changes for key in (*DATA_KEYS.values(), "generated")):
+    if recipe is None and {"data", "generated", *DATA_KEYS.values()} & changes.keys():
         # The user's data with the defaults: the objective is that of the first model.
         first = {**changes, "model": contenders[0].changes["model"]}
-        changes.setdefault("objective", loading.load(None, first).objective)
+        changes.setdefault("objective", loading.choose(None, first)[0].objective)
     base_recipe, name = loading.choose(recipe, changes, data_dir)
     folder = Path(out) if out else Path("runs") / f"compare-{name}"
     for contender in contenders:

@@ -23,7 +23,7 @@ from regard.training.recipe import schema
 # The settings of the short help, by section; `--help all` has the others too.
 COMMON_KEYS = (
     # data and tokens
-    "source", "target", "pairs", "valid_source", "valid_target", "text", "valid_text", "images",
+    "source", "target", "pairs", "valid_source", "valid_target", "text", "images",
     "sounds", "series", "graph", "generated", "context", "tokenizer", "vocabulary",
     # model
     "model", "preset", "spec", "d_model", "heads", "layers", "dropout", "position", "attention",
@@ -33,7 +33,7 @@ COMMON_KEYS = (
     "warmup_steps", "label_smoothing", "precision", "compile", "final_weights",
     "validate_every", "patience", "seed", "device", "beam",
     # fine-tuning
-    "task", "base", "valid", "test", "epochs", "freeze", "lora",
+    "task", "base", "epochs", "freeze", "lora",
     # several processes
     "strategy",
 )  # fmt: skip
@@ -63,16 +63,18 @@ class RecipeCommand(click.Command):
             record = parameter.get_help_record(ctx)
             if record is None or isinstance(parameter, click.Argument):
                 continue
-            section = schema.KEYS.get(parameter.name or "", "")
-            if section and not everything and parameter.name not in COMMON_KEYS:
+            name = parameter.name or ""
+            # Validation and test data stand beside --data.
+            section = "" if name in ("valid", "test") else schema.KEYS.get(name, "")
+            if section and not everything and name not in COMMON_KEYS:
                 continue
-            name, text = record
+            flags, text = record
             if section and not everything:
                 text = _first_part(text)
             if "--help" in parameter.opts:
-                name += " [all]"
+                flags += " [all]"
                 text = "Show this message and exit; `all`: every setting."
-            rows.setdefault(section, []).append((name, text))
+            rows.setdefault(section, []).append((flags, text))
         with formatter.section("Options"):
             formatter.write_dl(rows.pop(""))
         for section, settings in rows.items():

@@ -40,7 +40,8 @@ Examples:
   regard train multi30k --data-dir ~/data            a built-in recipe, with its files in ~/data
   regard train shakespeare --data-dir ~/data         a character-level language model
   regard train --model llama:tiny --text notes.txt --learning-rate 0.001
-  regard train --base bert/ --objective classify --text reviews.tsv     fine-tuning
+  regard train --model bert:tiny --objective classify --data train.tsv --valid dev.tsv
+  regard train --base bert/ --objective classify --data reviews.tsv     fine-tuning
   regard train --model vit:tiny --images flowers/ --image-size 64       one subfolder per class
   regard train --model patchtst --series load.csv --horizon 96         forecast a CSV file
   regard train my.toml --steps 5000              your recipe with one setting changed
@@ -50,7 +51,7 @@ Examples:
   torchrun --nproc-per-node 4 --max-restarts 3 -m regard train my.toml --out runs/mine
   regard train --resume runs/mine                continue exactly where it stopped
 """
-FINETUNE_KEYS = ("task", "files", "prefixes", "valid", "test")
+FINETUNE_KEYS = ("task", "files", "prefixes")
 
 
 # ------------------------------------------------------------------ the command

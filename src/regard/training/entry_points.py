@@ -55,7 +55,8 @@ def train(
         metrics: Computed after training, in addition to the scores of the objective, on the test
             set or without one on the validation set: names (`bleu`, `top_k:5`) or `Metric`
             objects.
-        **changes: Single settings, which override the recipe: `steps=500`, `learning_rate=1e-3`.
+        **changes: Single settings, which override the recipe: `steps=500`, `learning_rate=1e-3`;
+            `valid` and `test` are files like `data`.
 
     Raises:
         TrainingInterrupted: The run was stopped by `request_stop()`, Ctrl-C or a signal. Its

@@ -204,14 +204,23 @@ def choose(
     changes = dict(changes)
     data = changes.pop("data", None)
     _by_section(changes)
-    if data is not None:
-        named = [] if recipe is None else _read(recipe).values()
+    named = {**ChainMap(changes, *([] if recipe is None else _read(recipe).values()))}
+    splits = {"": data}
+    if not named.get("files"):  # beside these, both are settings of fine-tuning
+        splits |= {f"{split}_": changes.pop(split, None) for split in ("valid", "test")}
+    given = {before: file for before, file in splits.items() if file is not None}
+    if given:
         # A text is the simplest data: what the model learns from it decides.
-        objective = _objective({**ChainMap(changes, *named)}, has_text=True)
-        key = "pairs" if objective is None else DATA_KEYS[objective_settings(objective).data]
+        objective = _objective(named, has_text=True)
+        kind = "pairs" if objective is None else DATA_KEYS[objective_settings(objective).data]
+    for before, file in given.items():
+        flag = before[:-1] or "data"
+        key = f"{before}{kind}"
+        if key not in KEYS:
+            raise SettingError(f"`{kind}` has all splits in it", f"leave `{flag}` out")
         if changes.get(key) is not None:
-            raise SettingError(f"`data` and `{key}` are both training data", "give one of them")
-        changes[key] = data
+            raise SettingError(f"`{flag}` and `{key}` are the same data", "give one of them")
+        changes[key] = file
     if not recipe and not {*DATA_KEYS.values(), "source", "files", "generated"} & changes.keys():
         # The recipe that generates what a run learns.
         objective = _objective(changes, has_text=False)
