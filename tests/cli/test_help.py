@@ -12,9 +12,8 @@ from click.testing import CliRunner, Result
 from command_line import Command
 from regard.cli import regard
 from regard.cli.compare import SET_BY_COMPARISON
-from regard.cli.shared_options import preset_names, recipe_names
+from regard.cli.shared_options import recipe_names
 from regard.cli.train import FINETUNE_KEYS
-from regard.families.presets import listing
 from regard.look.views import VIEWS
 from regard.training.recipe import loading, schema
 
@@ -125,7 +124,6 @@ def test_the_shell_completes_presets_recipes_views_and_folders() -> None:
 
 
 def test_what_is_completed_is_all_there_is() -> None:
-    assert sorted(preset_names()) == sorted(preset.name for preset in listing())
     assert recipe_names() == sorted(loading.packaged())
     assert "patching" in VIEWS
 

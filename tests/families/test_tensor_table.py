@@ -8,6 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 
+from regard.families.state_dict import from_hf, to_hf
 from regard.families.tensor_table import (
     Concat,
     Constant,
@@ -18,11 +19,9 @@ from regard.families.tensor_table import (
     Rule,
     Transpose,
     Unused,
-    from_hf,
     fused_module_rules,
     module_rules,
     per_layer,
-    to_hf,
 )
 from regard.system.errors import ModelError
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import importlib
 import inspect
 import json
 import re
@@ -17,7 +18,8 @@ import torch
 
 import regard
 from regard.families import folder as folders
-from regard.families.config_schema import COMMON, UNSUPPORTED_KEYS, is_unsupported
+from regard.families.config_schema import COMMON_UNSUPPORTED, ConfigSchema
+from regard.families.registry import FILES
 from regard.system.errors import ModelError, UnknownKeyError, UnknownKeyWarning
 from zoo import save
 
@@ -58,19 +60,28 @@ def refused_as_unknown(model_type: str, keys: set[str]) -> Iterator[str]:
 @pytest.mark.parametrize("model_type", TYPES)
 def test_every_key_of_transformers_is_understood_or_listed(model_type: str) -> None:
     known = known_keys(model_type)
-    missing = [
-        key for key in refused_as_unknown(model_type, known) if not is_unsupported(model_type, key)
-    ]
-    assert missing == []
+    assert list(refused_as_unknown(model_type, known)) == []
     # And nothing is listed that transformers does not know, or that is understood by now.
-    listed = set(UNSUPPORTED_KEYS.get(model_type, ()))
-    assert listed <= known
-    assert listed == set(refused_as_unknown(model_type, listed))
+    for key in unsupported(model_type):
+        assert key in known
+        with pytest.raises(ModelError, match=f"unsupported key: {key}"):
+            folders.FAMILIES[model_type].to_spec({"model_type": model_type, key: "?"})
 
 
-def test_the_lists_are_of_families() -> None:
-    assert set(UNSUPPORTED_KEYS) <= set(TYPES)
-    assert "auto_map" in COMMON
+def unsupported(model_type: str) -> set[str]:
+    """The keys that the schemas of a file list as transformers' own, for its first family."""
+    file = next(file for file, families in FILES.items() if model_type in families)
+    first, name = next(iter(FILES[file].items()))
+    if model_type != first:
+        return set()
+    module = importlib.import_module(f"regard.families.{file}")
+    parts = [*vars(module).values(), getattr(vars(module).get(name), "schema", None)]
+    schemas = [part for part in parts if isinstance(part, ConfigSchema)]
+    return {key for schema in schemas for key in schema.unsupported}
+
+
+def test_code_of_a_folder_is_unsupported() -> None:
+    assert "auto_map" in COMMON_UNSUPPORTED
 
 
 def change(folder: Path, **changes: Any) -> None:

@@ -38,7 +38,9 @@ Examples:
 
 
 @click.command(epilog=EXAMPLES)
-@click.argument("model", type=Suggested([*recipe_names(), *preset_names()], "file"), required=False)
+@click.argument(
+    "model", type=Suggested(lambda: [*recipe_names(), *preset_names()], "file"), required=False
+)
 @option(
     "--device",
     "cpu or cuda (timed on this machine), or a known device: A100, H100, H200, B200, L4, T4, V100, "

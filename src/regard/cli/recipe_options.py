@@ -107,8 +107,8 @@ def _first_part(text: str) -> str:
 
 # What a shell completes; other settings are numbers, choices or free text.
 _COMPLETED: dict[str, Suggested] = {
-    "model": Suggested(preset_names()),
-    "preset": Suggested(preset_sizes()),
+    "model": Suggested(preset_names),
+    "preset": Suggested(preset_sizes),
     **dict.fromkeys(("base", "teacher"), MODEL_FOLDER),
     **dict.fromkeys((*schema.FILE_KEYS["data"], *schema.FILE_KEYS["model"]), FILE),
     **dict.fromkeys(("valid", "test", "tokenizer", "target_tokenizer"), FILE),

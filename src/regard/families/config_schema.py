@@ -43,6 +43,19 @@ IGNORED_KEYS = frozenset(
 )  # fmt: skip
 
 
+# Keys of transformers that no family here reads: code and weights of other kinds, masks and rotary
+# positions that a stack may be told to use, and attributes of the configuration class itself.
+COMMON_UNSUPPORTED = frozenset(
+    {
+        "_auto_class", "attention_chunk_size", "attribute_map", "auto_map", "base_config_key",
+        "base_model_ep_plan", "base_model_fsdp_plan", "base_model_pp_plan", "base_model_tp_plan",
+        "compression_config", "fusion_config", "is_causal", "kernel_config", "layer_types",
+        "partial_rotary_factor", "per_layer_config", "quantization_config", "rope_parameters",
+        "rope_scaling", "rope_theta", "sliding_window", "sub_configs_defaults",
+        "transformers_weights",
+    }
+)  # fmt: skip
+
 # ------------------------------------------------------------------ kinds of defaults
 
 
@@ -83,17 +96,20 @@ class ConfigSchema:
     `fixed`: keys that may have one value only.
     `synonyms`: other names of a key that is read.
     `ignored`: keys that change nothing.
+    `unsupported`: keys that transformers reads, so that a model without them would be another one.
     """
 
     defaults: Mapping[str, Any]
     fixed: Mapping[str, Any]
     synonyms: Mapping[str, str]
     ignored: frozenset[str] = IGNORED_KEYS
+    unsupported: frozenset[str] = frozenset()
 
     def parse(self, config: Mapping[str, Any]) -> dict[str, Any]:
         """The value of every key that is read.
 
-        An unknown key is an error; `folder.reading` decides which of them to ignore.
+        A key that is not even transformers' raises an `UnknownKeyError`: `folder.reading` ignores
+        it.
         """
         values = {key: _value(config, key, default) for key, default in self.defaults.items()}
         for key, value in values.items():
@@ -112,13 +128,23 @@ class ConfigSchema:
                     "correct the key if it is wrong; otherwise this model cannot be opened",
                 )
             if not (key in expected or key in values or key in self.ignored):
-                raise UnknownKeyError(
-                    f"config.json has an unsupported key: {key}",
-                    "remove it if it does not change what the model computes; "
-                    "otherwise this model cannot be opened",
-                    key,
-                )
+                raise self._unknown(key)
         return values
+
+    def _unknown(self, key: str) -> ModelError:
+        if key == "quantization_config":
+            return ModelError(
+                "config.json has a quantization_config: quantized weights are not supported",
+                "download it in bf16, or let transformers dequantize and save it",
+            )
+        problem = f"config.json has an unsupported key: {key}"
+        repair = (
+            "remove it if it does not change what the model computes; "
+            "otherwise this model cannot be opened"
+        )
+        if key in COMMON_UNSUPPORTED | self.unsupported:
+            return ModelError(problem, repair)
+        return UnknownKeyError(problem, repair, key)
 
     def split(self, config: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
         """The keys that this schema reads, and all others."""
@@ -195,41 +221,3 @@ def _expected(default: Any) -> str:
 
 def _is_size(value: Any) -> bool:
     return is_whole(value, 1)
-
-
-# Of every model: code and weights of other kinds, masks and rotary positions that a stack may be
-# told to use, and attributes of the configuration class itself.
-COMMON = frozenset(
-    {
-        "_auto_class", "attention_chunk_size", "attribute_map", "auto_map", "base_config_key",
-        "base_model_ep_plan", "base_model_fsdp_plan", "base_model_pp_plan", "base_model_tp_plan",
-        "compression_config", "fusion_config", "is_causal", "kernel_config", "layer_types",
-        "partial_rotary_factor", "per_layer_config", "quantization_config", "rope_parameters",
-        "rope_scaling", "rope_theta", "sliding_window", "sub_configs_defaults",
-        "transformers_weights",
-    }
-)  # fmt: skip
-# By model_type.
-UNSUPPORTED_KEYS: dict[str, frozenset[str]] = {
-    "clip": frozenset({"is_encoder_decoder"}),
-    "electra": frozenset({"summary_first_dropout", "summary_proj_to_labels"}),
-    "gpt2": frozenset({"hidden_dropout", "summary_last_dropout"}),
-    "gpt_neox": frozenset({"head_dim"}),
-    "openai-gpt": frozenset({"summary_last_dropout"}),
-    "patchtst": frozenset({"default_scale", "keepdim", "minimum_scale", "scaling_dim"}),
-    "reformer": frozenset({"chunk_length", "n_layers"}),
-    "time_series_transformer": frozenset(
-        {"default_scale", "keepdim", "minimum_scale", "scaling_dim"}
-    ),
-    "vit": frozenset({"head_dim"}),
-    "deit": frozenset({"head_dim"}),
-    "dinov2": frozenset({"head_dim"}),
-    "vit_mae": frozenset({"head_dim"}),
-    "swin": frozenset({"num_attention_heads"}),
-    "whisper": frozenset({"n_positions"}),
-}
-
-
-def is_unsupported(model_type: str, key: str) -> bool:
-    """Whether transformers reads this key, so that a model without it would be another one."""
-    return key in COMMON or key in UNSUPPORTED_KEYS.get(model_type, frozenset())

@@ -11,83 +11,19 @@ from regard import spec
 from regard.families.attention_options import parse_attention
 from regard.families.preset_changes import CHANGES, with_changes
 from regard.families.preset_settings import Kind, PresetFamily
+from regard.families.registry import FILES
 from regard.system.errors import ModelError, SettingError, did_you_mean
 
-# Every file with presets, in the order of the list; the sizes are in the family's own file.
-_FILES = (
-    # Encoder–decoders.
-    "encoder_decoders.transformer",
-    "encoder_decoders.universal",
-    "encoder_decoders.t5",
-    "encoder_decoders.mt5",
-    "encoder_decoders.bart",
-    "encoder_decoders.mbart",
-    "encoder_decoders.pegasus",
-    "encoder_decoders.marian",
-    # Decoders.
-    "decoders.openai_gpt",
-    "decoders.gpt2",
-    "decoders.gpt3",
-    "decoders.transformer_xl",
-    "encoders.reformer",
-    "decoders.llama",
-    "decoders.mistral",
-    "decoders.mixtral",
-    "decoders.qwen2",
-    "decoders.gemma",
-    "decoders.gemma2",
-    "decoders.gemma3",
-    "decoders.gpt_oss",
-    "decoders.gpt_neox",
-    "decoders.palm",
-    # Text encoders.
-    "encoders.bert",
-    "encoders.roberta",
-    "encoders.distilbert",
-    "encoders.albert",
-    "encoders.electra",
-    "encoders.mpnet",
-    "encoders.deberta_v1",
-    "encoders.deberta",
-    "encoders.longformer",
-    "encoders.bigbird",
-    # Images, sound, and pairs of text and image.
-    "vision.vit",
-    "vision.deit",
-    "vision.dinov2",
-    "vision.vit_mae",
-    "vision.swin",
-    "vision.clip",
-    "vision.siglip",
-    "speech.whisper",
-    "speech.wav2vec2",
-    "speech.hubert",
-    # Time series.
-    "series.patchtst",
-    "series.time_series_transformer",
-    "series.linear_forecaster",
-    # Graphs.
-    "graph",
-    # Before the Transformer.
-    "encoder_decoders.recurrent",
-    "memory_network",
-)
-PRESET_FAMILIES: dict[str, PresetFamily] = {
-    name: family
-    for file in _FILES
-    for name, family in importlib.import_module(f"regard.families.{file}").PRESETS.items()
+_OF_FILES: dict[str, dict[str, PresetFamily]] = {
+    file: importlib.import_module(f"regard.families.{file}").PRESETS for file in FILES
 }
-# Other names: those of Hugging Face's `model_type`.
+PRESET_FAMILIES = dict(item for presets in _OF_FILES.values() for item in presets.items())
+# Other names: those of Hugging Face's `model_type`, in the order in which a file has both.
 ALIASES = {
-    "openai-gpt": "gpt1",
-    "gpt_neox": "gpt-neox",
-    "gpt_oss": "gpt-oss",
-    "gemma3_text": "gemma3",
-    "big_bird": "bigbird",
-    "clip_text_model": "clip-text",
-    "clip_vision_model": "clip-image",
-    "vit_mae": "vit-mae",
-    "time_series_transformer": "time-series-transformer",
+    model_type: name
+    for file, presets in _OF_FILES.items()
+    for model_type, name in zip(FILES[file], presets, strict=False)
+    if model_type != name
 }
 TOLERANCE = 0.005  # how far a parameter count may be from the published one without a reason
 

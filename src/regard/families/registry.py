@@ -7,7 +7,6 @@ from collections.abc import Collection, Iterator, Mapping
 from typing import Any, Protocol
 
 from regard import spec
-from regard.families import native
 from regard.families.encoders.causal import WithCausalModel
 from regard.families.heads import WithHeads
 from regard.families.tensor_table import Rule
@@ -42,62 +41,77 @@ class Family(Protocol):
         """The rules between our parameters and the tensors of the file."""
 
 
-# By model_type, in the order in which a spec is tried; the last one, our own format, takes any.
-# A family is a file of this folder, or an object in one. A `HEAD_TABLE` has the heads of a language
-# model's family besides that of the vocabulary.
-PLACES = {
+# The files of this folder, in the order of the list of presets, in which a spec is tried too; of
+# each the families in it, by model_type: an object of the file, or the file itself (""). A file
+# without any has presets only. A `HEAD_TABLE` has the heads of a language model's family besides
+# that of the vocabulary.
+FILES: dict[str, dict[str, str]] = {
     # Encoder–decoders.
-    "marian": "encoder_decoders.marian:MARIAN",
-    "pegasus": "encoder_decoders.pegasus:PEGASUS",
-    "bart": "encoder_decoders.bart:BART",
-    "mbart": "encoder_decoders.mbart:MBART",
-    "t5": "encoder_decoders.t5:T5",
-    "mt5": "encoder_decoders.mt5:MT5",
-    "whisper": "speech.whisper",
+    "encoder_decoders.transformer": {},
+    "encoder_decoders.universal": {},
+    "encoder_decoders.t5": {"t5": "T5"},
+    "encoder_decoders.mt5": {"mt5": "MT5"},
+    "encoder_decoders.bart": {"bart": "BART"},
+    "encoder_decoders.mbart": {"mbart": "MBART"},
+    "encoder_decoders.pegasus": {"pegasus": "PEGASUS"},
+    "encoder_decoders.marian": {"marian": "MARIAN"},
     # Decoders.
-    "gpt2": "decoders.gpt2:GPT2",
-    "openai-gpt": "decoders.openai_gpt:GPT",
-    "gpt_neox": "decoders.gpt_neox",
-    "llama": "decoders.llama:LLAMA",
-    "mistral": "decoders.mistral:MISTRAL",
-    "mixtral": "decoders.mixtral:MIXTRAL",
-    "qwen2": "decoders.qwen2:QWEN2",
-    "gemma": "decoders.gemma:GEMMA",
-    "gemma2": "decoders.gemma2:GEMMA2",
-    "gemma3_text": "decoders.gemma3:GEMMA3",
-    "gpt_oss": "decoders.gpt_oss:GPT_OSS",
+    "decoders.openai_gpt": {"openai-gpt": "GPT"},
+    "decoders.gpt2": {"gpt2": "GPT2"},
+    "decoders.gpt3": {},
+    "decoders.transformer_xl": {},
+    "encoders.reformer": {"reformer": ""},
+    "decoders.llama": {"llama": "LLAMA"},
+    "decoders.mistral": {"mistral": "MISTRAL"},
+    "decoders.mixtral": {"mixtral": "MIXTRAL"},
+    "decoders.qwen2": {"qwen2": "QWEN2"},
+    "decoders.gemma": {"gemma": "GEMMA"},
+    "decoders.gemma2": {"gemma2": "GEMMA2"},
+    "decoders.gemma3": {"gemma3_text": "GEMMA3"},
+    "decoders.gpt_oss": {"gpt_oss": "GPT_OSS"},
+    "decoders.gpt_neox": {"gpt_neox": ""},
+    "decoders.palm": {},
     # Text encoders.
-    "bert": "encoders.bert:BERT",
-    "roberta": "encoders.roberta:ROBERTA",
-    "camembert": "encoders.roberta:CAMEMBERT",
-    "xlm-roberta": "encoders.roberta:XLM_ROBERTA",
-    "distilbert": "encoders.distilbert:DISTILBERT",
-    "albert": "encoders.albert:ALBERT",
-    "electra": "encoders.electra:ELECTRA",
-    "mpnet": "encoders.mpnet:MPNET",
-    "deberta": "encoders.deberta_v1",
-    "deberta-v2": "encoders.deberta",
-    "longformer": "encoders.longformer",
-    "big_bird": "encoders.bigbird",
-    "reformer": "encoders.reformer",
-    # Images, sound, time series, and pairs of text and image.
-    "vit": "vision.vit:VIT",
-    "deit": "vision.deit:DEIT",
-    "dinov2": "vision.dinov2",
-    "vit_mae": "vision.vit_mae",
-    "swin": "vision.swin",
-    "wav2vec2": "speech.wav2vec2:WAV2VEC2",
-    "hubert": "speech.hubert:HUBERT",
-    "patchtst": "series.patchtst",
-    "time_series_transformer": "series.time_series_transformer",
-    "clip": "vision.clip",
-    "clip_text_model": "vision.clip:TEXT",
-    "clip_vision_model": "vision.clip:VISION",
-    "siglip": "vision.siglip",
-    "siglip_text_model": "vision.siglip:TEXT",
-    "siglip_vision_model": "vision.siglip:VISION",
-    # Our own format.
-    "regard": "native",
+    "encoders.bert": {"bert": "BERT"},
+    "encoders.roberta": {
+        "roberta": "ROBERTA",
+        "camembert": "CAMEMBERT",
+        "xlm-roberta": "XLM_ROBERTA",
+    },
+    "encoders.distilbert": {"distilbert": "DISTILBERT"},
+    "encoders.albert": {"albert": "ALBERT"},
+    "encoders.electra": {"electra": "ELECTRA"},
+    "encoders.mpnet": {"mpnet": "MPNET"},
+    "encoders.deberta_v1": {"deberta": ""},
+    "encoders.deberta": {"deberta-v2": ""},
+    "encoders.longformer": {"longformer": ""},
+    "encoders.bigbird": {"big_bird": ""},
+    # Images, sound, and pairs of text and image.
+    "vision.vit": {"vit": "VIT"},
+    "vision.deit": {"deit": "DEIT"},
+    "vision.dinov2": {"dinov2": ""},
+    "vision.vit_mae": {"vit_mae": ""},
+    "vision.swin": {"swin": ""},
+    "vision.clip": {"clip": "", "clip_text_model": "TEXT", "clip_vision_model": "VISION"},
+    "vision.siglip": {"siglip": "", "siglip_text_model": "TEXT", "siglip_vision_model": "VISION"},
+    "speech.whisper": {"whisper": ""},
+    "speech.wav2vec2": {"wav2vec2": "WAV2VEC2"},
+    "speech.hubert": {"hubert": "HUBERT"},
+    # Time series.
+    "series.patchtst": {"patchtst": ""},
+    "series.time_series_transformer": {"time_series_transformer": ""},
+    "series.linear_forecaster": {},
+    # Graphs.
+    "graph": {},
+    # Before the Transformer.
+    "encoder_decoders.recurrent": {},
+    "memory_network": {},
+}
+_OWN_FORMAT = "regard"  # takes any spec, so it comes last
+_PLACES = {
+    model_type: (file, name)
+    for file, families in {**FILES, "native": {_OWN_FORMAT: ""}}.items()
+    for model_type, name in families.items()
 }
 
 
@@ -105,7 +119,7 @@ class Families(Mapping[str, Family]):
     """The families by model_type, each imported when it is asked for: a command needs one."""
 
     def __getitem__(self, model_type: str) -> Family:
-        file, _, name = PLACES[model_type].partition(":")
+        file, name = _PLACES[model_type]
         family: Any = importlib.import_module(f"regard.families.{file}")
         if name:
             family = getattr(family, name)
@@ -116,10 +130,10 @@ class Families(Mapping[str, Family]):
         return WithHeads(family, heads) if heads else family
 
     def __iter__(self) -> Iterator[str]:
-        return iter(PLACES)
+        return iter(_PLACES)
 
     def __len__(self) -> int:
-        return len(PLACES)
+        return len(_PLACES)
 
 
 FAMILIES = Families()
@@ -130,17 +144,17 @@ def family_of(model: spec.Model, model_type: str | None = None) -> Family:
 
     `model_type` is tried before all others, because some families differ in names only.
     """
-    # Our own format comes last and stores any spec, so one is always found.
-    candidates = list(FAMILIES)
-    if model_type is not None and model_type in FAMILIES:
-        candidates.insert(0, model_type)
-    return next(FAMILIES[name] for name in candidates if _can_store(FAMILIES[name], model))
+    candidates = [model_type, *FAMILIES] if model_type in FAMILIES else FAMILIES
+    return next(
+        FAMILIES[name]
+        for name in candidates
+        # Its parts from outside the package are read with their classes only.
+        if name == _OWN_FORMAT or _can_store(FAMILIES[name], model)
+    )
 
 
 def _can_store(family: Family, model: spec.Model) -> bool:
     """Whether the family's config.json, read back, gives the same spec."""
-    if family is native:  # parts from outside the package are read with their classes only
-        return True
     spec_type, front_end = family.SPEC_TYPES
     if not isinstance(model, spec_type) or not isinstance(_front_end(model), front_end):
         return False

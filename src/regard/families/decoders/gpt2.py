@@ -10,8 +10,6 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
-import torch
-
 from regard import spec
 from regard.families.block_config import (
     ACTIVATIONS,
@@ -27,13 +25,13 @@ from regard.families.preset_settings import (
     Size,
 )
 from regard.families.tensor_table import (
-    Constant,
     Rename,
     Rule,
-    Unused,
     embedding_rules,
+    mask_rules,
     module_rules,
     per_layer,
+    position_ids,
 )
 
 PRESET_DEFAULTS: dict[str, Any] = {
@@ -178,16 +176,11 @@ class GptFamily:
         ]
         if model.stack.final:
             rules += module_rules("stack.final_norm", "transformer.ln_f")
-        position_ids = "transformer.position_ids"
-        rules.append(Constant(position_ids, lambda: torch.arange(length), written=False))
-        return rules
+        return [*rules, position_ids("transformer.position_ids", length)]
 
     def _block_rules(self, length: int) -> list[Rule]:
         name = "stack.blocks.{i}"
         hf = "transformer.h.{i}"
-
-        def causal_mask() -> torch.Tensor:
-            return torch.ones(1, 1, length, length).tril()
 
         return [
             *module_rules(f"{name}.residual.each.0.norm", f"{hf}.ln_1"),
@@ -196,9 +189,7 @@ class GptFamily:
             *module_rules(f"{name}.residual.each.1.norm", f"{hf}.ln_2"),
             *module_rules(f"{name}.feedforward.inner", f"{hf}.mlp.c_fc", transposed=True),
             *module_rules(f"{name}.feedforward.outer", f"{hf}.mlp.c_proj", transposed=True),
-            # Old files hold the causal mask, and the number that stood for minus infinity.
-            Constant(f"{hf}.attn.bias", causal_mask, written=False),
-            Unused(f"{hf}.attn.masked_bias"),
+            *mask_rules(f"{hf}.attn", length),
         ]
 
 
@@ -227,6 +218,7 @@ GPT2 = GptFamily(
         },
         SYNONYMS,
         IGNORED,
+        frozenset({"hidden_dropout", "summary_last_dropout"}),
     ),
     keys={**KEYS, "n_inner": "d_ff", "activation_function": "activation"},
     embeddings=("wte", "wpe"),

@@ -9,8 +9,6 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 from typing import Any
 
-import torch
-
 from regard import spec
 from regard.families.block_config import block_from_config, keys_with, stack_config
 from regard.families.config_schema import IGNORED_KEYS, NOT_ENCODER_DECODER, ConfigSchema
@@ -26,11 +24,10 @@ from regard.families.preset_settings import (
     Size,
 )
 from regard.families.tensor_table import (
-    Constant,
     InterleavedQkv,
     Rule,
-    Unused,
     embedding_rules,
+    mask_rules,
     module_rules,
     per_layer,
 )
@@ -70,6 +67,7 @@ _SCHEMA = ConfigSchema(
     # Keys that transformers never read, though configs have them: GPT-NeoX-20B's, and its tests'.
     ignored=IGNORED_KEYS
     | {"attention_probs_dropout_prob", "hidden_dropout_prob", "type_vocab_size"},
+    unsupported=frozenset({"head_dim"}),
 )
 
 
@@ -141,9 +139,6 @@ def _block_rules(model: spec.Decoder, positions: int) -> list[Rule]:
     if has_bias:
         qkv_rules.append(InterleavedQkv(f"{qkv}.bias", f"{hf_qkv}.bias", heads))
 
-    def causal_mask() -> torch.Tensor:
-        return torch.ones(1, 1, positions, positions).tril()
-
     return [
         *module_rules(norms[0], f"{hf}.input_layernorm"),
         *qkv_rules,
@@ -151,9 +146,7 @@ def _block_rules(model: spec.Decoder, positions: int) -> list[Rule]:
         *module_rules(norms[1], f"{hf}.post_attention_layernorm"),
         *module_rules(f"{name}.feedforward.inner", f"{hf}.mlp.dense_h_to_4h"),
         *module_rules(f"{name}.feedforward.outer", f"{hf}.mlp.dense_4h_to_h"),
-        # Old files hold the causal mask, and the number that stood for minus infinity.
-        Constant(f"{hf}.attention.bias", causal_mask, written=False),
-        Unused(f"{hf}.attention.masked_bias"),
+        *mask_rules(f"{hf}.attention", positions),
         inv_freq_rule(model, f"{hf}.attention.rotary_emb.inv_freq"),
     ]
 

@@ -20,6 +20,7 @@ GPT = GptFamily(
         NOT_ENCODER_DECODER,
         SYNONYMS,
         IGNORED | {"n_special", "predict_special_tokens"},  # of its tokenizer
+        frozenset({"summary_last_dropout"}),
     ),
     keys={**KEYS, "afn": "activation"},
     embeddings=("tokens_embed", "positions_embed"),

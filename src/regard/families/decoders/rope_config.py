@@ -7,13 +7,14 @@ files say `type` for `rope_type`.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from regard import spec
-from regard.core.positions.rotary import rope_frequencies
 from regard.families.tensor_table import Constant
 from regard.system.errors import ModelError
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 # By `rope_type`: the scaling, and the key of each of its options.
 _SCALINGS: dict[str, tuple[type[Any], dict[str, str]]] = {
@@ -99,7 +100,12 @@ def inv_freq_rule(model: spec.Decoder, hf: str) -> Constant:
     rope = rope_of(model.stack.block)
     # [rotated / 2]: one frequency for each pair of dimensions.
     rotated = int(model.stack.block.attention.d_k * rope.share)
-    frequencies = partial(rope_frequencies, rotated, rope.base)
+
+    def frequencies() -> Tensor:
+        from regard.core.positions.rotary import rope_frequencies
+
+        return rope_frequencies(rotated, rope.base)
+
     return Constant(hf, frequencies, tolerance=1e-6, written=False)
 
 

@@ -8,12 +8,9 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any, ClassVar, Literal
-
-import torch
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 from regard import spec
-from regard.core.positions.positional_encoding import sinusoids
 from regard.families.block_config import block_from_config, stack_config
 from regard.families.config_schema import ConfigSchema
 from regard.families.heads import (
@@ -36,6 +33,9 @@ from regard.families.tensor_table import (
 )
 from regard.system import memory
 from regard.system.errors import ModelError
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 # ------------------------------------------------------------------ config keys
 
@@ -377,7 +377,13 @@ def _logits_bias_rules(model: spec.EncoderDecoder) -> list[Rule]:
     shape = (1, model.target.vocabulary)
     if model.head.bias:
         return [Reshape("head.bias", _LOGITS_BIAS, shape)]
-    return [Constant(_LOGITS_BIAS, lambda: torch.zeros(shape))]
+
+    def zeros() -> Tensor:
+        import torch
+
+        return torch.zeros(shape)
+
+    return [Constant(_LOGITS_BIAS, zeros)]
 
 
 def sinusoid_rules(model: spec.EncoderDecoder, positions: int, written: bool) -> list[Rule]:
@@ -386,7 +392,11 @@ def sinusoid_rules(model: spec.EncoderDecoder, positions: int, written: bool) ->
     They are computed in float64, so only the last bit of float32 may differ.
     """
 
-    def table() -> torch.Tensor:
+    def table() -> Tensor:
+        import torch
+
+        from regard.core.positions.positional_encoding import sinusoids
+
         memory.require_bytes(
             8 * positions * model.d_model,
             f"sinusoids of {positions:,} positions",

@@ -12,8 +12,6 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
-import torch
-
 from regard import spec
 from regard.families.block_config import (
     BERT_KEYS,
@@ -25,13 +23,13 @@ from regard.families.block_config import (
 from regard.families.config_schema import IGNORED_KEYS, ConfigSchema
 from regard.families.heads import classifier_head, label_count, label_names
 from regard.families.tensor_table import (
-    Constant,
     ParameterRule,
     Rename,
     Rule,
     Unused,
     module_rules,
     per_layer,
+    position_ids,
 )
 from regard.system.errors import ModelError
 
@@ -396,12 +394,7 @@ class BertFamily:
         rules += norm_rules("input.norm", f"{embeddings}.LayerNorm")
         if model.tokens.width:
             rules += module_rules("input.project", f"{prefix}{self.embedding_projection}")
-        rules.append(
-            Constant(
-                f"{embeddings}.position_ids", lambda: torch.arange(positions)[None], written=False
-            )
-        )
-        return rules
+        return [*rules, position_ids(f"{embeddings}.position_ids", 1, positions)]
 
     def _lm_head_rules(self) -> list[Rule]:
         names = self.lm_head

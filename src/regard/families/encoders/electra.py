@@ -92,6 +92,7 @@ ELECTRA = BertFamily(
         },
         {},
         IGNORED,
+        frozenset({"summary_first_dropout", "summary_proj_to_labels"}),
     ),
     lm_head=LMHeadNames(
         dense="generator_predictions.dense",

@@ -149,6 +149,7 @@ _SCHEMA = ConfigSchema(
         "num_chunks_before",
         "num_chunks_after",
     },
+    frozenset({"chunk_length", "n_layers"}),
 )
 _KEYS = {
     "hidden_size": "d_model",

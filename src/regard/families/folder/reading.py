@@ -17,7 +17,6 @@ from regard import spec as specs
 from regard.builder import outline, trainable
 from regard.core.positions.positional_encoding import Sinusoidal, Sinusoidal2D
 from regard.families import native
-from regard.families.config_schema import is_unsupported
 from regard.families.folder.files import (
     has_weights,
     load_tensors,
@@ -34,7 +33,8 @@ from regard.families.folder.special_tokens import (
     special_token_ids,
 )
 from regard.families.registry import FAMILIES, family_of
-from regard.families.tensor_table import Constant, Unused, from_hf, match_prefix
+from regard.families.state_dict import from_hf, match_prefix
+from regard.families.tensor_table import Constant, Unused
 from regard.system import memory
 from regard.system.arguments import is_whole
 from regard.system.errors import (
@@ -266,13 +266,8 @@ def _to_spec(config: Mapping[str, Any], stored: Sequence[str]) -> tuple[specs.Mo
         try:
             return FAMILIES[model_type].to_spec(config, stored), unknown
         except UnknownKeyError as error:
-            if error.key == "quantization_config":
-                raise ModelError(
-                    "config.json has a quantization_config: quantized weights are not supported",
-                    "download it in bf16, or let transformers dequantize and save it",
-                ) from None
             # A key that was removed already and is still an error cannot be removed again.
-            if is_unsupported(model_type, error.key) or error.key in unknown:
+            if error.key in unknown:
                 raise
             unknown.append(error.key)
             config = _without_key(config, error.key)

@@ -18,7 +18,7 @@ from regard.families.folder.special_tokens import (
     special_token_config,
 )
 from regard.families.registry import family_of
-from regard.families.tensor_table import to_hf
+from regard.families.state_dict import to_hf
 from regard.system import disk
 from regard.wirings.core_model import CoreModel
 

@@ -9,6 +9,8 @@ from regard import spec
 from regard.system.errors import ModelError, SettingError
 from regard.system.options import parse_option
 
+# Keys of transformers' scalers, whose defaults are those here.
+UNSUPPORTED = frozenset({"default_scale", "keepdim", "minimum_scale", "scaling_dim"})
 _DISTRIBUTIONS = ("student_t", "normal", "negative_binomial")
 
 

@@ -15,7 +15,7 @@ from regard import spec
 from regard.families.block_config import block_from_config, stack_config
 from regard.families.config_schema import IGNORED_KEYS, NOT_ENCODER_DECODER, ConfigSchema
 from regard.families.preset_settings import FromConfig, PresetFamily, Size
-from regard.families.series.forecast_options import parse_distribution, parse_scaler
+from regard.families.series.forecast_options import UNSUPPORTED, parse_distribution, parse_scaler
 from regard.families.tensor_table import (
     Count,
     Rename,
@@ -244,6 +244,7 @@ _SCHEMA = ConfigSchema(
         "unmasked_channel_indices", "mask_value", "pooling_type", "output_range",
         "vocab_size",
     },
+    unsupported=UNSUPPORTED,
 )  # fmt: skip
 
 _KEYS = {

@@ -21,7 +21,12 @@ from regard.families.encoder_decoders.fairseq_layout import (
     side_rules,
 )
 from regard.families.preset_settings import FromConfig, PresetFamily, Size
-from regard.families.series.forecast_options import parse_distribution, parse_lags, parse_scaler
+from regard.families.series.forecast_options import (
+    UNSUPPORTED,
+    parse_distribution,
+    parse_lags,
+    parse_scaler,
+)
 from regard.families.tensor_table import Rename, Rule, module_rules
 from regard.system.arguments import is_whole
 from regard.system.errors import ModelError
@@ -68,6 +73,7 @@ _SCHEMA = ConfigSchema(
     # or they follow from others.
     ignored=IGNORED_KEYS
     | {"num_parallel_samples", "scaling", "cardinality", "embedding_dimension", "feature_size"},
+    unsupported=UNSUPPORTED,
 )
 
 # ------------------------------------------------------------------ spec → config.json

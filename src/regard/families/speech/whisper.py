@@ -77,6 +77,7 @@ _SCHEMA = ConfigSchema(
         "median_filter_width",  # of word timestamps
         "forced_decoder_ids",  # of `generate`
     },
+    unsupported=frozenset({"n_positions"}),
 )
 
 

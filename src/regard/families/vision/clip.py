@@ -9,8 +9,6 @@ from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-import torch
-
 from regard import spec
 from regard.families.block_config import LayerNames, block_from_config, keys_with, stack_config
 from regard.families.config_schema import IGNORED_KEYS, ConfigSchema
@@ -25,7 +23,7 @@ from regard.families.preset_settings import (
     PresetFamily,
     Size,
 )
-from regard.families.tensor_table import Constant, Rename, Rule, module_rules, per_layer
+from regard.families.tensor_table import Rename, Rule, module_rules, per_layer, position_ids
 from regard.families.vision.vit import patch_rules
 from regard.system.errors import ModelError
 
@@ -138,11 +136,7 @@ class ClipTower:
         rules: list[Rule] = [
             *self.input_rules(model, prefix, hf_prefix),
             Rename(f"{prefix}input.position.table", f"{embeddings}.position_embedding.weight"),
-            Constant(
-                f"{embeddings}.position_ids",
-                lambda: torch.arange(self.position_count(model))[None],
-                written=False,
-            ),
+            position_ids(f"{embeddings}.position_ids", 1, self.position_count(model)),
             *per_layer(model.stack.layers, _LAYER.layer_template(model, hf_prefix, prefix)),
         ]
         return rules + self.projection_rules(model, prefix)
@@ -304,6 +298,7 @@ _SCHEMA = ConfigSchema(
     },
     fixed={},
     synonyms={},
+    unsupported=frozenset({"is_encoder_decoder"}),
 )
 
 

@@ -60,6 +60,7 @@ _SCHEMA = ConfigSchema(
         "_out_features", "_out_indices", "apply_layernorm", "out_features", "out_indices",
         "reshape_hidden_states", "stage_names",
     },
+    unsupported=frozenset({"head_dim"}),
 )  # fmt: skip
 _LAYER = LayerNames(
     qkv=("attention.attention.query", "attention.attention.key", "attention.attention.value"),

@@ -67,6 +67,7 @@ _SCHEMA = ConfigSchema(
         "_out_features", "_out_indices", "hidden_size", "num_hidden_layers", "num_layers",
         "out_features", "out_indices", "path_norm", "stage_names",
     },
+    unsupported=frozenset({"num_attention_heads"}),
 )  # fmt: skip
 _KEYS = {
     "embed_dim": "d_model",  # of the first stage

@@ -112,6 +112,7 @@ _SCHEMA = ConfigSchema(
     },
     fixed={**NOT_ENCODER_DECODER, "pruned_heads": {}, "chunk_size_feed_forward": 0},
     synonyms={"pooler_output_size": "hidden_size"},
+    unsupported=frozenset({"head_dim"}),
 )
 LAYER = LayerNames(
     qkv=("attention.attention.query", "attention.attention.key", "attention.attention.value"),

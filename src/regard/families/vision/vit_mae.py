@@ -44,6 +44,7 @@ _SCHEMA = ConfigSchema(
     },
     fixed={**NOT_ENCODER_DECODER, "pruned_heads": {}, "chunk_size_feed_forward": 0},
     synonyms={},
+    unsupported=frozenset({"head_dim"}),
 )
 _DECODER_SIZES = (
     "hidden_size",
