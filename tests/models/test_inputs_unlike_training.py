@@ -13,8 +13,12 @@ import pytest
 import regard
 from command_line import Command
 from looked import png
+from regard import build
+from regard.data.text.tokenizer_training import train_tokenizer
 from regard.data.training_coverage import FILE
 from regard.evaluation.prediction import predict
+from regard.families.presets import preset
+from regard.models import TextEncoder
 from regard.studio import answers
 from regard.system.errors import (
     CutOffOutputWarning,
@@ -191,11 +195,24 @@ def test_a_score_says_itself_what_unknown_words_cost(run: Path, tmp_path: Path) 
     if run.name in ("memory", "t5", "bart"):
         pytest.skip("evaluated on data of another form")
     data = tmp_path / f"data.{kind.suffix}"
-    data.write_text(kind.content.replace("film", "xyløphöne"))
+    data.write_text(kind.content.replace("film", "mlif"))
     with warnings.catch_warnings():
         warnings.simplefilter("error", UnknownWordsWarning)
         warnings.simplefilter("error", LongInputWarning)
         regard.evaluate(run, data)
+
+
+@pytest.mark.parametrize("spells_all", [False, True])
+def test_a_score_names_the_characters_that_have_no_token(spells_all: bool) -> None:
+    texts = ["a good film", "a bad film"] * 20
+    with_tokens = train_tokenizer(texts, "bpe", 600, byte_fallback=spells_all)
+    description: Any = preset("bert:tiny", len(with_tokens), 32, layers=1, d_model=16, heads=2)
+    encoder = TextEncoder(build(description), description, with_tokens)
+    with warnings.catch_warnings(record=True) as raised:
+        warnings.simplefilter("always")
+        regard.evaluate(encoder, [("a good f☃lm", "a film")] * 2, task="contrastive")
+    named = [one.message.words for one in raised if isinstance(one.message, UnknownWordsWarning)]
+    assert named == ([] if spells_all else [("☃",)])
 
 
 @pytest.mark.parametrize(

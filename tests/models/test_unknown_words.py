@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import random
 import warnings
 from pathlib import Path
 from typing import Any
@@ -19,7 +20,7 @@ from regard.data.text.tokenizer_training import (
     train_lossless_tokenizer,
     train_tokenizer,
 )
-from regard.data.training_coverage import FILE, row_statistics
+from regard.data.training_coverage import FILE, merged, read_coverage, row_statistics
 from regard.families.presets import preset
 from regard.models import TextEncoder, Translator
 from regard.models.inputs.input_warnings import unknown_words
@@ -140,11 +141,27 @@ def test_a_known_word_in_another_place_is_known() -> None:
     texts = [f"a good film of {i} cats" for i in range(60)]
     tokenizer = train_lossless_tokenizer(texts, "bpe", 330, SpecialTokenTemplate(("<mask>",)))
     rows = tokenizer.encode_batch(texts)
-    coverage = row_statistics(rows, len(tokenizer)).coverage
+    coverage = row_statistics(rows, tokenizer).coverage
     for text in ("film of cats", "cats", "good  film", "good <mask> film"):
         assert not coverage.unseen_tokens.isdisjoint(tokenizer.encode(text))
         assert unknown_words(tokenizer, text, coverage) == []
     assert unknown_words(tokenizer, "a good Zug, of cats", coverage) == ["Zug"]
+
+
+def test_a_new_word_of_known_pieces_is_unknown(tmp_path: Path) -> None:
+    """BPE spells any word: what is new is that these pieces follow each other."""
+    chooser = random.Random(0)
+    nouns = ["film", "cats", "story", "dogs", "music", "house", "plan", "boat", "lamp", "forest"]
+    texts = [f"a good {chooser.choice(nouns)} of {chooser.choice(nouns)}" for _ in range(400)]
+    tokenizer = train_lossless_tokenizer(texts, "bpe", 258, SpecialTokenTemplate(()))
+    coverage = row_statistics(tokenizer.encode_batch(texts), tokenizer).coverage
+    coverage.write(tmp_path)
+    for known in (coverage, read_coverage(tmp_path)):
+        assert unknown_words(tokenizer, "a good story of boat", known) == []
+        assert unknown_words(tokenizer, "a good mats of forest", known) == ["mats"]
+    assert coverage.unseen_tokens.isdisjoint(tokenizer.encode("a good mats of forest"))
+    both = merged(coverage, row_statistics([tokenizer.encode("a mats")], tokenizer).coverage)
+    assert both.spellings is None  # new spellings are usual in one line: nothing is said of any
 
 
 def test_a_score_says_itself_what_unknown_words_cost() -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields, is_dataclass
 from pathlib import Path
 from typing import Any, TypeAlias, get_args
 
@@ -29,7 +29,7 @@ from regard.evaluation.task import Outputs, Settings, Task
 from regard.evaluation.tasks import TASKS, task_of
 from regard.look.drawing import terminal
 from regard.models import Model
-from regard.models.inputs.input_warnings import without_example_warnings
+from regard.models.inputs.input_warnings import warn_of_characters, without_example_warnings
 from regard.system.errors import DataError, SettingError
 
 MetricChoice: TypeAlias = str | Metric | Sequence[str | Metric] | None
@@ -180,6 +180,8 @@ def evaluate_examples(
     """Scores the predictions of a model on examples of its task."""
     if not examples:
         raise DataError("the data set is empty", "pass at least one example")
+    if model.accepts_text:
+        warn_of_characters(model.input_tokenizer, map(_input_text, examples))
     needed = {metric.reads for metric in metrics}
     outputs = _outputs(model, examples, TASKS[task], needed, settings)
     results = {}
@@ -192,6 +194,14 @@ def evaluate_examples(
     # Blocks of text are cut into windows or rows, which are the examples then.
     count = min(len(of_kind.values) for of_kind in outputs.values())
     return Evaluation(task, count, model.parameter_count, results)
+
+
+def _input_text(example: Any) -> str:
+    """The text of an example that a model reads first: itself, or its first part."""
+    first = example[0] if isinstance(example, tuple) else example
+    if is_dataclass(first):
+        first = getattr(first, fields(first)[0].name)
+    return first if isinstance(first, str) else ""
 
 
 def _outputs(

@@ -23,7 +23,6 @@ from regard.core.meta_parameters import parameters_on_meta
 from regard.data import training_coverage
 from regard.data.word_vectors import read_vectors
 from regard.models import Model, Translator, load
-from regard.models.inputs.input_warnings import unknown_ids
 from regard.models.saving import (
     PROCESSOR_FILES,
     TEXT_FILES,
@@ -243,7 +242,9 @@ def _note_coverage(objective: Objective) -> None:
     if setup.recipe.is_finetuning:
         # A memory network has a tokenizer, although its positions are sentences.
         tokenizer = model.tokenizer
-        unknown = unknown_ids(tokenizer, model.coverage)
+        unknown = model.coverage.unseen_tokens - tokenizer.special_ids
+        if (unk := tokenizer.special_token_id("unk")) is not None:
+            unknown |= {unk}
         _say_unknown(statistics.share_of(unknown, tokenizer.special_ids), setup)
         coverage = training_coverage.merged(model.coverage, coverage)
     coverage.write(folder)

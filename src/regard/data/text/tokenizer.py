@@ -289,6 +289,20 @@ class Tokenizer:
             return text, None
         return text, token[0] in _WORD_BOUNDARIES
 
+    @functools.cached_property
+    def continues_word(self) -> list[bool]:
+        """Of each token, whether it goes on with the word of the token before it.
+
+        None does where the vocabulary does not mark word boundaries.
+        """
+        marks = self._marks_word_boundaries
+        special = self.special_ids
+        return [
+            id not in special
+            and (token.startswith("##") or (marks and token[0] not in _WORD_BOUNDARIES))
+            for id, token in enumerate(map(self.id_to_token, range(len(self))))
+        ]
+
     # --- special tokens ---
 
     def special_token_id(self, role: Role) -> int | None:

@@ -20,6 +20,7 @@ from regard.system.errors import (
 )
 
 _WORDS_IN_A_MESSAGE = 5
+_CHARACTERS_IN_A_MESSAGE = 20
 _WORD_WIDTH = 40  # characters
 _TOLERANCE = 1.25  # an input of a quarter more tokens than the longest is still like it
 _ODD_SPACES = "\n\r\t\v\f"
@@ -55,6 +56,22 @@ def warn_of_inputs(
     _warn_of_long_inputs(rows, numbers, coverage, unit)
 
 
+def warn_of_characters(tokenizer: Tokenizer, texts: Iterable[str]) -> None:
+    """Warns once of the characters of a whole data set that stand in no token."""
+    unknown = tokenizer.special_token_id("unk")
+    known = set().union(*tokenizer.vocabulary)
+    others = sorted(set().union(*texts) - known)
+    rows = tokenizer.encode_batch(others)  # a normalizer may make known ones of them
+    characters = [one for one, ids in zip(others, rows, strict=True) if unknown in ids]
+    if characters:
+        message = (
+            f"the tokenizer has no token for {len(characters):,} characters of the data: "
+            f"{' '.join(characters[:_CHARACTERS_IN_A_MESSAGE])}\n"
+            "  → train on text that contains them; the score counts what they cost"
+        )
+        warn(UnknownWordsWarning(message, characters))
+
+
 def unknown_words(
     tokenizer: Tokenizer, text: str, coverage: TrainingCoverage | None = None
 ) -> list[str]:
@@ -62,38 +79,30 @@ def unknown_words(
 
     Each comes once, in the order of the text; then white space that is unknown, as '\\n'.
     """
-    unknown = unknown_ids(tokenizer, coverage)
+    coverage = coverage or TrainingCoverage()
     # Texts without any are the usual case: offsets are computed only where one is needed.
-    ids = tokenizer.encode(text)
-    if unknown.isdisjoint(ids):
+    unseen = coverage.unseen(tokenizer, tokenizer.encode(text))
+    if not any(unseen):
         return []
     offsets = tokenizer.text_offsets(text)
     words: dict[str, None] = {}
     spaces: dict[str, None] = {}
-    for token, (start, end) in zip(ids, offsets, strict=True):
-        if token in unknown:
+    for is_unseen, (start, end) in zip(unseen, offsets, strict=True):
+        if is_unseen:
             words[_word_around(text, start, end)] = None
             # Training has lines and single spaces: a line end or a tab inside is what is unknown.
             spaces.update({repr(one): None for one in text[start:end] if one in _ODD_SPACES})
-    unknown_ones = [word for word in words if word and not _is_known(tokenizer, word, unknown)]
+    unknown_ones = [word for word in words if word and not _is_known(tokenizer, word, coverage)]
     return [*unknown_ones, *spaces]
 
 
-def _is_known(tokenizer: Tokenizer, word: str, unknown: frozenset[int]) -> bool:
+def _is_known(tokenizer: Tokenizer, word: str, coverage: TrainingCoverage) -> bool:
     """Whether training has the word, at the beginning of a text or behind a space.
 
     Other tokens may spell it where it stands: before a comma, or as the first word of all.
     """
     spellings = tokenizer.encode_batch([word, f" {word}"])
-    return any(unknown.isdisjoint(spelling) for spelling in spellings)
-
-
-def unknown_ids(tokenizer: Tokenizer, coverage: TrainingCoverage | None) -> frozenset[int]:
-    """The unknown token, and the tokens that training has not seen; marks such as [MASK] are no
-    words."""
-    unseen = frozenset() if coverage is None else coverage.unseen_tokens - tokenizer.special_ids
-    unknown = tokenizer.special_token_id("unk")
-    return unseen if unknown is None else unseen | {unknown}
+    return not all(any(coverage.unseen(tokenizer, spelling)) for spelling in spellings)
 
 
 def is_far_longer(length: int, coverage: TrainingCoverage) -> bool:
@@ -124,10 +133,9 @@ def _warn_of_unknown_words(
     coverage: TrainingCoverage,
 ) -> None:
     """Warns once of all unknown words of some texts."""
-    unknown = unknown_ids(tokenizer, coverage)
     words: dict[str, None] = {}
     for text, ids in zip(texts, rows, strict=True):
-        if not unknown.isdisjoint(ids):
+        if any(coverage.unseen(tokenizer, ids)):
             for part in _parts(text):
                 words.update(dict.fromkeys(unknown_words(tokenizer, part, coverage)))
     if not words:

@@ -382,4 +382,4 @@ class CaptionedImages(Images):
         return {"tokens": tokens, "padding_mask": padding_mask}
 
     def statistics(self) -> InputStatistics:
-        return row_statistics(self._rows, len(self.tokenizer))
+        return row_statistics(self._rows, self.tokenizer)

@@ -180,7 +180,7 @@ class Pairs(Source):
         return {"source": source, "target": target}
 
     def statistics(self) -> InputStatistics:
-        return corpus_statistics(self.corpus, "source", len(self.model.source_tokenizer))
+        return corpus_statistics(self.corpus, "source", self.model.source_tokenizer)
 
 
 def _token_text(tokenizer: Tokenizer, ids: list[int]) -> str:

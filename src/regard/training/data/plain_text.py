@@ -390,7 +390,7 @@ class PlainText(Source):
         return {"text": self.data.tokenizer.decode(window.tolist())}
 
     def statistics(self) -> InputStatistics:
-        statistics = corpus_statistics(self.corpus, "text", len(self.data.tokenizer))
+        statistics = corpus_statistics(self.corpus, "text", self.data.tokenizer)
         return replace(statistics, longest=self.context)
 
 
@@ -428,4 +428,4 @@ class PackedText(PlainText):
     def statistics(self) -> InputStatistics:
         tokenizer = self.data.tokenizer
         special_tokens = len(tokenizer.frame([]))
-        return corpus_statistics(self.corpus, "text", len(tokenizer), special_tokens)
+        return corpus_statistics(self.corpus, "text", tokenizer, special_tokens)

@@ -318,7 +318,7 @@ class TextSource(LabelledSource):
         return {"text": self.model.tokenizer.decode(self.splits["train"][row].ids)}
 
     def statistics(self) -> InputStatistics:
-        return corpus_statistics(self.splits["train"].corpus, "ids", len(self.data.tokenizer))
+        return corpus_statistics(self.splits["train"].corpus, "ids", self.data.tokenizer)
 
 
 class LabelledTexts(TextSource):

@@ -383,7 +383,7 @@ class Stories(LabelledSource):
     def statistics(self) -> InputStatistics:
         rows = self.splits["train"]
         stories = ([id for ids in row.sentences for id in ids] for row in rows)
-        return row_statistics(stories, len(self.data.tokenizer))
+        return row_statistics(stories, self.data.tokenizer)
 
 
 class StoryQuestions(AgainstMajority):

@@ -71,7 +71,7 @@ class TextPairs(LabelledSource):
 
     def statistics(self) -> InputStatistics:
         texts = (text for pair in self.splits["train"] for text in pair)
-        return row_statistics(texts, len(self.data.tokenizer))
+        return row_statistics(texts, self.data.tokenizer)
 
 
 def pair_vectors(
