@@ -205,7 +205,7 @@ def test_a_score_says_itself_what_unknown_words_cost(run: Path, tmp_path: Path) 
 @pytest.mark.parametrize("spells_all", [False, True])
 def test_a_score_names_the_characters_that_have_no_token(spells_all: bool) -> None:
     texts = ["a good film", "a bad film"] * 20
-    with_tokens = train_tokenizer(texts, "bpe", 600, byte_fallback=spells_all)
+    with_tokens = train_tokenizer(texts, "bpe", 2000, byte_fallback=spells_all)
     description: Any = preset("bert:tiny", len(with_tokens), 32, layers=1, d_model=16, heads=2)
     encoder = TextEncoder(build(description), description, with_tokens)
     with warnings.catch_warnings(record=True) as raised:
