@@ -16,7 +16,7 @@ from safetensors.torch import load_file
 import regard
 from regard.data.batching import Batch
 from regard.system.errors import TrainingInterrupted
-from regard.training.engine.train_step import Step
+from regard.training.engine.train_step import Shape, Step
 from regard.training.run import resume
 from regard.training.run_folder import RunFolder
 
@@ -68,8 +68,8 @@ def test_resumed_equals_uninterrupted(
     assert_same_run(RunFolder(tmp_path / "resumed"), uninterrupted)
 
 
-def plain_step(step: Step, batch: Batch) -> torch.Tensor:
-    return step._update(step._backward(batch.to(step.device).tensors))
+def plain_step(step: Step, batch: Batch, _: Shape) -> torch.Tensor:
+    return step._update([(batch.to(step.device).tensors, 1.0)])
 
 
 @pytest.mark.parametrize("precision", ["float32", "bf16"])

@@ -112,9 +112,9 @@ def test_a_notebook_gets_a_bar_that_is_redrawn(monkeypatch: pytest.MonkeyPatch) 
     assert progress_bar.notebook_bar() is None  # IPython, but no notebook
     shells[0] = ZMQInteractiveShell()
     bar = progress_bar.ProgressBar(30)
-    for step in range(31):
-        bar.update(step, "loss 1.0", elapsed=step, remaining=30 - step)
-    bar.stop()
+    with bar.shown(0):
+        for step in range(31):
+            bar.update(step, "loss 1.0", elapsed=step, remaining=30 - step)
     assert len(drawn) < 30  # not one message for each step
     assert 'value="0" max="30"' in drawn[0]
     assert 'value="30" max="30"' in drawn[-1]

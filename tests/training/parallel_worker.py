@@ -10,7 +10,7 @@ import math
 import os
 import random
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from pathlib import Path
 from typing import Any
@@ -28,7 +28,7 @@ from regard.data.batching import Batch
 from regard.system.errors import TrainingInterrupted
 from regard.training.engine.loop import Loop
 from regard.training.engine.optimizer import Optimizer
-from regard.training.engine.train_step import Step
+from regard.training.engine.train_step import Part, Step
 from regard.training.objectives.causal_lm import CausalLM
 from regard.training.parallel.ranks import Ranks
 from regard.training.run import resume
@@ -138,17 +138,18 @@ class Injection:
 def injected(injection: Injection) -> Iterator[None]:
     """Patches the training step and the linear maps of this process."""
     call = Step.__call__
-    backward = Step._backward
+    accumulated = Step._update
     update = Optimizer.update
 
     def called(self: Step, batches: Sequence[Batch], step: int, seed: int) -> Tensor:
         injection.begin(step)
         return call(self, batches, step, seed)
 
-    def poisoned(self: Step, tensors: Mapping[str, Tensor], weight: float = 1.0) -> Tensor:
-        if injection.place == "loss":
-            weight = injection.number
-        return backward(self, tensors, weight)
+    def poisoned(self: Step, parts: Iterable[Part]) -> Tensor:
+        is_loss = injection.place == "loss"
+        return accumulated(
+            self, ((part, injection.number if is_loss else weight) for part, weight in parts)
+        )
 
     def updated(self: Optimizer, loss: Tensor) -> tuple[Tensor, Tensor]:
         injection.after_sum(self)
@@ -164,7 +165,7 @@ def injected(injection: Injection) -> Iterator[None]:
     handle = nn.modules.module.register_module_forward_hook(hooked)
     with (
         mock.patch.object(Step, "__call__", called),
-        mock.patch.object(Step, "_backward", poisoned),
+        mock.patch.object(Step, "_update", poisoned),
         mock.patch.object(Optimizer, "update", updated),
     ):
         try:

@@ -5,7 +5,6 @@ There is one way for all: new models and fine-tuned ones, every wiring, every ki
 
 from __future__ import annotations
 
-import copy
 import math
 from collections.abc import Collection, Mapping
 from contextlib import nullcontext
@@ -14,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 
 from regard import spec
 from regard.builder import edit
@@ -28,7 +27,6 @@ from regard.models.saving import (
     TEXT_FILES,
     config_json,
     copy_companion_files,
-    weight_tensors,
 )
 from regard.system import disk
 from regard.system.errors import SettingError
@@ -44,81 +42,34 @@ UNKNOWN_SHARE = 0.1  # of the tokens of text to fine-tune on, from which on a wa
 _NEW_HEADS = ("labels.", "pool.")
 
 
-def assemble(setup: Setup) -> Objective:
-    """The objective of a run: its data prepared, its model made, its folder described."""
-    if setup.parts.model is not None:
+def assemble(
+    setup: Setup, *, again: bool = False, description: spec.Model | None = None
+) -> Objective:
+    """The objective of a run: its data prepared, its model made, its folder described.
+
+    `again` is for a run that was assembled before, with the weights it began with. Nothing is
+    written then: the run may be going on in another process. `description` is another model to
+    learn the same, which begins with weights of its own.
+    """
+    objective: type[Objective] = setup.objective
+    if setup.parts.model is not None and not again:
         setup.parts.model.save(setup.run_folder.base)  # what a resumed run starts from
-    model, data = _model_and_data(setup)
-    if setup.recipe.is_finetuning:
+    base = _open_base(setup) if setup.recipe.is_finetuning else None
+    data = objective.prepare(setup, base)
+    if base is None:
+        model = new_model(setup, data, description)
+    else:
+        model = _adapted(base, data, setup)
+    if again:
+        return objective.create(model, data, setup)
+    if base is not None:
         _write_base_files(setup, model)
     else:
-        for name, content in setup.objective.files(model, setup).items():
+        for name, content in objective.files(model, setup).items():
             disk.write_json(setup.run_folder.folder / name, content)
     created = resolve(setup, model, data)
     _note_coverage(created)
     return created
-
-
-def assemble_on_ranks(setup: Setup) -> Objective:
-    """`assemble` on the main rank; then the others read what it has written."""
-    ranks = setup.ranks
-    assembled = ranks.on_main(lambda: assemble(setup))
-    recipe = ranks.broadcast(setup.recipe if assembled is None else assembled.setup.recipe)
-    objective_of_run = assembled or reassemble(replace(setup, recipe=recipe))
-    # The main rank may fail next, and remove the folder that the others still read.
-    ranks.barrier()
-    return objective_of_run
-
-
-def reassemble(setup: Setup, description: spec.Model | None = None) -> Objective:
-    """The objective of a run that was assembled before, with the weights it began with.
-
-    Nothing is written: the run may be going on in another process. `description` is another model
-    to learn the same, which begins with weights of its own.
-    """
-    model, data = _model_and_data(setup, description)
-    created: Objective = setup.objective.create(model, data, setup)
-    return created
-
-
-def _model_and_data(setup: Setup, description: spec.Model | None = None) -> tuple[Model, Any]:
-    objective: type[Objective] = setup.objective
-    base = _open_base(setup)
-    data = objective.prepare(setup, base)
-    if base is None:
-        return new_model(setup, data, description), data
-    adapted = objective.adapt(base, data, setup)
-    classes = _classes(adapted)
-    replaced = set(_classes(base)).difference(classes)
-    if classes and replaced:
-        setup.say(
-            f"warning: the model's classes {', '.join(sorted(replaced))} are not among those of "
-            f"the data, {', '.join(classes)}: its head is replaced by a new one\n"
-            "  → name the labels of the data as the model does, if they mean the same"
-        )
-    adapted.coverage = base.coverage  # a new head stands on a stack that was trained before
-    return _prepare_base(setup, adapted), data
-
-
-def _classes(model: Any) -> list[str]:
-    """The names of the classes that a model has a head for."""
-    if getattr(model.spec, "labels", None) is None:
-        return []
-    return list(model.labels or ())
-
-
-def exported_files(objective: Objective) -> dict[Path, dict[str, Tensor]]:
-    """The weights now in the model, and those of its companions, as files of the run folder.
-
-    By path, with the tensors of each; not copied where they can be views of the parameters.
-    """
-    setup = objective.setup
-    weights = setup.run_folder.weights
-    files = {weights: _exported_tensors(objective.trained_model, setup.recipe)}
-    for name, companion in objective.companions().items():
-        path = setup.run_folder.folder / name / weights.name
-        files[path] = _exported_tensors(companion, setup.recipe)
-    return files
 
 
 # --- new models -----------------------------------------------------------------------------------
@@ -175,9 +126,7 @@ def _set_embeddings(model: Model, setup: Setup) -> None:
 # --- models to fine-tune --------------------------------------------------------------------------
 
 
-def _open_base(setup: Setup) -> Model | None:
-    if not setup.recipe.is_finetuning:
-        return None
+def _open_base(setup: Setup) -> Model:
     # In float32 whatever the file has: updates of 1e-5 vanish in a bfloat16 of 8 bits.
     parts = setup.parts
     if parts.model is not None and not setup.shards_model:
@@ -192,8 +141,21 @@ def _open_base(setup: Setup) -> Model | None:
     return base
 
 
-def _prepare_base(setup: Setup, model: Model) -> Model:
-    """What is trained: everything, what is above the frozen blocks, or LoRA and new heads."""
+def _adapted(base: Model, data: Any, setup: Setup) -> Model:
+    """The base with the head that the objective needs, and what is trained of it.
+
+    That is everything, what is above the frozen blocks, or LoRA and new heads.
+    """
+    model: Model = setup.objective.adapt(base, data, setup)
+    classes = _classes(model)
+    replaced = set(_classes(base)).difference(classes)
+    if classes and replaced:
+        setup.say(
+            f"warning: the model's classes {', '.join(sorted(replaced))} are not among those of "
+            f"the data, {', '.join(classes)}: its head is replaced by a new one\n"
+            "  → name the labels of the data as the model does, if they mean the same"
+        )
+    model.coverage = base.coverage  # a new head stands on a stack that was trained before
     tune = setup.recipe.tune
     if tune.lora:
         torch.manual_seed(setup.recipe.train.seed)
@@ -208,6 +170,13 @@ def _prepare_base(setup: Setup, model: Model) -> Model:
     model_spec.set_activation_checkpointing(model.model, setup.recipe)
     _move(model.model, setup)
     return model
+
+
+def _classes(model: Any) -> list[str]:
+    """The names of the classes that a model has a head for."""
+    if getattr(model.spec, "labels", None) is None:
+        return []
+    return list(model.labels or ())
 
 
 # --- files ----------------------------------------------------------------------------------------
@@ -245,28 +214,16 @@ def _note_coverage(objective: Objective) -> None:
         unknown = model.coverage.unseen_tokens - tokenizer.special_ids
         if (unk := tokenizer.special_token_id("unk")) is not None:
             unknown |= {unk}
-        _say_unknown(statistics.share_of(unknown, tokenizer.special_ids), setup)
+        share = statistics.share_of(unknown, tokenizer.special_ids)
+        # It learns nothing from words that it has no token for, and little from unseen ones.
+        if share > UNKNOWN_SHARE:
+            setup.say(
+                f"warning: {share:.0%} of the tokens are unknown to the model being fine-tuned\n"
+                "  → use a model trained on this kind of text"
+            )
         coverage = training_coverage.merged(model.coverage, coverage)
     coverage.write(folder)
     model.coverage = coverage
-
-
-def _say_unknown(share: float, setup: Setup) -> None:
-    """A model learns nothing from words that it has no token for, and little from unseen ones."""
-    if share > UNKNOWN_SHARE:
-        setup.say(
-            f"warning: {share:.0%} of the tokens are unknown to the model being fine-tuned\n"
-            "  → use a model trained on this kind of text"
-        )
-
-
-def _exported_tensors(model: Model, recipe: Recipe) -> dict[str, Tensor]:
-    exported = model.model
-    if recipe.tune.lora:
-        # Of a copy: training goes on with the factors apart.
-        exported = copy.deepcopy(exported)
-        edit.merge(exported)
-    return weight_tensors(exported, model.spec, model.config)
 
 
 EPOCHS = 30  # of a run that names neither steps nor epochs

@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-import signal
-import warnings
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, closing, contextmanager, suppress
-from functools import partial
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager, suppress
+from dataclasses import replace
 from pathlib import Path
-from shlex import quote
 from typing import TypedDict, Unpack
 
 import torch
@@ -17,22 +14,15 @@ from regard.builder import edit
 from regard.evaluation.scores import Score
 from regard.models import Model
 from regard.system import disk, memory
-from regard.system.errors import (
-    DiskError,
-    RegardError,
-    RegardWarning,
-    SettingError,
-    TrainingInterrupted,
-)
-from regard.system.memory import keep_large_blocks
+from regard.system.errors import DiskError, RegardError, SettingError, TrainingInterrupted
 from regard.training import model_card, model_spec, preflight
-from regard.training.assembly import assemble_on_ranks, exported_files
+from regard.training.assembly import assemble
 from regard.training.engine.loop import Loop
 from regard.training.engine.metrics_log import last_losses
 from regard.training.engine.progress_bar import ProgressBar
 from regard.training.objectives.objective import Objective
 from regard.training.parallel.ranks import ONE_RANK, Ranks, joined, may_be_restarted, was_restarted
-from regard.training.parallel.strategy import DataParallel, Strategy, assign, on_all_ranks
+from regard.training.parallel.strategy import DataParallel, Strategy, assign
 from regard.training.recipe.schema import Recipe
 from regard.training.result import Result
 from regard.training.run_folder import RunFolder, begin, read_run
@@ -53,28 +43,88 @@ class Options(TypedDict, total=False):
 # --- one run in its folder ------------------------------------------------------------------------
 
 
+def run(
+    run_folder: RunFolder,
+    recipe: Recipe,
+    name: str,
+    *,
+    longer: bool = False,
+    score: bool = True,
+    **options: Unpack[Options],
+) -> Result:
+    """Trains in a run folder, from its newest checkpoint or the beginning, and scores the result.
+
+    `longer`: a finished run goes on, also one that early stopping ended.
+    """
+    ranks = options.get("ranks", ONE_RANK)
+    is_quiet = options.get("quiet", False) or not ranks.is_main
+    progress_bar = ProgressBar(recipe.train.steps, is_quiet)
+    setup = Setup(run_folder, recipe, progress_bar.say, options.get("parts", NO_PARTS), ranks)
+    with _recorded(setup) as scores:
+        run_folder.check_objective(setup.parts.objective_name)
+        _set_up_process(setup)
+        with ranks.main_first() as is_main:
+            objective = assemble(setup) if is_main else None
+        recipe = ranks.broadcast(recipe if objective is None else objective.setup.recipe)
+        if objective is None:  # the other ranks read what the main rank has written
+            objective = assemble(replace(setup, recipe=recipe), again=True)
+        # The main rank may fail next, and remove the folder that the others still read.
+        ranks.barrier()
+        progress_bar.set_steps(recipe.train.steps)
+        # Counted before they are sharded. ELECTRA trains two models at once: the objective holds
+        # all that has gradients.
+        parameters = sum(parameter.numel() for parameter in objective.model.parameters())
+        preflight.say_all(objective.setup, parameters)
+        loop = Loop(make_strategy(objective), progress_bar, options.get("on_step"))
+        loop.resume(longer)
+        loop.run()
+        if score:
+            scores |= loop.scores()
+        _hand_back(loop)
+        progress = loop.progress
+        result = Result(
+            run_folder.folder,
+            scores,
+            progress.seconds,
+            progress.compiling,
+            parameters,
+            steps=progress.step,
+            losses=last_losses(run_folder.metrics),
+        )
+        if ranks.is_main:
+            model_card.write(run_folder, recipe, name, result)
+    return result
+
+
 @contextmanager
-def _recorded(setup: Setup, scores: Mapping[str, Score]) -> Iterator[None]:
-    """Locks the run folder, and writes how the run ended.
+def _recorded(setup: Setup) -> Iterator[dict[str, Score]]:
+    """Locks the run folder, and writes how the run ended, with the scores that it yields.
 
     The folder of a new run that could not be assembled is removed.
     """
     run_folder = setup.run_folder
-    is_main = setup.ranks.is_main
+    scores: dict[str, Score] = {}
     with ExitStack() as stack:
-        setup.ranks.on_main(lambda: stack.enter_context(run_folder.locked()))
-        if is_main:
-            run_folder.outcome.unlink(missing_ok=True)
+        with setup.ranks.main_first() as is_main:
+            if is_main:
+                stack.enter_context(run_folder.locked())
+                run_folder.outcome.unlink(missing_ok=True)
         try:
-            yield
+            yield scores
         except RegardError as error:
-            if is_main and not isinstance(error, TrainingInterrupted):
+            if setup.ranks.is_main and not isinstance(error, TrainingInterrupted):
                 _fail(setup, error)
             raise
         # state/outcome.json is no part of the metrics, which are continued to the byte.
-        if is_main:
-            outcome = {"status": "finished", "scores": _numbers(scores)}
-            disk.write_json(run_folder.outcome, disk.json_value(outcome))
+        if setup.ranks.is_main:
+            numbers = {
+                split: {
+                    key: one for key, one in vars(score).items() if isinstance(one, int | float)
+                }
+                for split, score in scores.items()
+            }
+            outcome = {"status": "finished", "scores": disk.json_value(numbers)}
+            disk.write_json(run_folder.outcome, outcome)
 
 
 def _fail(setup: Setup, error: RegardError) -> None:
@@ -91,10 +141,9 @@ def _fail(setup: Setup, error: RegardError) -> None:
         run_folder.remove()
 
 
-def _assemble(setup: Setup) -> Objective:
-    """Model, data and objective; the setup of these has the final recipe."""
-    setup.run_folder.check_objective(setup.parts.objective_name)
-    keep_large_blocks()  # of memory, for the batches to come
+def _set_up_process(setup: Setup) -> None:
+    """What of a recipe is a state of the process: threads, the precision of products, the GPU."""
+    memory.keep_large_blocks()  # for the batches to come
     train = setup.recipe.train
     if train.threads:
         memory.require_threads(train.threads)
@@ -103,70 +152,6 @@ def _assemble(setup: Setup) -> Objective:
     torch.backends.cuda.matmul.allow_tf32 = train.precision == "tf32"
     if setup.device.index is not None:  # "cuda" alone is the current one
         torch.cuda.set_device(setup.device)
-    return assemble_on_ranks(setup)
-
-
-def _restore(loop: Loop, longer: bool) -> None:
-    """Takes the loop to the newest checkpoint, if there is one."""
-    if loop.ranks.is_main:
-        loop.objective.setup.run_folder.delete_unfinished()
-    saved = on_all_ranks(loop.checkpoints, loop.ranks, loop.say)
-    if saved is None:
-        loop.metrics.truncate(0)  # of a run that ended before its first checkpoint
-        return
-    loop.restore(saved)
-    if longer:  # early stopping may have ended it
-        loop.progress.finished = False
-        loop.progress.stale = 0
-    finished = "; the run is finished" if loop.at_end else ""
-    loop.say(f"resuming at step {saved.step}{finished}")
-
-
-def _train(loop: Loop) -> None:
-    """To the last step; raises `TrainingInterrupted` once a stopped run is saved."""
-    with closing(loop.metrics):
-        loop.run()
-    if not loop.interrupted:
-        return
-    step = loop.progress.step
-    folder = str(loop.objective.setup.run_folder.folder)
-    repair = f"resume with: regard train --resume {quote(folder)}"
-    loop.say(f"saved at step {step}; {repair}")
-    stopped_by = signal.Signals(loop.stop_signal).name
-    raise TrainingInterrupted(
-        f"{stopped_by} stopped the run; it is saved at step {step}", repair, loop.stop_signal
-    )
-
-
-def _score(loop: Loop) -> dict[str, Score]:
-    """The scores of the weights in the folder: averaged, or the best, not the last."""
-    scores: dict[str, Score] = {}
-    with loop.exported(), warnings.catch_warnings():
-        # Unknown words of the data were counted when it was prepared.
-        warnings.simplefilter("ignore", RegardWarning)
-        if loop.ranks.is_main:
-            scores = loop.strategy.evaluation.scores()
-    return loop.ranks.broadcast(scores)
-
-
-def _hand_back(loop: Loop) -> None:
-    """Leaves the exported weights in a model that was given, which can be used again."""
-    trained: Model = loop.objective.trained_model
-    if trained is not loop.objective.setup.parts.model:
-        return  # a new head made another model of it
-    if not loop.ranks.several:
-        assign(loop.averaging.parameters, loop.averaging.selected(loop.progress))
-    with torch.no_grad():
-        edit.merge(trained.model)  # LoRA
-    trained.model.requires_grad_(True).eval()
-
-
-def _numbers(scores: Mapping[str, Score]) -> dict[str, dict[str, float]]:
-    """Split → name → number, of the scores of a run."""
-    return {
-        split: {key: value for key, value in vars(score).items() if isinstance(value, int | float)}
-        for split, score in scores.items()
-    }
 
 
 def make_strategy(objective: Objective) -> Strategy:
@@ -194,57 +179,19 @@ def make_strategy(objective: Objective) -> Strategy:
             return DataParallel(objective, ranks)
 
 
+def _hand_back(loop: Loop) -> None:
+    """Leaves the exported weights in a model that was given, which can be used again."""
+    trained: Model = loop.objective.trained_model
+    if trained is not loop.objective.setup.parts.model:
+        return  # a new head made another model of it
+    if not loop.ranks.several:
+        assign(loop.averaging.parameters, loop.averaging.selected(loop.progress))
+    with torch.no_grad():
+        edit.merge(trained.model)  # LoRA
+    trained.model.requires_grad_(True).eval()
+
+
 # --- new runs, and runs that go on ----------------------------------------------------------------
-
-
-def run(
-    run_folder: RunFolder,
-    recipe: Recipe,
-    name: str,
-    *,
-    longer: bool = False,
-    score: bool = True,
-    **options: Unpack[Options],
-) -> Result:
-    """Trains in a run folder, from its newest checkpoint or the beginning, and scores the result.
-
-    `longer`: a finished run goes on, also one that early stopping ended.
-    """
-    parts = options.get("parts", NO_PARTS)
-    ranks = options.get("ranks", ONE_RANK)
-    is_quiet = options.get("quiet", False) or not ranks.is_main
-    progress_bar = ProgressBar(recipe.train.steps, is_quiet)
-    setup = Setup(run_folder, recipe, progress_bar.say, parts, ranks)
-    scores: dict[str, Score] = {}
-    with _recorded(setup, scores):
-        objective = _assemble(setup)
-        recipe = objective.setup.recipe
-        progress_bar.set_steps(recipe.train.steps)
-        # Counted before they are sharded. ELECTRA trains two models at once: the objective holds
-        # all that has gradients.
-        parameters = sum(parameter.numel() for parameter in objective.model.parameters())
-        preflight.say_all(objective.setup, parameters)
-        strategy = make_strategy(objective)
-        files = partial(exported_files, strategy.evaluation)
-        loop = Loop(strategy, progress_bar, files, options.get("on_step"))
-        _restore(loop, longer)
-        _train(loop)
-        if score:
-            scores |= _score(loop)
-        _hand_back(loop)
-        progress = loop.progress
-        result = Result(
-            run_folder.folder,
-            scores,
-            progress.seconds,
-            progress.compiling,
-            parameters,
-            steps=progress.step,
-            losses=last_losses(run_folder.metrics),
-        )
-        if ranks.is_main:
-            model_card.write(run_folder, recipe, name, result)
-        return result
 
 
 def launch(
@@ -265,26 +212,25 @@ def launch(
     if out == "":  # a variable of the shell that is not set
         raise SettingError("the name of the run folder is empty", "name it, or leave --out out")
     folder = Path(out).expanduser() if out else None
-
-    def prepared() -> tuple[RunFolder, Recipe]:
-        preflight.check(recipe, parts)
-        fitting = model_spec.with_fitting_context(recipe, parts.model, parts.kinds)
-        if folder is None and may_be_restarted():
-            raise SettingError(
-                "a run that may be restarted needs a fixed folder", "name it: --out DIR"
-            )
-        run_folder = begin(fitting, folder, name, parts.objective_name, overwrite=overwrite)
-        if parts.spec is not None:
-            model_spec.write(run_folder, parts.spec)
-        return run_folder, fitting
-
     with joined(recipe.train.device, recipe.tensor_ranks) as ranks:
         options["ranks"] = ranks
         if folder is not None and was_restarted() and RunFolder(folder).recipe.is_file():
             return run(*read_run(folder), **options)
-        begun = ranks.broadcast(ranks.on_main(prepared))
-        assert begun is not None, "the main rank's, where it did not fail"
-        return run(*begun, name, **options)
+        run_folder = None
+        with ranks.main_first() as is_main:
+            if is_main:
+                preflight.check(recipe, parts)
+                recipe = model_spec.with_fitting_context(recipe, parts.model, parts.kinds)
+                if folder is None and may_be_restarted():
+                    raise SettingError(
+                        "a run that may be restarted needs a fixed folder", "name it: --out DIR"
+                    )
+                run_folder = begin(recipe, folder, name, parts.objective_name, overwrite=overwrite)
+                if parts.spec is not None:
+                    model_spec.write(run_folder, parts.spec)
+        run_folder, recipe = ranks.broadcast((run_folder, recipe))
+        assert run_folder is not None, "the main rank's"
+        return run(run_folder, recipe, name, **options)
 
 
 def resume(

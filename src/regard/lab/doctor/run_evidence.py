@@ -22,7 +22,7 @@ from regard.lab.doctor.stored_data import Example
 from regard.system import disk
 from regard.system.checkpoint import Checkpoints, Saved
 from regard.system.errors import CheckpointError, RegardError
-from regard.training.assembly import assemble, reassemble
+from regard.training.assembly import assemble
 from regard.training.diagnostics.monitor import label_baseline
 from regard.training.diagnostics.run_log import Baseline, RunLog, finite, median
 from regard.training.engine.optimizer import lr_schedule
@@ -240,7 +240,7 @@ def open_run(run_folder: RunFolder, recipe: Recipe, parts: Parts) -> RunEvidence
         # Its data and its model are examined with the objective that it is derived from.
         problems.append(f"{error.problem}: pass it to regard.doctor.examine(…, objective=…)")
     try:
-        objective = reassemble(setup)
+        objective = assemble(setup, again=True)
     except RegardError as error:
         problems.append(f"the model and data of the run cannot be loaded: {error.problem}")
     return RunEvidence(run_folder, recipe, parts, objective, log, problems)

@@ -21,7 +21,7 @@ from regard.lab.doctor.gradient_checks import BLOCK_NAME
 from regard.lab.doctor.run_evidence import RunEvidence
 from regard.system.errors import RegardError
 from regard.training import model_spec
-from regard.training.assembly import reassemble
+from regard.training.assembly import assemble
 from regard.training.diagnostics.finding import Finding
 from regard.training.diagnostics.run_log import finite, median
 from regard.training.engine.optimizer import autocast, make_optimizer
@@ -332,7 +332,7 @@ def _trial(run: RunEvidence, treatment: Treatment, steps: int) -> float:
     assert run.objective is not None
     setup = Setup(run.run_folder, recipe, run.objective.setup.say, run.parts)
     try:
-        objective = reassemble(setup, _changed_spec(run, treatment))
+        objective = assemble(setup, again=True, description=_changed_spec(run, treatment))
     except RegardError:
         return math.inf  # the change does not fit the run
     losses = _losses(run, recipe, objective, steps)

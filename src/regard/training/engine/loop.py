@@ -11,10 +11,12 @@ import math
 import signal
 import time
 import warnings
-from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import AbstractContextManager, closing, contextmanager, nullcontext, suppress
 from dataclasses import asdict, dataclass
+from functools import partial
 from pathlib import Path
+from shlex import quote
 from typing import Any
 
 import torch
@@ -25,6 +27,7 @@ from regard.core.mixers.linear_attention import redraw
 from regard.core.norm import fixed_running_statistics
 from regard.core.side import sides
 from regard.data.batching import Batch, prefetch
+from regard.evaluation.scores import Score
 from regard.system import disk, memory
 from regard.system.checkpoint import (
     BackgroundSave,
@@ -33,15 +36,14 @@ from regard.system.checkpoint import (
     Retention,
     Saved,
     Snapshots,
-    Tensors,
     check_tensors,
 )
 from regard.system.errors import (
     CheckpointError,
     DivergenceError,
     NonFiniteError,
-    RankLostError,
     RegardWarning,
+    TrainingInterrupted,
 )
 from regard.training.diagnostics.monitor import Monitor
 from regard.training.engine import stop_signals
@@ -59,7 +61,7 @@ from regard.training.engine.progress import (
 )
 from regard.training.engine.progress_bar import ProgressBar, duration
 from regard.training.engine.train_step import Step
-from regard.training.engine.weight_averaging import WeightAveraging
+from regard.training.engine.weight_averaging import WeightAveraging, exported_files
 from regard.training.objectives.objective import CarriesState
 from regard.training.parallel.ranks import lost_ranks_reported
 from regard.training.parallel.strategy import Strategy, assign, on_all_ranks
@@ -85,16 +87,14 @@ class _PendingStep:
 class Loop:
     """One run.
 
-    `exported_files` returns the files to write after a checkpoint, from the weights that are then
-    in the model. `on_step` is called after each update, once its logging and validation are done
-    and its saving has begun: it may read `progress`, or end the run with `request_stop()`.
+    `on_step` is called after each update, once its logging and validation are done and its saving
+    has begun: it may read `progress`, or end the run with `request_stop()`.
     """
 
     def __init__(
         self,
         strategy: Strategy,
         progress_bar: ProgressBar,
-        exported_files: Callable[[], Mapping[Path, Tensors]] | None = None,
         on_step: Callable[[Loop], None] | None = None,
     ) -> None:
         objective = strategy.objective
@@ -108,7 +108,6 @@ class Loop:
         self.optimizer = make_optimizer(strategy)
         self.progress_bar = progress_bar
         self.say = progress_bar.say
-        self.exported_files = exported_files
         self.on_step = on_step
 
         folder = objective.setup.run_folder
@@ -160,7 +159,8 @@ class Loop:
     def run(self) -> None:
         """Trains to the last step, until early stopping, or until a stop is requested.
 
-        The state is saved in every case, and on disk; after a requested stop `interrupted` is true.
+        The state is saved in every case, and on disk; a requested stop then raises
+        `TrainingInterrupted`.
         """
         self._set_log_start()
         compiled_blocks: AbstractContextManager[object] = nullcontext()
@@ -168,48 +168,44 @@ class Loop:
             self.say("compiling the blocks: the first steps will take longer")
             compiled_blocks = compiled(self.model)
         with (
+            closing(self.metrics),
             stop_signals.handled(self._on_signal),
             compiled_blocks,
             # Its end waits for the last save, while signals are still handled.
             self._background_save,
+            self.progress_bar.shown(self.progress.step),
+            lost_ranks_reported(self.checkpoints.ranks_lost),
         ):
-            self.progress_bar.start(self.progress.step)
-            try:
-                with lost_ranks_reported():
-                    self._run()
-            except RankLostError:
-                self.checkpoints.ranks_lost.set()
-                raise
-            finally:
-                self.progress_bar.stop()
-
-    def _run(self) -> None:
-        self._start_monitor()
-        self._say_estimate()
-        self._clock = time.perf_counter()
-        if self.compiles:
-            # What only validation needs is compiled before the first step, and counted apart.
-            self._evaluate()
-            self.progress.compiling += time.perf_counter() - self._clock
-        if self.spikes.enabled and self.progress.step == 0:
-            self.save()  # a spike may come before the first interval is over
-        if self.at_end:
-            # The process before may have been killed after the last commit, before its export.
-            export = self._copy_exported()
-            self._background_save.start(lambda: self._write_export(export))
-        while not (self.at_end or self.interrupted):
-            self._train()
-            if self._rollback is not None:
-                self._roll_back(self._rollback)
-
-    def _train(self) -> None:
-        """Trains until the end of the run, a requested stop, or a loss spike."""
-        with closing(self._batches()) as batches:
-            while not (self.at_end or self.interrupted or self._rollback is not None):
-                before = self.progress.position
-                # Gradient accumulation: so many batches make up one update.
-                self.train_step(list(itertools.islice(batches, self.settings.accumulate)), before)
-                self._after_step()
+            self._start_monitor()
+            self._say_estimate()
+            self._clock = time.perf_counter()
+            if self.compiles:
+                # What only validation needs is compiled before the first step, and counted apart.
+                self._evaluate()
+                self.progress.compiling += time.perf_counter() - self._clock
+            if self.spikes.enabled and self.progress.step == 0:
+                self.save()  # a spike may come before the first interval is over
+            if self.at_end:
+                # The process before may have been killed after the last commit, before its export.
+                self._background_save.start(partial(self._write_export, self._copy_exported()))
+            while not self.is_over:
+                with closing(self._batches()) as batches:
+                    while not self.is_over and self._rollback is None:
+                        before = self.progress.position
+                        # Gradient accumulation: so many batches make up one update.
+                        batch = list(itertools.islice(batches, self.settings.accumulate))
+                        self.train_step(batch, before)
+                        self._after_step()
+                if self._rollback is not None:
+                    self._roll_back(self._rollback)
+        if self.interrupted:
+            step = self.progress.step
+            folder = str(self.objective.setup.run_folder.folder)
+            repair = f"resume with: regard train --resume {quote(folder)}"
+            self.say(f"saved at step {step}; {repair}")
+            stopped_by = signal.Signals(self.stop_signal).name
+            problem = f"{stopped_by} stopped the run; it is saved at step {step}"
+            raise TrainingInterrupted(problem, repair, self.stop_signal)
 
     def _set_log_start(self) -> None:
         """What the next line of the metrics log counts from."""
@@ -222,6 +218,10 @@ class Loop:
     @property
     def at_end(self) -> bool:
         return self.progress.step >= self.settings.steps or self.progress.finished
+
+    @property
+    def is_over(self) -> bool:
+        return self.at_end or bool(self.stop_signal)
 
     @property
     def interrupted(self) -> bool:
@@ -266,33 +266,31 @@ class Loop:
         return step % interval == 0 or step == self.settings.steps
 
     def _after_step(self) -> None:
+        """Logs, validates and saves where it is time."""
         settings = self.settings
         intervals = (settings.log_every, settings.validate_every, settings.save_every)
-        if any(map(self._is_due, intervals)):
+        logs, validates, saves = map(self._is_due, intervals)
+        if logs or validates or saves:
             self._inspect()
+        saved = False
         # An update that will be undone is not recorded.
-        saved = self._rollback is None and self._record_step()
+        if self._rollback is None:
+            if logs:
+                self._log()
+            if validates:
+                self._validate()
+            step = self.progress.step
+            if step == settings.steps:
+                self._refuse_divergence()
+            is_new_best = bool(settings.keep_best) and self.progress.best_step == step
+            saved = saves or self.at_end or is_new_best
+            if saved:
+                self.save()
         if self.on_step is not None and self.ranks.is_main:
             self.on_step(self)
         # `on_step` may have asked to stop, after the check above.
         if self.interrupted and not saved:
             self.save()
-
-    def _record_step(self) -> bool:
-        """Logs, validates and saves where it is time; returns whether it was saved."""
-        settings = self.settings
-        step = self.progress.step
-        if self._is_due(settings.log_every):
-            self._log()
-        if self._is_due(settings.validate_every):
-            self._validate()
-        if step == settings.steps:
-            self._refuse_divergence()
-        is_new_best = bool(settings.keep_best) and self.progress.best_step == step
-        saved = self._is_due(settings.save_every) or self.at_end or is_new_best
-        if saved:
-            self.save()
-        return saved
 
     # --- one step ---------------------------------------------------------------------------------
 
@@ -506,7 +504,6 @@ class Loop:
         return self.progress.seconds
 
     def _log(self) -> None:
-        self._inspect()
         progress = self.progress
         loss, nll, tokens = self.window.tolist()  # waits for the device
         self.window.zero_()
@@ -539,7 +536,6 @@ class Loop:
         self.progress_bar.update(progress.step, note, seconds, remaining)
 
     def _validate(self) -> None:
-        self._inspect()
         progress = self.progress
         validation = self._evaluate()
         if validation is None:
@@ -580,7 +576,8 @@ class Loop:
             eager = torch.compiler.set_stance("force_eager")
         weights = self.averaging.validated(self.progress)
         validation = None
-        with eager, self._evaluated(weights), warnings.catch_warnings():
+        exported = self.strategy.evaluated(weights, self.progress.step)
+        with eager, exported, warnings.catch_warnings():
             # Unknown words of the data were counted when it was prepared.
             warnings.simplefilter("ignore", RegardWarning)
             if self.ranks.is_main:
@@ -590,10 +587,6 @@ class Loop:
                     problem = f"validation at step {self.progress.step}: {error.problem}"
                     raise DivergenceError(problem, DIVERGENCE_REPAIR) from None
         return self.ranks.broadcast(validation)
-
-    def _evaluated(self, weights: Tensors | None) -> AbstractContextManager[None]:
-        """These full weights in the model that is evaluated; None: those that are trained."""
-        return self.strategy.evaluated(weights, self.progress.step)
 
     # --- checkpoints ------------------------------------------------------------------------------
 
@@ -623,20 +616,20 @@ class Loop:
         values = asdict(progress)  # a deep copy
         shards = self.strategy.shard_names(groups)
         export = self._copy_exported()
-        self._background_save.start(lambda: self._write(values, state, shards, export))
+        self._background_save.start(partial(self._write, values, state, shards, export))
         self._update_clock()
 
     def _copy_exported(self) -> HostCopy | None:
         """The files to export, unless they are already written and the same."""
         best_step = self.averaging.best_step(self.progress)
         is_written = best_step is not None and best_step == self._exported_step
-        if self.exported_files is None or is_written or self.progress.step == 0:
+        if is_written or self.progress.step == 0:
             return None
         self._exported_step = best_step
         with self.exported():
             if not self.ranks.is_main:
                 return None
-            files = self.exported_files()
+            files = exported_files(self.strategy.evaluation)
             return HostCopy.of({str(path): tensors for path, tensors in files.items()})
 
     def _write(
@@ -669,6 +662,21 @@ class Loop:
             for path, tensors in export.wait().items():
                 disk.replace_tensors(Path(path), tensors)
 
+    def resume(self, longer: bool) -> None:
+        """Takes the run to its newest checkpoint, if there is one; `longer` than early stopping."""
+        if self.ranks.is_main:
+            self.objective.setup.run_folder.delete_unfinished()
+        saved = on_all_ranks(self.checkpoints, self.ranks, self.say)
+        if saved is None:
+            self.metrics.truncate(0)  # of a run that ended before its first checkpoint
+            return
+        self.restore(saved)
+        if longer:
+            self.progress.finished = False
+            self.progress.stale = 0
+        finished = "; the run is finished" if self.at_end else ""
+        self.say(f"resuming at step {saved.step}{finished}")
+
     def restore(self, saved: Saved) -> None:
         """Resumes from a checkpoint: weights, optimizer, averages, position, log and threads."""
         self.progress = Progress.from_json(saved.progress)
@@ -696,9 +704,20 @@ class Loop:
             log = self.metrics.path.name
             self.say(f"warning: {log} was changed since the checkpoint: its curves have a gap")
 
+    def scores(self) -> dict[str, Score]:
+        """The scores of the weights that are exported: averaged, or the best, not the last."""
+        scores: dict[str, Score] = {}
+        with self.exported(), warnings.catch_warnings():
+            # Unknown words of the data were counted when it was prepared.
+            warnings.simplefilter("ignore", RegardWarning)
+            if self.ranks.is_main:
+                scores = self.strategy.evaluation.scores()
+        return self.ranks.broadcast(scores)
+
     def exported(self) -> AbstractContextManager[None]:
         """The weights to export in the model, for the duration of the block."""
-        return self._evaluated(self.averaging.selected(self.progress))
+        weights = self.averaging.selected(self.progress)
+        return self.strategy.evaluated(weights, self.progress.step)
 
 
 def _rows(batches: list[Batch]) -> list[int]:

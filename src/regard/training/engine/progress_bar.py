@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import sys
 import time
+from collections.abc import Iterator
 from html import escape
 from typing import Any
 
@@ -42,9 +43,18 @@ class ProgressBar:
         self.steps = steps
         self.bar.update(self.task, total=steps)
 
-    def start(self, step: int) -> None:
+    @contextlib.contextmanager
+    def shown(self, step: int) -> Iterator[None]:
+        """The bar, from this step on, for the duration of the block."""
         self.bar.update(self.task, completed=step)
         self.bar.start()
+        try:
+            yield
+        finally:
+            with contextlib.suppress(OSError):
+                self.bar.stop()
+            if self.notebook is not None:
+                self.notebook.stop()
 
     def say(self, text: str) -> None:
         if self.notebook is not None:
@@ -65,12 +75,6 @@ class ProgressBar:
         elif not self.live and elapsed >= self._next_line:
             self._next_line = elapsed + SECONDS_BETWEEN_LINES
             self.say(f"step {step}/{self.steps}  {note}  left {duration(remaining)}")
-
-    def stop(self) -> None:
-        with contextlib.suppress(OSError):
-            self.bar.stop()
-        if self.notebook is not None:
-            self.notebook.stop()
 
 
 # ------------------------------------------------------------------ notebooks

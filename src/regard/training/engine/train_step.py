@@ -7,7 +7,7 @@ one takes longer than running them. A replayed step does the same arithmetic wit
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import Any
@@ -25,6 +25,7 @@ from regard.training.parallel.strategy import Strategy
 # The tensors of a batch → the loss and −log p, both summed over its tokens.
 Loss = Callable[[Mapping[str, Tensor]], tuple[Tensor, Tensor]]
 Shape = tuple[tuple[str, torch.Size], ...]
+Part = tuple[Mapping[str, Tensor], float]  # the rows of a rank, and what they count
 
 
 class Step:
@@ -60,77 +61,69 @@ class Step:
         self.optimizer.set_learning_rate(step)
         self.tokens.fill_(sum(batch.tokens for batch in batches))
         if self.cuda_graphs and len(batches) == 1:
-            torch.manual_seed(dropout_seed(seed, step, 0))
-            return self._replay(batches[0])
-        # Gradient accumulation: backward adds to .grad, the optimizer steps once at the end.
-        totals = torch.zeros(2, dtype=torch.float64, device=self.device)
+            shape = tuple((name, tensor.shape) for name, tensor in batches[0].tensors.items())
+            self.warm = self.captured.get(shape) is not None
+            if shape in self.captured:
+                torch.manual_seed(dropout_seed(seed, step, 0))
+                return self._replay(batches[0], shape)
+            # The first step of a shape runs eagerly: it also initializes what a capture must find
+            # initialized (cuBLAS handles, optimizer state, compiled kernels).
+            self.captured[shape] = None
+        return self._update(self._parts(batches, step, seed))
+
+    def _parts(self, batches: Sequence[Batch], step: int, seed: int) -> Iterator[Part]:
+        """This rank's rows of each batch, on the device, with the dropout seeded for them."""
         for micro_step, batch in enumerate(batches):
             if self.strategy is None:
                 torch.manual_seed(dropout_seed(seed, step, micro_step))
-                totals += self._backward(batch.to(self.device, non_blocking=True).tensors)
+                yield batch.to(self.device, non_blocking=True).tensors, 1.0
                 continue
             ranks = self.strategy.ranks
             # Ranks of one copy of the model draw alike, others do not.
             torch.manual_seed(dropout_seed(seed, step, micro_step, ranks.data_rank))
-            with self.strategy.part(batch, last=micro_step == len(batches) - 1) as part:
-                tensors = part.to(self.device, non_blocking=True).tensors
-                totals += self._backward(tensors, ranks.weight)
-        return self._update(totals)
+            with self.strategy.part(batch, last=micro_step == len(batches) - 1) as rows:
+                yield rows.to(self.device, non_blocking=True).tensors, ranks.weight
 
-    def _backward(self, tensors: Mapping[str, Tensor], weight: float = 1.0) -> Tensor:
-        """Adds the gradients of a batch; returns [loss, −log p], summed over its tokens."""
-        with self.autocast():
-            loss, nll = self.loss(tensors)
-        if not loss.requires_grad:
-            raise SettingError(
-                "the loss of the objective has no gradient",
-                "compute it from the outputs of the model, without detach() or no_grad()",
-            )
-        if weight != 1.0:  # rows that another rank has
-            loss = loss * weight
-            nll = nll * weight
-        # Divided by the tokens of all batches of the step, and scaled for fp16.
-        (loss * (self.optimizer.scaler.scale / self.tokens)).backward()
-        return torch.stack([loss.detach(), nll]).double()
-
-    def _update(self, totals: Tensor) -> Tensor:
+    def _update(self, parts: Iterable[Part]) -> Tensor:
+        """Gradient accumulation over the parts of a step, then the optimizer's update."""
+        totals = torch.zeros(2, dtype=torch.float64, device=self.device)
+        for tensors, weight in parts:
+            with self.autocast():
+                loss, nll = self.loss(tensors)
+            if not loss.requires_grad:
+                raise SettingError(
+                    "the loss of the objective has no gradient",
+                    "compute it from the outputs of the model, without detach() or no_grad()",
+                )
+            if weight != 1.0:  # rows that another rank has
+                loss = loss * weight
+                nll = nll * weight
+            # Divided by the tokens of all batches of the step, and scaled for fp16; backward adds
+            # to .grad.
+            (loss * (self.optimizer.scaler.scale / self.tokens)).backward()
+            totals += torch.stack([loss.detach(), nll]).double()
         if self.strategy is not None:
             totals = self.strategy.sum_totals(totals)
             self.strategy.collect_gradients()
         norm, skipped = self.optimizer.update(totals[0])
         return torch.cat([torch.stack([skipped.double(), norm.double()]), totals])
 
-    # --- CUDA graphs ------------------------------------------------------------------------------
-
-    def _replay(self, batch: Batch) -> Tensor:
-        shape = tuple((name, tensor.shape) for name, tensor in batch.tensors.items())
-        self.warm = self.captured.get(shape) is not None
-        if shape not in self.captured:
-            # The first step of a shape runs eagerly: it also initializes what a capture must find
-            # initialized (cuBLAS handles, optimizer state, compiled kernels).
-            self.captured[shape] = None
-            return self._update(self._backward(batch.to(self.device, non_blocking=True).tensors))
+    def _replay(self, batch: Batch, shape: Shape) -> Tensor:
+        """The step as a CUDA graph, which is captured when its shape comes for the second time."""
         captured = self.captured[shape]
         if captured is None:
-            captured = self._capture(batch)
+            inputs = {name: tensor.to(self.device) for name, tensor in batch.tensors.items()}
+            graph = torch.cuda.CUDAGraph()
+            # All graphs share one memory pool: only one of them runs at a time.
+            others = (other.graph.pool() for other in self.captured.values() if other is not None)
+            with capture(graph, next(others, None)):
+                outcome = self._update([(inputs, 1.0)])
+            captured = _CapturedStep(graph, inputs, outcome)
             self.captured[shape] = captured
         for name, tensor in batch.tensors.items():
             captured.inputs[name].copy_(tensor, non_blocking=True)
         captured.graph.replay()
         return captured.outcome.clone()  # the next replay overwrites it
-
-    def _capture(self, batch: Batch) -> _CapturedStep:
-        inputs = {name: tensor.to(self.device) for name, tensor in batch.tensors.items()}
-        graph = torch.cuda.CUDAGraph()
-        # All graphs share one memory pool: only one of them runs at a time.
-        pool = None
-        for other in self.captured.values():
-            if other is not None:
-                pool = other.graph.pool()
-                break
-        with capture(graph, pool):
-            outcome = self._update(self._backward(inputs))
-        return _CapturedStep(graph, inputs, outcome)
 
 
 @dataclass(frozen=True)

@@ -5,12 +5,17 @@ Training goes on with the raw weights. What is averaged here is only validated (
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable
+from pathlib import Path
 
 import torch
 
+from regard.builder import edit
+from regard.models.saving import weight_tensors
 from regard.system.checkpoint import Snapshots, Tensors
 from regard.training.engine.progress import Progress
+from regard.training.objectives.objective import Objective
 from regard.training.parallel.strategy import Strategy
 from regard.training.recipe.options import Average, Best, Ema, ExportedWeights
 
@@ -45,14 +50,11 @@ class WeightAveraging:
         if isinstance(self.choice, Average):
             # The last ones only: others are deleted once no checkpoint on disk needs them.
             progress.averaged = [*progress.averaged, progress.step][-self.choice.count :]
-            self._write_snapshot(progress.step)
-        elif isinstance(self.choice, Best) and improved:
-            self._write_snapshot(progress.step)
-
-    def _write_snapshot(self, step: int) -> None:
+        elif not (isinstance(self.choice, Best) and improved):
+            return
         weights = self.strategy.gathered(self.current())  # by all ranks
         if self.strategy.ranks.is_main:
-            self.snapshots.write(step, weights)
+            self.snapshots.write(progress.step, weights)
 
     def leave_out_damaged(self, progress: Progress, say: Callable[[str], None]) -> None:
         """Goes on without snapshots that are missing or damaged: a run must not be lost by them."""
@@ -101,3 +103,23 @@ class WeightAveraging:
     def current(self) -> Tensors:
         """The raw weights that training works on."""
         return {name: parameter.detach() for name, parameter in self.parameters.items()}
+
+
+def exported_files(objective: Objective) -> dict[Path, Tensors]:
+    """The weights now in the model, and those of its companions, as files of the run folder.
+
+    By path, with the tensors of each; not copied where they can be views of the parameters.
+    """
+    run_folder = objective.setup.run_folder
+    models = {run_folder.weights: objective.trained_model}
+    for name, companion in objective.companions().items():
+        models[run_folder.folder / name / run_folder.weights.name] = companion
+    files = {}
+    for path, model in models.items():
+        exported = model.model
+        if objective.setup.recipe.tune.lora:
+            # Of a copy: training goes on with the factors apart.
+            exported = copy.deepcopy(exported)
+            edit.merge(exported)
+        files[path] = weight_tensors(exported, model.spec, model.config)
+    return files

@@ -9,8 +9,9 @@ from __future__ import annotations
 import atexit
 import os
 import sys
+import threading
 import warnings
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from datetime import timedelta
 from typing import Any, TypeVar
@@ -161,21 +162,24 @@ class Ranks:
         received: T = values[0]
         return received
 
-    def on_main(self, function: Callable[[], T]) -> T | None:
-        """What the main rank's call returns, there; None on others, which wait. An expected error
-        ends all of them."""
+    @contextmanager
+    def main_first(self) -> Iterator[bool]:
+        """The other ranks enter the block when the main rank, which gets True, has left it.
+
+        An expected error of the main rank ends all of them.
+        """
         if not self.is_main:
             exit_code = self.broadcast(0)
             if exit_code:
                 raise SystemExit(exit_code)  # the main rank says why
-            return None
+            yield False
+            return
         try:
-            result = function()
+            yield True
         except RegardError as error:
             self.broadcast(error.exit_code)
             raise
         self.broadcast(0)
-        return result
 
     def barrier(self) -> None:
         if self.several:
@@ -186,26 +190,26 @@ ONE_RANK = Ranks()
 
 
 @contextmanager
-def lost_ranks_reported() -> Iterator[None]:
-    """Turns the failure of a collective operation into an error that says that a rank is gone."""
+def lost_ranks_reported(lost: threading.Event | None = None) -> Iterator[None]:
+    """Turns the failure of a collective operation into an error that says that a rank is gone.
+
+    `lost` is set then, for threads that wait for that rank.
+    """
     try:
         yield
-    except (dist.DistBackendError, dist.DistNetworkError) as error:
-        raise _lost(error) from error
     except RuntimeError as error:
         # gloo's errors have no class of their own.
-        if not dist.is_initialized() or "gloo" not in str(error):
+        of_backend = isinstance(error, dist.DistBackendError | dist.DistNetworkError)
+        if not of_backend and not (dist.is_initialized() and "gloo" in str(error)):
             raise
-        raise _lost(error) from error
-
-
-def _lost(error: Exception) -> RankLostError:
-    first_line = (str(error).splitlines() or [""])[0]
-    return RankLostError(
-        f"lost another process of this run ({first_line[:100]})",
-        "resume with: regard train --resume DIR; "
-        "torchrun --max-restarts N does so automatically if --out is given",
-    )
+        if lost is not None:
+            lost.set()
+        first_line = str(error).partition("\n")[0]
+        raise RankLostError(
+            f"lost another process of this run ({first_line[:100]})",
+            "resume with: regard train --resume DIR; "
+            "torchrun --max-restarts N does so automatically if --out is given",
+        ) from error
 
 
 class _AllReduce(torch.autograd.Function):

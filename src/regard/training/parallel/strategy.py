@@ -315,7 +315,10 @@ def on_all_ranks(
     checkpoints: Checkpoints, ranks: Ranks, say: Callable[[str], None], until: float = math.inf
 ) -> Saved | None:
     """The newest checkpoint up to a step that the main rank finds, on all ranks."""
-    saved = ranks.on_main(lambda: checkpoints.newest(say, until))
+    saved = None
+    with ranks.main_first() as is_main:
+        if is_main:
+            saved = checkpoints.newest(say, until)
     step = ranks.broadcast(None if saved is None else saved.step)
     if step is None or ranks.is_main:
         return saved
