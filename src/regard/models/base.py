@@ -132,8 +132,7 @@ class Model(Tasks):
         """Family, size, dtype and device: `Translator(marian, 63.1M parameters, float32, cpu)`."""
         size = _format_count(self.parameter_count)
         dtype = str(self.dtype).removeprefix("torch.")
-        name = type(self).__name__
-        return f"{name}({self.family}, {size} parameters, {dtype}, {self.device})"
+        return f"{type(self).__name__}({self.family}, {size} parameters, {dtype}, {self.device})"
 
     def _repr_html_(self) -> str:
         """For a notebook: parameters by module, the tasks, and the tree of modules."""
@@ -141,19 +140,13 @@ class Model(Tasks):
         from regard.look import drawing
 
         counts = parameters_by_module(self.spec)
-        bars = drawing.bars(
-            list(counts.values()),
-            list(counts),
-            title=repr(self),
-            labels=[f"{count:,}" for count in counts.values()],
-        )
+        labels = [f"{count:,}" for count in counts.values()]
+        bars = drawing.bars([*counts.values()], [*counts], title=repr(self), labels=labels)
         tasks = ", ".join(f"<code>.{task}</code>" for task in self.tasks)
-        tree = escape(str(self.model))
         caption = f"<figcaption>{tasks}</figcaption>"
-        return drawing.figure(bars, "parameters by module", caption) + (
-            "<details><summary>modules</summary>"
-            f'<pre style="overflow-x:auto">{tree}</pre></details>'
-        )
+        tree = f'<pre style="overflow-x:auto">{escape(str(self.model))}</pre>'
+        modules = f"<details><summary>modules</summary>{tree}</details>"
+        return drawing.figure(bars, "parameters by module", caption) + modules
 
     def tokens(
         self,
@@ -209,9 +202,7 @@ class Model(Tasks):
     def labels(self) -> list[str] | None:
         """The names of its labels, in the order of the logits; None where callers give labels."""
         labels = self.spec.labels
-        if labels is None:
-            return None
-        return label_names(self.config, labels.count)
+        return None if labels is None else label_names(self.config, labels.count)
 
     def require_labels(self) -> list[str]:
         """The names of its labels; `ModelError` where it has none."""
@@ -287,13 +278,11 @@ class Model(Tasks):
 
         Both may be names, as `regard.load` takes them: `model.to("cuda", "bfloat16")`.
         """
-        parameter_dtype = choose_dtype(dtype)
-        target = None if device is None else choose_device(device)
-        if parameter_dtype not in (None, self.dtype) or target not in (None, self.device):
+        parameter_dtype = choose_dtype(dtype) or self.dtype
+        target = self.device if device is None else choose_device(device)
+        if (parameter_dtype, target) != (self.dtype, self.device):
             self._require_unpacked("moved or cast")
-        if target is not None:
             self.model.to(target)
-        if parameter_dtype is not None:
             cast(self.model, parameter_dtype)
         return self
 
@@ -424,9 +413,7 @@ class Model(Tasks):
 
     def short_answer(self, logits: Tensor) -> str:
         """What the model answers in words, by the output of its head [1, …]."""
-        if self.labels is None:
-            return ""
-        return top_labels(self.scores(logits.float())[0])
+        return "" if self.labels is None else top_labels(self.scores(logits.float())[0])
 
     @property
     def decoder(self) -> CTCDecoder:
@@ -472,9 +459,7 @@ class TokenizerModel(Model):
         return tokenizer.for_model(self.spec.vocab_size)
 
     def files(self) -> Mapping[str, str | dict[str, Any]]:
-        if self._tokenizer is None:
-            return {}
-        return self._tokenizer.files()
+        return {} if self._tokenizer is None else self._tokenizer.files()
 
     @property
     def accepts_text(self) -> bool:

@@ -37,9 +37,9 @@ class DualEncoderModel(TokenizerModel):
     def text_encoder(self) -> TextEncoder:
         """The text tower as a model of its own."""
         encoder = TextEncoder(self.model.text, self.spec.text, self._tokenizer)
+        # Its tokenizer is opened from the same folder, on first use.
         encoder.folder = self.folder
         encoder.coverage = self.coverage
-        # Its tokenizer is opened from the same folder, on first use.
         encoder.say = self.say
         return encoder
 
@@ -77,10 +77,9 @@ class DualEncoderModel(TokenizerModel):
             texts = self.embed_text(names).to(self.device, self.dtype)  # [captions, D]
             vectors = vectors.to(self.device, self.dtype)
             logits = self.model.logits(texts, vectors).mT.float().cpu()  # [N, captions]
-        if self.model.bias is not None:
-            # Each caption is judged by itself: their probabilities need not add up to 1.
-            return [label_scores(row, names, "multi_label_classification") for row in logits]
-        if len(names) == 1:
+        if self.model.bias is None and len(names) == 1:
             # A softmax over one caption, where `label_scores` would apply a sigmoid.
             return [{names[0]: 1.0} for _ in logits]
-        return [label_scores(row, names) for row in logits]
+        # With a bias, each caption is judged by itself: probabilities need not add up to 1.
+        problem_type = None if self.model.bias is None else "multi_label_classification"
+        return [label_scores(row, names, problem_type) for row in logits]

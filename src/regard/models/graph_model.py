@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from regard import spec as kinds
+from regard.core.context import Context
 from regard.core.finite_outputs import require_finite
 from regard.data.graphs import (
     GraphData,
@@ -58,14 +59,13 @@ class GraphModel(Model):
         `FOLDER:NUMBER` is a node with all that its layers reach, or one of several graphs.
         """
         data, nodes = self._graph_of(text)
-        names = [f"{node}" for node in nodes]
+        names = [str(node) for node in nodes]
         if data.level == "nodes":
             names = [f"{node} {data.labels[i]}".strip() for i, node in enumerate(nodes)]
         return self.inputs(data, [0])["node_features"], tuple(names)
 
     def side_inputs(self, text: str) -> dict[str, Tensor]:
-        data, _ = self._graph_of(text)
-        tensors = self.inputs(data, [0])
+        tensors = self.inputs(self._graph_of(text)[0], [0])
         # The main input comes from `labelled_input`.
         del tensors["node_features"]
         return tensors
@@ -147,16 +147,12 @@ class GraphModel(Model):
 
     def graph_logits(self, inputs: dict[str, Tensor]) -> Tensor:
         """Logits of a batch: [nodes, classes] without padding, or [graphs, classes]."""
-        mask = inputs.get("attention_mask")
-        names = ("edges", "eigenvectors", "distances")
-        structure = {name: inputs[name] for name in names if name in inputs}
-        features = inputs["node_features"]
-        hidden, _ = self.model(features, mask, **structure)
         # The pool of a graph leaves padding out; nodes at padding are cut off below.
-        logits = self.model.classes(hidden, mask, features)
+        logits = self.model.head_output(self.model.hidden_states(inputs, Context()), inputs)
         if self.level == "graphs":
             return logits
         # [B, N, classes] → [nodes, classes], in the order of the nodes in the data.
+        mask = inputs.get("attention_mask")
         return logits.flatten(0, 1) if mask is None else logits[mask]
 
     def inputs(self, data: GraphData, graphs: Sequence[int]) -> dict[str, Tensor]:
@@ -203,7 +199,7 @@ def graph_tensors(spec: kinds.Encoder, data: GraphData, graphs: Sequence[int]) -
         )
     # Where the nodes of each graph begin, and the last one ends.
     starts = np.searchsorted(data.graph, np.arange(data.graphs + 1))
-    sizes = [int(starts[graph + 1] - starts[graph]) for graph in graphs]
+    sizes = np.diff(starts)[list(graphs)].tolist()
     longest = max(sizes)
     features = np.zeros((len(graphs), longest, data.features.shape[1]), np.float32)
     mask = np.zeros((len(graphs), longest), bool)

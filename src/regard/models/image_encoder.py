@@ -148,13 +148,11 @@ def map_images(
     """
     model.model.eval()
     results = []
-    for start in range(0, len(images), _BATCH_SIZE):
-        batch = model.image_processor.batch(images[start : start + _BATCH_SIZE])  # [B, C, H, W]
+    # torch.cat refuses an empty list; the other dimensions are those of any image.
+    shown = images or [np.zeros((8, 8, 3), np.uint8)]
+    for start in range(0, len(shown), _BATCH_SIZE):
+        batch = model.image_processor.batch(shown[start : start + _BATCH_SIZE])  # [B, C, H, W]
         outputs = function(batch.to(model.device, model.dtype)).float().cpu()
         # NaN compares false with everything, so that a ranking of NaN would look like an answer.
         results.append(require_finite(outputs, model.model))
-    if not results:
-        # torch.cat refuses an empty list; the other dimensions are those of any image.
-        black = model.image_processor.batch([np.zeros((8, 8, 3), np.uint8)])
-        return function(black.to(model.device, model.dtype)).float().cpu()[:0]
-    return torch.cat(results)
+    return torch.cat(results)[: len(images)]

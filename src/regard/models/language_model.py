@@ -8,7 +8,6 @@ from collections.abc import Callable, Sequence
 from typing import Any, Unpack
 
 import torch
-from torch.nn import functional
 
 from regard import spec as kinds
 from regard.core.finite_outputs import require_finite
@@ -36,7 +35,7 @@ from regard.models.inputs.token_batches import (
     text_list,
     texts_to_truncate,
 )
-from regard.models.labels import Scores
+from regard.models.labels import Scores, label_scores
 from regard.models.tasks import one_or_many
 from regard.system.arguments import whole_number
 from regard.system.errors import DataError, ModelError, SettingError
@@ -78,15 +77,13 @@ class LanguageModel(TokenizerModel):
         if tokenizer is not None:
             tokenizer = tokenizer.for_prompts()
         super().__init__(model, spec, tokenizer, config)
-        eos_token_id = self.config.get("eos_token_id")
-        if eos_token_id is None:
-            eos_token_id = _NO_END_TOKEN
+        eos_token_id: Any = self.config.get("eos_token_id")
         # Llama 3 has several end tokens; decoding stops at any of them.
         ends = eos_token_id if isinstance(eos_token_id, list) else [eos_token_id]
         # A token that the model lacks never comes: it ends nothing.
-        ends = [token for token in ends if token < spec.vocab_size]
-        end = ends[0] if ends else _NO_END_TOKEN
-        self.special_tokens = SpecialTokens(0, None, end, extra_ends=tuple(ends[1:]))
+        known = [token for token in ends if token is not None and token < spec.vocab_size]
+        end, *others = known or [_NO_END_TOKEN]
+        self.special_tokens = SpecialTokens(0, None, end, extra_ends=tuple(others))
         self.defaults = GenerationDefaults()  # of generation_config.json
 
     # ------------------------------------------------------------------ generation
@@ -129,7 +126,7 @@ class LanguageModel(TokenizerModel):
         inputs = text_list(inputs)
         prompts = [self._prompt_ids(one) for one in inputs]
         texts_to_truncate(
-            [len(prompt) for prompt in prompts],
+            [*map(len, prompts)],
             self.positions,
             truncation,
             self.say,
@@ -158,7 +155,7 @@ class LanguageModel(TokenizerModel):
             on_token,
             None if draft is None else self._draft_model(draft),
             first_index,
-            streaming=stream is not None,
+            stream is not None,
         )
         # An incomplete character at the end becomes a replacement character.
         for row, decoder in enumerate(decoders):
@@ -180,10 +177,9 @@ class LanguageModel(TokenizerModel):
         strategy: Strategy,
         max_new_tokens: list[int],
         on_token: OnToken,
-        draft: DraftModel | None = None,
-        first_index: int = 0,
-        *,
-        streaming: bool = False,
+        draft: DraftModel | None,
+        first_index: int,
+        streaming: bool,
     ) -> None:
         """Decodes up to `max_new_tokens` for each prompt and passes every token to `on_token`.
 
@@ -213,8 +209,7 @@ class LanguageModel(TokenizerModel):
                     stream=stream,
                 )
                 contexts = [self._context(sequences[row]) for row in rows]
-                longest = max(len(context) for context in contexts)
-                require_memory(strategy, self.spec, longest + limit)
+                require_memory(strategy, self.spec, max(map(len, contexts)) + limit)
                 results = decode(
                     self.model,
                     contexts,
@@ -313,8 +308,7 @@ class LanguageModel(TokenizerModel):
 
     def perplexity(self, texts: str | Sequence[str]) -> float:
         """exp(negative log-likelihood per token)."""
-        total, count = self.nll(texts)
-        return corpus_perplexity(total, count)
+        return corpus_perplexity(*self.nll(texts))
 
     @torch.inference_mode()
     def _log_probabilities(
@@ -323,7 +317,7 @@ class LanguageModel(TokenizerModel):
         """log p of each row's tokens from position `first` on, given those before."""
         self.model.eval()
         results: list[list[float]] = [[] for _ in rows]
-        for batch in batch_by_length([len(row) for row in rows], batch_tokens):
+        for batch in batch_by_length([*map(len, rows)], batch_tokens):
             ids, padding_mask = pad_rows([rows[i] for i in batch], 0)  # [B, T]
             ids = ids.to(self.device)
             padding_mask = padding_mask.to(self.device)
@@ -331,13 +325,10 @@ class LanguageModel(TokenizerModel):
             # Teacher forcing: each position predicts the next token.
             hidden, _ = self.model(ids[:, :-1], input_mask)  # [B, T - 1, D]
             logits = self.model.head(hidden[:, first - 1 :]).float()  # [B, T - first, V]
-            labels = ids[:, first:]  # [B, T - first]
-            require_finite(logits, self.model)
-            log_probabilities = functional.log_softmax(logits, dim=-1)
-            # [B, T - first]
-            of_labels = log_probabilities.gather(-1, labels[..., None])[..., 0]
-            label_mask = padding_mask[:, first:]
-            for i, values, mask in zip(batch, of_labels, label_mask, strict=True):
+            labels = ids[:, first:, None]  # [B, T - first, 1]
+            log_probabilities = require_finite(logits, self.model).log_softmax(dim=-1)
+            of_labels = log_probabilities.gather(-1, labels).squeeze(-1)  # [B, T - first]
+            for i, values, mask in zip(batch, of_labels, padding_mask[:, first:], strict=True):
                 results[i] = values[mask].tolist()
         return results
 
@@ -363,7 +354,7 @@ class LanguageModel(TokenizerModel):
                 f"the template {template!r} lacks {{text}} or {{label}}",
                 "add {text} and {label} to it",
             )
-        prompt = "".join(_fill_template(template, example, label) for example, label in examples)
+        prompt = "".join(_fill_template(template, *example) for example in examples)
         # The first character after the label is scored with it, so that "new" does not match the
         # beginning of "news".
         before, _, after = template.partition("{label}")
@@ -374,26 +365,25 @@ class LanguageModel(TokenizerModel):
             queries = [_fill_template(query, one, label) for label in labels]
             results.append(self._label_probabilities(prompt, queries, labels))
         # After the scores, so that a text that is too long gives an error and no warning besides.
-        rows = [self.tokenizer.input_ids(one) for one in texts]
+        rows = [*map(self.tokenizer.input_ids, texts)]
         warn_of_inputs(self.tokenizer, texts, rows, self.coverage)
         return results
 
     def _label_probabilities(
         self, prompt: str, queries: list[str], labels: Sequence[str]
-    ) -> dict[str, float]:
+    ) -> Scores:
         """The probabilities of queries that differ in their label, after the same prompt."""
         rows = [self.tokenizer.input_ids(prompt + query) for query in queries]
-        if self.positions is not None and max(len(row) for row in rows) > self.positions + 1:
-            longest = max(len(row) for row in rows)
+        lengths = [*map(len, rows)]
+        if self.positions is not None and max(lengths) > self.positions + 1:
             raise DataError(
-                f"the prompt with this text has {longest:,} tokens, and this model reads "
+                f"the prompt with this text has {max(lengths):,} tokens, and this model reads "
                 f"{self.positions:,}: {queries[0][:40]!r}",
                 "pass fewer or shorter examples" if prompt else "shorten the text",
             )
         # A token may reach over the end of the prompt: scores begin where the rows differ.
         first = 0
-        shortest = min(len(row) for row in rows) - 1
-        while first < shortest and len({row[first] for row in rows}) == 1:
+        while first < min(lengths) - 1 and len({row[first] for row in rows}) == 1:
             first += 1
         if first == 0:
             raise DataError(
@@ -401,10 +391,8 @@ class LanguageModel(TokenizerModel):
                 "put {text} or other text before {label} in the template",
             )
         # The part that all rows share cancels out in the softmax.
-        log_probabilities = [sum(row) for row in self._log_probabilities(rows, first)]
-        probabilities = torch.tensor(log_probabilities, dtype=torch.float64).softmax(0)
-        order = probabilities.argsort(descending=True, stable=True).tolist()
-        return {labels[i]: float(probabilities[i]) for i in order}
+        log_probabilities = [*map(sum, self._log_probabilities(rows, first))]
+        return label_scores(torch.tensor(log_probabilities, dtype=torch.float64), labels)
 
 
 def _fill_template(template: str, text: str, label: str) -> str:

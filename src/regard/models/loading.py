@@ -10,7 +10,6 @@ from typing import Any, Literal
 import torch
 from typing_extensions import TypeVar
 
-from regard import spec as kinds
 from regard.core.finite_outputs import require_finite_weights
 from regard.data.text.tokenizer_files import (
     holds_tokenizer,
@@ -41,8 +40,6 @@ from regard.models.translator import Translator
 from regard.system.checkpoint import Checkpoints
 from regard.system.errors import CheckpointError, ModelError, UnknownKeyWarning
 from regard.wirings.core_model import CoreModel
-from regard.wirings.decoder import Decoder
-from regard.wirings.encoder_decoder import EncoderDecoder
 
 M = TypeVar("M", bound=Model, default=Model)
 
@@ -167,85 +164,55 @@ def _wrap(
     folder: Path, core: CoreModel, opened: folders.ModelFolder, say: Callable[[str], None]
 ) -> Model:
     """The user's model of a core model, by what it reads and writes."""
-    if not core.writes:
-        return _reader(core, opened.spec, opened.config)
     model: Any = core  # of the class that belongs to what it reads
     spec: Any = opened.spec
     config = opened.config
+    ids = opened.ids
+    if not core.writes:
+        return _reader(core, spec)(model, spec, config=config)
     if not core.reads_target:
-        return _language_model(folder, model, spec, config)
-    if opened.ids is None:
-        return Model(model, spec, config)
-    if spec.main_input_name == "input_features":
-        return SpeechToText(model, spec, opened.ids, None, config)
-    if holds_tokenizer(folder):
-        return _translator(folder, model, spec, opened.ids, config)
-    # Not an error: whoever calls it with ids needs no tokenizer.
-    say(f"{folder} has no tokenizer: the model accepts token ids, but not text")
+        tokenizer = open_language_model_tokenizer(folder) if holds_tokenizer(folder) else None
+        # The end token may be named in generation_config.json only (Llama 3 has several there).
+        return LanguageModel(model, spec, tokenizer, config | folders.generation_token_ids(folder))
+    if ids is not None and spec.main_input_name == "input_features":
+        return SpeechToText(model, spec, ids, None, config)
+    if ids is not None and holds_tokenizer(folder):
+        tokenizers = open_translation_tokenizers(folder)
+        forced: Any = {"forced_bos": ids.forced_bos, "forced_eos": ids.forced_eos}
+        return Translator(model, spec, *tokenizers, ids.start, config, **forced)
+    if ids is not None:
+        # Not an error: whoever calls it with ids needs no tokenizer.
+        say(f"{folder} has no tokenizer: the model accepts token ids, but not text")
     return Model(model, spec, config)
 
 
-def _translator(
-    folder: Path,
-    model: EncoderDecoder,
-    spec: kinds.EncoderDecoder | kinds.SequenceToSequence,
-    ids: folders.SpecialTokenIds,
-    config: dict[str, Any],
-) -> Translator:
-    """An encoder–decoder over text with its tokenizers and decoding defaults."""
-    source, target = open_translation_tokenizers(folder)
-    return Translator(
-        model,
-        spec,
-        source,
-        target,
-        ids.start,
-        config,
-        forced_bos=ids.forced_bos,
-        forced_eos=ids.forced_eos,
-    )
-
-
-def _language_model(
-    folder: Path,
-    model: Decoder,
-    spec: kinds.Decoder | kinds.RecurrentDecoder,
-    config: dict[str, Any],
-) -> LanguageModel:
-    """A decoder with its tokenizer, if there is one, and decoding defaults."""
-    tokenizer = None
-    if holds_tokenizer(folder):
-        tokenizer = open_language_model_tokenizer(folder)
-    # The end token may be named in generation_config.json only (Llama 3 has several there).
-    return LanguageModel(model, spec, tokenizer, config | folders.generation_token_ids(folder))
-
-
-def _reader(model: Any, spec: Any, config: dict[str, Any]) -> Model:
-    """A model that writes no text, by what it reads; of two towers, the second reads images."""
+def _reader(core: CoreModel, spec: Any) -> type[Any]:
+    """The class of a model that writes no text, by what it reads; of two towers, the second reads
+    images."""
     match spec.main_input_name:
         case "story":
-            return MemoryNetworkModel(model, spec, None, config)
-        case "input_ids" if "image.encoder" in model.stacks():
-            return DualEncoderModel(model, spec, None, config)
+            return MemoryNetworkModel
+        case "input_ids" if "image.encoder" in core.stacks():
+            return DualEncoderModel
         case "input_ids":
-            return TextEncoder(model, spec, None, config)
+            return TextEncoder
         case "pixel_values":
-            return ImageEncoder(model, spec, config)
+            return ImageEncoder
         case "node_features" if spec.labels is not None:
-            return GraphModel(model, spec, config)
+            return GraphModel
         case "past_values":
-            return SeriesModel(model, spec, config)
+            return SeriesModel
         case "input_values" if spec.task == "classify":
-            return SoundClassifier(model, spec, config)
+            return SoundClassifier
         case "input_values" if spec.task == "transcribe":
-            return CTCModel(model, spec, None, config)
+            return CTCModel
         case "input_values":
             # A bare Wav2Vec2 has no alphabet to transcribe with.
-            return WaveformModel(model, spec, config)
+            return WaveformModel
         case "input_features" if spec.task == "classify":
-            return SpectrogramClassifier(model, spec, config)
+            return SpectrogramClassifier
         case _:
-            return Model(model, spec, config)
+            return Model
 
 
 def _recover_weights(

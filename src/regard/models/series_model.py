@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import replace
 from functools import cached_property
+from itertools import compress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
@@ -132,9 +133,8 @@ class SeriesModel(Model):
         """The last window of a CSV file: its first channel, and the steps of each patch."""
         from regard.look.backdrop import SeriesBackdrop
 
-        values = self.standardized(text)[-self.length :, :1]  # [L, 1]
-        spans = self.spec.series_window.spans
-        return SeriesBackdrop(self._in_units(values)[:, 0], spans, self.channel_names[0])
+        values = self._restored(self.standardized(text)[-self.length :])  # [L, C]
+        return SeriesBackdrop(values[:, 0], self.spec.series_window.spans, self.channel_names[0])
 
     def with_answer(self, backdrop: Backdrop, logits: Tensor) -> Backdrop:
         """The backdrop with the forecast of its channel; of quantiles, the middle one."""
@@ -144,14 +144,9 @@ class SeriesModel(Model):
         if not self.forecasts_steps:
             return backdrop
         forecast = logits[0].float().cpu().numpy()  # [H, C], or [H, C, levels]
-        channel = forecast[:, :1] if forecast.ndim == 2 else forecast[:, :1, forecast.shape[2] // 2]
-        return replace(backdrop, forecast=self._in_units(channel)[:, 0])
-
-    def _in_units(self, channel: NDArray[Any]) -> NDArray[Any]:
-        """Values of the first channel [N, 1] as they were before standardization."""
-        if self.processor is None:
-            return channel
-        return channel * self.processor.std[0] + self.processor.mean[0]
+        if forecast.ndim > 2:
+            forecast = forecast[..., forecast.shape[2] // 2]
+        return replace(backdrop, forecast=self._restored(forecast)[:, 0])
 
     # ------------------------------------------------------------------ forecasting
 
@@ -167,7 +162,7 @@ class SeriesModel(Model):
         return self._restored(forecasts.swapaxes(1, -1)).swapaxes(1, -1)
 
     def _restored(self, values: NDArray[np.float32]) -> NDArray[np.float64]:
-        """Forecasts [..., channels] in the units of the data."""
+        """Values [..., channels] in the units of the data."""
         if self.processor is None:
             return values.astype(np.float64)
         return self.processor.restored(values)
@@ -203,16 +198,14 @@ class SeriesModel(Model):
         """
         count = self._sample_count("num_parallel_samples", num_parallel_samples)
         tensors, _ = self._arguments(**inputs)
+        values = tensors["past_values"]
         observed = tensors.get("past_observed_mask")
         mask = None if observed is None else with_channels(observed)
         self.model.check_values(tensors)
         covariates = covariates_by_name(tensors)
         with torch.inference_mode():
-            values = with_channels(tensors["past_values"])
-            drawn = self.model.sample(values, mask, covariates, count=count)
-        if tensors["past_values"].ndim == 2:
-            drawn = drawn.squeeze(-1)
-        return ModelOutput(sequences=drawn)
+            drawn = self.model.sample(with_channels(values), mask, covariates, count=count)
+        return ModelOutput(sequences=drawn.squeeze(-1) if values.ndim == 2 else drawn)
 
     def standardized(self, series: AnySeries) -> Values:
         """The values of a series as the model reads them: [time steps, channels]."""
@@ -287,15 +280,14 @@ class SeriesModel(Model):
 
     def _check_observed(self, window: Values) -> None:
         """Refuses a window [L, C] without any value; says which channels have none in it."""
-        is_missing = [bool(np.isnan(channel).all()) for channel in window.T]
-        if all(is_missing):
+        is_missing: Any = np.isnan(window).all(axis=0)  # [C]
+        if is_missing.all():
             raise DataError(
                 f"the last {len(window)} steps of the series have no value",
                 "pass a series with values in its last steps",
             )
-        names = zip(self.channel_names, is_missing, strict=True)
-        missing = [name for name, has_none in names if has_none]
-        if missing:
+        missing = compress(self.channel_names, is_missing)
+        if is_missing.any():
             self.say(f"no value in the last {len(window)} steps of: {', '.join(missing)}")
 
     @torch.inference_mode()

@@ -20,6 +20,7 @@ from regard.core.heads.head import Pool
 from regard.data.padding import pad_rows
 from regard.data.text.tokenizer import Text
 from regard.decode.batch_decoding import batch_by_length
+from regard.look.forward import evaluation_mode
 from regard.models.base import TokenizerModel
 from regard.models.hf_call import padding_mask
 from regard.models.hf_loss import shift_right
@@ -54,13 +55,13 @@ from regard.system.errors import DataError, ModelError
 R = TypeVar("R")
 # hidden states [B, T, D], padding mask [B, T] or None, token ids [B, T] → one result for each row
 Head = Callable[[Tensor, Tensor | None, Tensor], Tensor]
-# The method that each task of a classification head belongs to.
+# The methods that each task of a classification head has; entities are merged from tags of words.
 _METHODS = {
-    "classify": "classify",
-    "next": "follows",
-    "tag": "tag",
-    "answer": "answer",
-    "detect": "detect",
+    "classify": ["classify"],
+    "next": ["follows"],
+    "tag": ["tag", "entities"],
+    "answer": ["answer"],
+    "detect": ["detect"],
 }
 
 
@@ -86,13 +87,11 @@ class TextEncoder(TokenizerModel):
     @property
     def regresses(self) -> bool:
         """Whether what the head gives is a number of each text."""
-        if self.spec.labels is None or self.spec.task != "classify":
+        if self.spec.task != "classify":
             return False
         # transformers takes one output for a regression, unless the config says otherwise.
-        problem_type = self.config.get("problem_type")
-        return problem_type == "regression" or (
-            problem_type is None and self.spec.labels.count == 1
-        )
+        default = "regression" if self.spec.labels.count == 1 else None
+        return (self.config.get("problem_type") or default) == "regression"
 
     @property
     def evaluations(self) -> tuple[str, ...]:
@@ -104,14 +103,8 @@ class TextEncoder(TokenizerModel):
     @property
     def tasks(self) -> list[str]:
         """The task methods that this model has a head for."""
-        methods = ["embed"]
-        if self.spec.head:
-            methods.append("fill")
-        if self.spec.task in _METHODS:
-            methods.append(_METHODS[self.spec.task])
-        if self.spec.task == "tag":
-            methods.append("entities")  # merged from the tags of words
-        return methods
+        fills = ["fill"] if self.spec.head else []
+        return ["embed", *fills, *_METHODS.get(self.spec.task, ())]
 
     def text_tensors(
         self, texts: Text | Sequence[Text], max_length: int | None, truncation: bool
@@ -134,12 +127,9 @@ class TextEncoder(TokenizerModel):
         encodings = self._encode(
             prepared, truncation, self.sentence.max_seq_length, SPLIT_OR_TRUNCATE
         )
-        vectors = self._map(encodings, self._pool)
-        if not vectors:
-            # torch.stack refuses an empty list; D is that of any text's vector.
-            vectors = self._map(self.tokenizer.encode_with_template(["a"]), self._pool)
-            return torch.stack(vectors)[:0]
-        return torch.stack(vectors)
+        # torch.stack refuses an empty list; D is that of any text's vector.
+        any_encodings = encodings or self.tokenizer.encode_with_template(["a"])
+        return torch.stack(self._map(any_encodings, self._pool))[: len(encodings)]
 
     def _pool(self, hidden: Tensor, padding_mask: Tensor | None, ids: Tensor) -> Tensor:
         pool = self.model.part(Pool)
@@ -165,7 +155,7 @@ class TextEncoder(TokenizerModel):
         """The probability that the second text follows the first (next-sentence prediction)."""
         self._require("next")
         # [2] of each pair
-        logits = self._map(self._encode(text_pairs(first, second)), self._logits)
+        logits = self._map(self._encode(text_pairs(first, second)), self.model.classes)
         # BERT's label 0 is "is next", 1 is "random".
         probabilities = [float(row.softmax(dim=-1)[0]) for row in logits]
         return probabilities[0] if isinstance(first, str) else probabilities
@@ -195,7 +185,7 @@ class TextEncoder(TokenizerModel):
         self._require(task)
         texts = text_list(texts)
         encodings = self._encode(texts)
-        return list(map(result, texts, encodings, self._map(encodings, self._logits)))
+        return list(map(result, texts, encodings, self._map(encodings, self.model.classes)))
 
     # -------------------------------------------------------------- masked tokens
 
@@ -275,10 +265,11 @@ class TextEncoder(TokenizerModel):
             number,
         )
         # All windows of all contexts in one go, so that they are batched by length.
-        logits = iter(self._map(encodings, self._logits))  # each [T, 2]
-        answers = []
-        for (_, one_context), rows in zip(pairs, windows, strict=True):
-            answers.append(best_answer(one_context, rows, [next(logits) for _ in rows]))
+        logits = iter(self._map(encodings, self.model.classes))  # each [T, 2]
+        answers = [
+            best_answer(one_context, rows, [next(logits) for _ in rows])
+            for (_, one_context), rows in zip(pairs, windows, strict=True)
+        ]
         return answers[0] if isinstance(question, str) else answers
 
     def _windows(self, question: str, context: str) -> list[Encoding]:
@@ -299,17 +290,13 @@ class TextEncoder(TokenizerModel):
         Those of tokens end with what the head says of the padding. A text of more than `max_length`
         tokens, or more than the model reads, is an error unless `truncation`.
         """
-        return self._map(
-            self._encode(texts, truncation, max_length, SPLIT_OR_TRUNCATE), self._logits
-        )
-
-    def _logits(self, hidden: Tensor, padding_mask: Tensor | None, ids: Tensor) -> Tensor:
-        return self.model.classes(hidden, padding_mask, ids)
+        encodings = self._encode(texts, truncation, max_length, SPLIT_OR_TRUNCATE)
+        return self._map(encodings, self.model.classes)
 
     def _require(self, task: kinds.HeadTask) -> None:
         """Raises `ModelError` unless the head is one for this task."""
         if self.spec.task != task:
-            self._cannot(_METHODS[task])
+            self._cannot(_METHODS[task][0])
 
     def _cannot(self, method: str) -> NoReturn:
         raise ModelError(
@@ -341,17 +328,14 @@ class TextEncoder(TokenizerModel):
 
         Results of heads over tokens end with those of the padding.
         """
-        results: list[Tensor | None] = [None] * len(encodings)
+        results: dict[int, Tensor] = {}
         # Fine-tuning evaluates in between: dropout goes back on afterwards.
-        was_training = self.model.training
-        self.model.eval()
-        for batch in batch_by_length([len(encoding) for encoding in encodings], self.budget):
-            outputs = self._run([encodings[i] for i in batch], head)
-            require_finite(outputs, self.model)
-            for i, output in zip(batch, outputs.float().cpu(), strict=True):
-                results[i] = output
-        self.model.train(was_training)
-        return [result for result in results if result is not None]
+        with evaluation_mode(self.model):
+            for batch in batch_by_length([*map(len, encodings)], self.budget):
+                outputs = self._run([encodings[i] for i in batch], head)
+                require_finite(outputs, self.model)
+                results |= zip(batch, outputs.float().cpu(), strict=True)
+        return [results[i] for i in range(len(encodings))]
 
     def _run(self, encodings: Sequence[Encoding], head: Head) -> Tensor:
         """Runs one batch through the encoder and a head."""

@@ -123,20 +123,17 @@ class Translator(Model):
             return batch
         limit = smaller_limit(max_length, self.spec.target.max_length)
         target_texts = text_list(targets)
-        if len(target_texts) != len(batch["input_ids"]):
+        sources = len(batch["input_ids"])
+        if len(target_texts) != sources:
             raise DataError(
-                f"{len(target_texts)} targets for {len(batch['input_ids'])} sources",
-                "pass one target per source",
+                f"{len(target_texts)} targets for {sources} sources", "pass one target per source"
             )
         labels = framed_rows(self.output_tokenizer, target_texts, limit, truncation, self.say)
         # Teacher forcing: the decoder reads the labels shifted right, behind the start token.
         shifted = [[self.start, *row[:-1]] for row in labels]
-        for name, rows, padding in (
-            ("decoder_input_ids", shifted, self.special_tokens.pad),
-            ("labels", labels, IGNORED),
-        ):
-            batch[name] = pad_rows(rows, padding)[0].to(self.device)
-        return batch
+        batch["decoder_input_ids"], _ = pad_rows(shifted, self.special_tokens.pad)
+        batch["labels"], _ = pad_rows(labels, IGNORED)
+        return {name: tensor.to(self.device) for name, tensor in batch.items()}
 
     @property
     def positions(self) -> int | None:
@@ -242,10 +239,8 @@ class Translator(Model):
         longest = max((settings.limit(len(ids)) for ids in sources), default=0)
         require_memory(settings.strategy, self.spec, longest)
         decoded = decode(self.model, sources, special_tokens, settings, keys=line_numbers)
-        results: list[list[Hypothesis]] = [[] for _ in lines]
-        for row, hypotheses in zip(rows, decoded, strict=True):
-            results[row] = hypotheses
-        return results
+        results = dict(zip(rows, decoded, strict=True))
+        return [results.get(i, []) for i in range(len(lines))]
 
     def _target_language(self, language: str | None) -> tuple[list[int], SpecialTokens]:
         """The prefix of a source and the special tokens of a target that select a language."""
@@ -300,7 +295,7 @@ class Translator(Model):
         """
         batch_tokens = whole_number("batch_tokens", batch_tokens, least=1)
         self.model.eval()
-        lengths = [max(len(a), len(b)) for a, b in zip(source_ids, target_ids, strict=True)]
+        lengths = [*map(max, map(len, source_ids), map(len, target_ids))]
         results = [(0.0, 0)] * len(lengths)
         for rows in batch_by_length(lengths, batch_tokens):
             # Any id may stand in the padding of the source: the mask hides it.
@@ -324,5 +319,4 @@ class Translator(Model):
 
     def perplexity(self, sources: str | Sequence[str], targets: str | Sequence[str]) -> float:
         """exp(negative log-likelihood per target token), unsmoothed."""
-        total, count = self.nll(sources, targets)
-        return corpus_perplexity(total, count)
+        return corpus_perplexity(*self.nll(sources, targets))
