@@ -25,7 +25,7 @@ from regard.look import (
     rollout,
 )
 from regard.look.alignments import mutual_information
-from regard.look.drawing import terminal
+from regard.look.drawing import palette, terminal
 
 TEXT = "The dog sees a cat."
 
@@ -82,11 +82,11 @@ def test_the_beam_page_opens_on_the_answer(command: Command, demo: Path, tmp_pat
 def test_even_attention_is_pale_and_a_link_is_dark() -> None:
     even = np.full((6, 6), 1 / 6)
     shades = drawing.attention_shades(even)
-    assert shades.max() == pytest.approx(drawing.EVEN_SHADE)
+    assert shades.max() == pytest.approx(palette.EVEN_SHADE)
     assert drawing.attention_shades(np.eye(6) + 1e-9).max() == pytest.approx(1.0)
     # As large as even among the places that a causal row can see.
     causal = np.tril(np.ones((6, 6))) / np.arange(1, 7)[:, None]
-    assert drawing.attention_shades(causal)[3:].max() == pytest.approx(drawing.EVEN_SHADE)
+    assert drawing.attention_shades(causal)[3:].max() == pytest.approx(palette.EVEN_SHADE)
     # In the terminal it is blank, as links it is nothing.
     names = list("abcdef")
     assert "░" not in "\n".join(terminal.heat(even, names, names, shades=shades)[:-1])
@@ -103,7 +103,7 @@ def test_even_attention_is_pale_and_a_link_is_dark() -> None:
         for m in drawing.links(drawing.Panel("", mostly), names, names).marks
         if isinstance(m, drawing.Line)
     ]
-    assert [mark.opacity for mark in links][1:] == [drawing.FAINT, drawing.FAINT]
+    assert [mark.opacity for mark in links][1:] == [palette.FAINT, palette.FAINT]
     assert links[0].opacity > 0.5
 
 
@@ -175,7 +175,7 @@ def strongest(scene: drawing.Scene) -> float:
 def test_even_attention_is_pale_on_every_input(kind: str, data: Path) -> None:
     for picture in pictures(recorded(kind, data, 0.0)):
         shades = picture.shades()
-        assert shades.max() <= drawing.EVEN_SHADE + 1e-3, picture.title
+        assert shades.max() <= palette.EVEN_SHADE + 1e-3, picture.title
         assert strongest(picture.scene()) <= 0.2, picture.title
 
 
@@ -200,13 +200,13 @@ def test_even_is_over_all_keys_that_may_be_attended() -> None:
     # The mean of rows that see different keys is against the mean of their even attention.
     causal = drawing.even_attention(np.tril(np.ones((6, 6))))
     shades = drawing.attention_shades(causal.mean(axis=0), causal.mean(axis=0))
-    np.testing.assert_allclose(shades, drawing.EVEN_SHADE)
+    np.testing.assert_allclose(shades, palette.EVEN_SHADE)
 
 
 def test_even_rows_of_a_table_are_pale() -> None:
     """Steps that share a patch are one key, however many they are."""
     even = np.full((3, 4), 0.25)
-    pale = drawing.colours(np.array(drawing.EVEN_SHADE), most=1.0)
+    pale = drawing.colours(np.array(palette.EVEN_SHADE), most=1.0)
     spans = tuple((6 * i, 6 * i + 6) for i in range(4))
     series = backdrop.SeriesBackdrop(np.arange(24.0), spans, "load", np.zeros(3))
     sound = backdrop.SoundBackdrop(np.zeros((20, 40), np.uint8), 1.0)

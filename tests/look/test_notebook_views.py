@@ -15,6 +15,7 @@ import pytest
 import regard
 from regard.builder.parameter_count import parameter_count, parameters_by_module
 from regard.look import drawing
+from regard.look.drawing import charts
 from regard.training import result as results
 from regard.training.engine import progress_bar
 from regard.training.result import Result
@@ -80,7 +81,7 @@ def test_a_run_shows_its_learning_curves(tmp_path: Path) -> None:
     "values", [[0.0, 1.0], [3.1, 3.1], [-4.0, 2e-3], [17.0, 12345.0], [1e-7, 3e-7], []]
 )
 def test_ticks_are_few_and_enclose_the_values(values: list[float]) -> None:
-    ticks = drawing.ticks(values)
+    ticks = charts.ticks(values)
     assert 2 <= len(ticks) <= 8
     if values:
         slack = 1e-6 * (ticks[-1] - ticks[0])

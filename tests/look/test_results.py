@@ -35,7 +35,7 @@ from regard.look import (
     rollout,
     steps,
 )
-from regard.look.drawing import png_files, terminal
+from regard.look.drawing import marks, palette, png_files, terminal
 from regard.system.errors import SettingError
 
 EVIL = '<script>alert("1")</script>'
@@ -158,8 +158,8 @@ def test_colours_follow_the_value_and_can_be_told_apart_in_grey() -> None:
     assert both[0][0] > both[0][2]
     assert both[2][2] > both[2][0]
     assert (both[1] == both[1][0]).all()
-    assert drawing.over(drawing.colours(np.array([1.0]))[0]) == "#ffffff"
-    assert drawing.over(drawing.colours(np.array([0.0]), most=1.0)[0]) == "#000000"
+    assert palette.over(drawing.colours(np.array([1.0]))[0]) == "#ffffff"
+    assert palette.over(drawing.colours(np.array([0.0]), most=1.0)[0]) == "#000000"
 
 
 def test_numbers_stand_above_their_columns_and_words_are_turned() -> None:
@@ -182,7 +182,7 @@ def test_a_large_map_is_one_image() -> None:
     assert text.count("<rect") == 0
     assert len(text) < 500_000
     pixels = np.random.default_rng(1).integers(0, 256, (5, 7, 3), dtype=np.uint8)
-    with Image.open(BytesIO(drawing.image(pixels))) as picture:
+    with Image.open(BytesIO(marks.image(pixels))) as picture:
         assert (np.asarray(picture) == pixels).all()
 
 

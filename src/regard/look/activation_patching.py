@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import torch
@@ -15,12 +15,7 @@ from regard.look.drawing import terminal
 from regard.look.forward import evaluation_mode, forward, named_inputs
 from regard.look.inspectable import Inspectable, token_ids
 from regard.look.model_inputs import ModelInputs, prepare_inputs
-from regard.look.probe_names import (
-    probes,
-    require_name,
-    require_positions,
-    residual_probes,
-)
+from regard.look.probe_names import probes, require_name, require_positions, residual_probes
 from regard.look.recording import array
 from regard.look.result import AnalysisResult, Array
 from regard.look.views import require_view
@@ -73,13 +68,10 @@ class Patching(AnalysisResult):
         return terminal.table(rows, width=width)
 
     def _position_names(self) -> list[str]:
-        names = []
-        for clean, corrupted in zip(self.tokens, self.others, strict=True):
-            if clean == corrupted:
-                names.append(clean)
-            else:
-                names.append(f"{drawing.shown(corrupted)}←{drawing.shown(clean)}")
-        return names
+        return [
+            clean if clean == other else f"{drawing.shown(other)}←{drawing.shown(clean)}"
+            for clean, other in zip(self.tokens, self.others, strict=True)
+        ]
 
 
 @dataclass(frozen=True)
@@ -93,10 +85,8 @@ class _Metric:
     def __call__(self, logits: Tensor) -> Tensor:
         """[B] from [B, T, V], or from the [B, L] of a classifier."""
         row = logits[:, self.position] if logits.ndim > 2 else logits
-        row = row.float()
-        if self.contrast is None:
-            return row[:, self.answer]
-        return row[:, self.answer] - row[:, self.contrast]
+        subtracted = 0.0 if self.contrast is None else row[:, self.contrast].float()
+        return row[:, self.answer].float() - subtracted
 
 
 def patching(
@@ -119,9 +109,9 @@ def patching(
     """
     core = model.model
     require_view(model, "patching")
-    if stack is None:
-        stack = _text_stacks(core)[0]
-    stack = require_name("stack of texts", stack, _text_stacks(core))
+    # A dual encoder's other stack reads images.
+    stacks = [name for name in core.stacks() if not name.startswith("image.")]
+    stack = require_name("stack of texts", stack or stacks[0], stacks)
     residuals = residual_probes(core, stack)
     with evaluation_mode(core):
         clean_inputs = prepare_inputs(model, text, target)
@@ -132,9 +122,7 @@ def patching(
         clean_logits = forward(core, clean_inputs.named, clean)
         corrupted_logits = forward(core, corrupted_inputs.named)
         # A given target says what is right; otherwise it is what the clean run predicts.
-        answers = list(clean_inputs.next_ids)
-        if target is None:
-            answers = _predictions(clean_logits)
+        answers = _predictions(clean_logits) if target is None else clean_inputs.next_ids
         predictions = _predictions(corrupted_logits)
         metric = _metric(model, answers, predictions, at, instead)
         clean_score = metric(clean_logits)[0].item()
@@ -142,25 +130,17 @@ def patching(
         # One row of a batch for each position, so that a layer is patched by one forward pass.
         count = clean.tensors[residuals[0]].shape[1]
         named = {name: one.expand(count, -1) for name, one in corrupted_inputs.named.items()}
-        rows = []
-        for name in residuals:
-            probe = Probe(edits={name: _patch_diagonal(clean.tensors[name])})
-            rows.append(array(metric(forward(core, named, probe))))
+        patches = [Probe(edits={name: _patch_diagonal(clean.tensors[name])}) for name in residuals]
+        rows = [array(metric(forward(core, named, patch))) for patch in patches]
     scores = np.stack(rows)  # [layers, positions]
     gap = clean_score - corrupted_score
     # 0 at the corrupted run's score, 1 at the clean run's.
-    effect = np.zeros_like(scores)
-    if abs(gap) > 1e-12:
-        effect = (scores - corrupted_score) / gap
-    others = corrupted_inputs.input_tokens
-    # Both runs read the same target.
-    if core.reads_target and stack == "decoder":
-        others = clean_inputs.tokens_of(stack)
+    effect = (scores - corrupted_score) / gap if abs(gap) > 1e-12 else np.zeros_like(scores)
     pooled = clean_logits.ndim < 3  # [1, L] of a classifier
     return Patching(
         layers=("embedded", *(f"layer {i}" for i in range(len(residuals) - 1))),
         tokens=clean_inputs.tokens_of(stack),
-        others=others,
+        others=corrupted_inputs.tokens_of(stack),
         answer=_output_name(model, metric.answer, pooled),
         instead=None if metric.contrast is None else _output_name(model, metric.contrast, pooled),
         at=metric.position,
@@ -177,7 +157,13 @@ def patched(
     """The logits of the run on `text`, and of that on `other` with one probe patched wholly."""
     core = model.model
     require_view(model, "patching")
-    require_name("probe to patch", name, _patchable_probes(core))
+    # Parts of an attention are read only; a dual encoder's other stack reads images.
+    patchable = [
+        name
+        for name in probes(core)
+        if not name.startswith("image.") and name.rpartition(".")[2] not in PARTS
+    ]
+    require_name("probe to patch", name, patchable)
     with evaluation_mode(core):
         clean_inputs = prepare_inputs(model, text, target)
         corrupted_inputs = _aligned_inputs(model, clean_inputs, other)
@@ -185,20 +171,6 @@ def patched(
         clean_logits = forward(core, clean_inputs.named, clean)
         patch = Probe(edits={name: lambda _: clean.tensors[name]})
         return clean_logits, forward(core, corrupted_inputs.named, patch)
-
-
-def _text_stacks(core: CoreModel) -> list[str]:
-    """The stacks that run over a text; a dual encoder's other one reads images."""
-    return [name for name in core.stacks() if not name.startswith("image.")]
-
-
-def _patchable_probes(core: CoreModel) -> list[str]:
-    """The probes that can be edited in a run over a text; parts of an attention are read only."""
-    return [
-        name
-        for name in probes(core)
-        if not name.startswith("image.") and name.rpartition(".")[2] not in PARTS
-    ]
 
 
 def _predictions(logits: Tensor) -> list[int]:
@@ -251,7 +223,8 @@ def _aligned_inputs(model: Inspectable, clean: ModelInputs, other: str) -> Model
         )
     # Both runs read the same decoder inputs, so that only the source differs.
     inputs = torch.tensor([ids], device=model.device)
-    return ModelInputs(named_inputs(model.model, inputs, clean.decoder_inputs), tokens)
+    named = named_inputs(model.model, inputs, clean.decoder_inputs)
+    return replace(clean, named=named, input_tokens=tokens)
 
 
 def _single_token(model: Inspectable, word: str) -> int:

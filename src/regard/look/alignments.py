@@ -85,9 +85,7 @@ def alignment(run: Look, layer: int | None = None, heads: Sequence[int] | None =
     name = names[layer]
     call = run.call(name)
     head_count = call.q.shape[1]
-    if heads is None:
-        heads = range(head_count)
-    heads = require_indices("head", heads, head_count)
+    heads = require_indices("head", range(head_count) if heads is None else heads, head_count)
     weights = mean_over_heads(call, heads)  # [target, source]
     links = tuple((row, int(column)) for row, column in enumerate(weights.argmax(axis=1)))
     target, source = run.labels(name)

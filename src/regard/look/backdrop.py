@@ -11,7 +11,7 @@ import math
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
-from itertools import groupby, pairwise
+from itertools import cycle, groupby, pairwise, repeat
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -50,10 +50,11 @@ LAYOUT_STEPS = 150
 MOST_NAMED = 40  # nodes that have their names written beside them
 
 
+@dataclass(frozen=True, eq=False, kw_only=True)
 class Backdrop(ABC):
     """What the positions of an input stand on; `answer` is what the model says to it."""
 
-    answer: str
+    answer: str = ""
 
     @property
     def query(self) -> int | None:
@@ -111,13 +112,6 @@ class ImageBackdrop(Backdrop):
     picture: NDArray[np.uint8]  # [H, W, 3]
     patch: int  # the side of a patch, in pixels
     extras: int  # class and register tokens, before the patches
-    answer: str = ""
-
-    @property
-    def grid(self) -> tuple[int, int]:
-        """Rows and columns of patches."""
-        height, width = self.picture.shape[:2]
-        return height // self.patch, width // self.patch
 
     @property
     def query(self) -> int | None:
@@ -129,7 +123,8 @@ class ImageBackdrop(Backdrop):
         return label if label.startswith("extra") else f"patch {label}"
 
     def _drawn(self, panel: Panel) -> Scene:
-        rows, columns = self.grid
+        height, width, _ = self.picture.shape
+        rows, columns = height // self.patch, width // self.patch
         # Attention is shared with the tokens that have no place; the scale of signs is not.
         values = panel.weights
         if panel.signed:
@@ -166,8 +161,7 @@ class ImageBackdrop(Backdrop):
 def _veiled(picture: Array, shades: Array) -> Array:
     """Pixels [H, W, 3] under a veil that is thinner where more is attended to [H, W]."""
     opacity = DENSEST_VEIL * (1 - np.sqrt(shades))[..., None]
-    veiled: Array = picture * (1 - opacity) + VEIL * opacity
-    return veiled
+    return np.asarray(picture * (1 - opacity) + VEIL * opacity)
 
 
 # ------------------------------------------------------------------ sound
@@ -179,7 +173,6 @@ class SoundBackdrop(Backdrop):
 
     picture: NDArray[np.uint8]  # [mels, frames], low frequencies first; loud is 255
     seconds: float
-    answer: str = ""
 
     def _drawn(self, panel: Panel) -> Scene:
         base = SOUND_HEIGHT + STRIP
@@ -231,18 +224,14 @@ def _bars(shares: Array, values: Array, left: float, width: float, base: float) 
     Negative shares are in the other colour. The tooltip is the value.
     """
     each = width / max(1, len(shares))
+    # Narrow bars overlap a little, so that no line stays between them.
+    wide = each - 1.0 if each > 4 else each + 0.6
     marks: list[Mark] = []
     for i, (share, value) in enumerate(zip(shares.tolist(), values.tolist(), strict=True)):
         height = max(0.5, (STRIP - 8) * abs(share))
-        colour = drawing.POSITIVE if share >= 0 else drawing.NEGATIVE
-        # Narrow bars overlap a little, so that no line stays between them.
-        width_drawn = each - 1.0 if each > 4 else each + 0.6
-        bar = Rect(
-            left + i * each, base - height, width_drawn, height + 0.5, colour, f"{value:.4f}"
-        )
-        marks.append(bar)
-    marks.append(Line(left, base, left + width, base, opacity=0.4))
-    return marks
+        place = (left + i * each, base - height, wide, height + 0.5)
+        marks.append(Rect(*place, drawing.sign_colour(share), f"{value:.4f}"))
+    return [*marks, Line(left, base, left + width, base, opacity=0.4)]
 
 
 # ------------------------------------------------------------------ time series
@@ -256,7 +245,6 @@ class SeriesBackdrop(Backdrop):
     spans: tuple[tuple[int, int], ...]  # of each position: first step, and the one after the last
     name: str  # of the channel
     forecast: Array = field(default_factory=lambda: np.zeros(0))  # [H]
-    answer: str = ""
 
     @property
     def query(self) -> int | None:
@@ -320,8 +308,7 @@ class SeriesBackdrop(Backdrop):
         for value, (begin, end) in zip(values, self.spans, strict=True):
             total[begin:end] += value
             count[begin:end] += 1
-        per_step: Array = total / np.maximum(count, 1)
-        return per_step
+        return np.asarray(total / np.maximum(count, 1))
 
     def _bands(self, shares: Array, left: float, top: float, width: float) -> list[Mark]:
         """Bands behind the line, denser where more is attended to; seen on white and on black."""
@@ -332,9 +319,8 @@ class SeriesBackdrop(Backdrop):
         for value, steps in groupby(shares.tolist()):
             count = len(list(steps))
             x = left + (begin + count / 2) * each
-            colour = drawing.POSITIVE if value >= 0 else drawing.NEGATIVE
-            opacity = 0.7 * abs(value)
-            marks.append(Line(x, top, x, top + SERIES_HEIGHT, count * each, opacity, colour))
+            style = (count * each, 0.7 * abs(value), drawing.sign_colour(value))
+            marks.append(Line(x, top, x, top + SERIES_HEIGHT, *style))
             begin += count
         return marks
 
@@ -360,7 +346,6 @@ class GraphBackdrop(Backdrop):
     edges: Array  # [E, 2], pairs of positions
     node: int | None = None  # the node that was asked for
     classes: tuple[str, ...] = ()
-    answer: str = ""
 
     @property
     def query(self) -> int | None:
@@ -384,40 +369,38 @@ class GraphBackdrop(Backdrop):
             # A line to each that it looks at, as wide as the shade is dark.
             for i in np.flatnonzero(values).tolist():
                 if i != node:
-                    colour = drawing.POSITIVE if values[i] >= 0 else drawing.NEGATIVE
+                    width = 1.0 + 5.0 * float(shade[i])
+                    colour = drawing.sign_colour(values[i])
                     tooltip = f"{self.names[node]} → {self.names[i]}: {values[i]:.3f}"
-                    style = (1.0 + 5.0 * float(shade[i]), float(opacities[i]), colour, tooltip)
-                    marks.append(_link(places, node, i, *style))
+                    marks.append(
+                        _link(places, node, i, width, float(opacities[i]), colour, tooltip)
+                    )
         kinds = sorted(set(self.classes))
-        for i, name in enumerate(self.names):
+        colours = dict(zip(kinds, cycle(drawing.LINES), strict=False))
+        classes = self.classes or repeat("")
+        for i, (name, kind) in enumerate(zip(self.names, classes, strict=False)):
             x, y = places[i]
-            colour = drawing.POSITIVE
-            if kinds:
-                colour = _class_colour(kinds.index(self.classes[i]))
+            colour = colours.get(kind, drawing.POSITIVE)
             radius = 4.0 + 7.0 * float(shade[i])
             if i == node:
                 marks.append(Circle(x, y, radius + 3.5, "ink", 0.9))
             marks.append(Circle(x, y, radius, colour, 1.0, f"{name}: {values[i]:.3f}"))
             if len(self.names) <= MOST_NAMED or i == node:
                 marks.append(Text(x + radius + 3, y + 4, name.split(" ")[0]))
-        if kinds:
+        y = 36.0
+        if colours:
             marks.append(Text(GRAPH_SIDE + 4, 14, "predicted class"))
-        for i, kind in enumerate(kinds):
-            y = 36 + i * drawing.ROW
-            marks.append(Circle(GRAPH_SIDE + 10, y - 4, 5, _class_colour(i)))
+        for kind, colour in colours.items():
+            marks.append(Circle(GRAPH_SIDE + 10, y - 4, 5, colour))
             marks.append(Text(GRAPH_SIDE + 20, y, kind))
-        height = max(GRAPH_SIDE, 40 + len(kinds) * drawing.ROW)
-        return Scene(GRAPH_SIDE + 130, height, tuple(marks))
+            y += drawing.ROW
+        return Scene(GRAPH_SIDE + 130, max(GRAPH_SIDE, y + 4), tuple(marks))
 
 
 def _link(places: Sequence[Sequence[float]], one: int, other: int, *style: Any) -> Line:
     x1, y1 = places[one]
     x2, y2 = places[other]
     return Line(x1, y1, x2, y2, *style)
-
-
-def _class_colour(number: int) -> str:
-    return drawing.LINES[number % len(drawing.LINES)]
 
 
 def spring_layout(nodes: int, edges: Array) -> Array:
@@ -439,5 +422,4 @@ def spring_layout(nodes: int, edges: Array) -> Array:
         places = places + force / length * np.minimum(length, cooling)
     low = places.min(axis=0)
     extent = np.maximum((places - low).max(axis=0), 1e-9)
-    placed: Array = (places - low) / extent
-    return placed
+    return np.asarray((places - low) / extent)

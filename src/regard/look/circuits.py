@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from itertools import combinations
 from math import comb
 from pathlib import Path
 
 import numpy as np
 import torch
+from pydantic import TypeAdapter, ValidationError
 
 from regard.core.probe import Probe
 from regard.look import drawing
@@ -89,19 +90,11 @@ class Circuit(AnalysisResult):
         return f"{names}: accuracy {choices}, on other texts {rest}"
 
     def numpy(self) -> Array:
-        return np.array(
-            [
-                self.accuracy,
-                self.ablated_accuracy,
-                self.rest_accuracy,
-                self.ablated_rest_accuracy,
-            ]
-        )
+        choices = [self.accuracy, self.ablated_accuracy]
+        return np.array([*choices, self.rest_accuracy, self.ablated_rest_accuracy])
 
     def scene(self) -> drawing.Scene:
-        worst = self._worst_singles()
-        values = [value for _, value in worst]
-        names = [name for name, _ in worst]
+        names, values = zip(*self._worst_singles(), strict=True)
         labels = [f"{value:.0%}" for value in values]
         return drawing.bars(values, names, title=self.title, labels=labels)
 
@@ -220,19 +213,11 @@ def stored_circuit(folder: str | Path) -> Circuit | None:
     path = Path(folder) / "circuit.json"
     if not path.is_file():
         return None
-    content = disk.read_json(path, DataError)
     try:
-        values = {f.name: content[f.name] for f in fields(Circuit)}
-        values["heads"] = tuple((str(name), int(head)) for name, head in content["heads"])
-        if content["reader"]:
-            name, head = content["reader"]
-            values["reader"] = (str(name), int(head))
-        if content["looks"]:
-            usual, ablated = content["looks"]
-            values["looks"] = (float(usual), float(ablated))
-    except (KeyError, TypeError, ValueError, IndexError):
+        circuit: Circuit = TypeAdapter(Circuit).validate_python(disk.read_json(path, DataError))
+    except ValidationError:
         raise DataError(
             f"{path} does not contain a circuit",
             "write it again: python examples/pronoun_circuit.py MODEL > circuit.json",
         ) from None
-    return Circuit(**values)
+    return circuit

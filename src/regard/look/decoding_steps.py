@@ -74,12 +74,9 @@ class Steps(AnalysisResult):
     def scene(self) -> drawing.Scene:
         values = self.numpy()
         most = values.shape[1]
-        # Steps may have fewer candidates than there are columns.
-        inside = [
-            [drawing.shown(one.token) for one in step.candidates]
-            + [""] * (most - len(step.candidates))
-            for step in self.steps
-        ]
+        # A token that is not among the likeliest was drawn by chance: one candidate more.
+        tokens = [[drawing.shown(one.token) for one in step.candidates] for step in self.steps]
+        inside = [row + [""] * (most - len(row)) for row in tokens]
         columns = [str(i + 1) for i in range(most)]
         rows = [f"{i}. {drawing.shown(step.token)}" for i, step in enumerate(self.steps)]
         return drawing.heat(values, rows, columns, title=self.title, most=1.0, inside=inside)
@@ -88,9 +85,7 @@ class Steps(AnalysisResult):
         rows = []
         for i, step in enumerate(self.steps):
             cells = [f"{drawing.shown(c.token)} {c.probability:.2f}" for c in step.candidates]
-            # A token that is not among the likeliest was drawn by chance: one candidate more.
-            filling = [""] * (self.numpy().shape[1] - len(cells))
-            rows.append([str(i), drawing.shown(step.token), *cells, *filling])
+            rows.append([str(i), drawing.shown(step.token), *cells])
         return terminal.table(rows, width=width)
 
 

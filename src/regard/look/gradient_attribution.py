@@ -96,7 +96,7 @@ def attribution(
     logits = output[0] if output.ndim > 2 else output  # [positions, V]
     if positions is None:
         positions = range(len(logits))
-    distinct = list(dict.fromkeys(require_positions(positions, len(logits))))
+    distinct = [*dict.fromkeys(require_positions(positions, len(logits)))]
     ids = [_predicted_id(inputs, logits, position) for position in distinct]
     selected = torch.tensor([distinct, ids], device=logits.device)
     # The edges of a graph are those of one row.
@@ -122,11 +122,6 @@ def _predicted_id(inputs: ModelInputs, logits: Tensor, position: int) -> int:
     if position < len(inputs.next_ids):
         return inputs.next_ids[position]
     return int(logits[position].argmax())
-
-
-def _first_channel(products: Tensor, count: int) -> Tensor:
-    """[N, T] of [N · channels, T]: each channel of a series is a row of the batch."""
-    return products.unflatten(0, (count, -1))[:, 0]
 
 
 def _names(
@@ -178,8 +173,8 @@ def _gradient_times_input(
         # Rows do not interact: the gradient of the sum is each row's own.
         gradients = torch.autograd.grad(chosen.sum(), embedded)
     products = [
-        # [N, T, D] → [N, T]
-        _first_channel((leaf * gradient).sum(dim=-1), count)
+        # [N · channels, T, D] → [N, T]: each channel of a series is a row of the batch.
+        (leaf * gradient).sum(dim=-1).unflatten(0, (count, -1))[:, 0]
         for leaf, gradient in zip(embedded, gradients, strict=True)
     ]
     return array(torch.cat(products, dim=1))

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from regard.core.probe import Edit, Probe
+from regard.core.probe import Probe
 from regard.look.forward import evaluation_mode, forward
 from regard.look.inspectable import Inspectable
 from regard.look.model_inputs import IGNORED, LabelledBatch, batch
@@ -190,36 +190,24 @@ def _gate_gradients(model: CoreModel, data: LabelledBatch) -> dict[str, Tensor]:
 
     The derivative by such a gate is the output of the head times the gradient of that output.
     """
-    outputs: dict[str, Tensor] = {}  # [B, H, T, E] each
-
-    def record(name: str) -> Edit:
-        def edit(mixed: Tensor) -> Tensor:
-            outputs[name] = mixed
-            return mixed
-
-        return edit
-
-    probe = Probe(edits={f"{name}.mixed": record(name) for name in attentions(model)})
+    probe = Probe([f"{name}.mixed" for name in attentions(model)], gradients=True)
     # Tensors made in inference mode cannot take part in autograd: hence the clones.
     with torch.inference_mode(False), evaluation_mode(model, gradients=True):
         logits = forward(model, {name: one.clone() for name, one in data.named.items()}, probe)
-        labels = data.labels
-        if not model.writes:
-            labels = _predicted_labels(logits, data)
+        labels = data.labels if model.writes else _predicted_labels(logits, data)
         loss = functional.cross_entropy(
             logits.float().flatten(0, -2), labels.flatten(), ignore_index=IGNORED, reduction="sum"
         )
-        gradients = torch.autograd.grad(loss, list(outputs.values()))
+        outputs = probe.tensors  # [B, H, T, E] each
+        gradients = torch.autograd.grad(loss, [*outputs.values()])
     sums = {}
     for (name, output), gradient in zip(outputs.items(), gradients, strict=True):
         gates = (output.detach() * gradient).sum(dim=-1)  # [B, H, T]
-        sums[name] = gates.abs().sum(dim=(0, 2)).double()
+        sums[name.removesuffix(".mixed")] = gates.abs().sum(dim=(0, 2)).double()
     return sums
 
 
 def _predicted_labels(logits: Tensor, data: LabelledBatch) -> Tensor:
     """The model's own predictions: [B] of a classifier, [B, T] with padding left out."""
     best = logits.detach().argmax(dim=-1)
-    if best.ndim == 1:
-        return best
-    return best.masked_fill(~data.padding_mask, IGNORED)
+    return best if best.ndim == 1 else best.masked_fill(~data.padding_mask, IGNORED)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
@@ -92,10 +92,8 @@ def cache(model: Inspectable, text: Input, *, length: int = 16) -> KVCacheGrowth
             last = logits.argmax(dim=-1)  # [1, 1]
             tokens.append(state.position)
             used.append(sum(used_bytes(layer) for layer in state.layers))
-    source = 0
-    for layer in state.layers:
-        if layer.cross_attention is not None:
-            source += _bytes(layer.cross_attention)
+    crosses = [layer.cross_attention for layer in state.layers]
+    source = sum(_bytes(cross) for cross in crosses if cross is not None)
     reserved = sum(_bytes(layer.self_attention) for layer in state.layers)
     parts = {f"decoder.{i}": used_bytes(layer) for i, layer in enumerate(state.layers)}
     return KVCacheGrowth(tuple(tokens), tuple(used), source, reserved, parts)
@@ -105,13 +103,11 @@ def used_bytes(layer: LayerCache) -> int:
     """The bytes of a layer's self-attention cache that are filled."""
     past = layer.self_attention
     if isinstance(past, KVCache):
-        keys = past.k[:, :, : past.filled]  # [B, H, filled, E] of the whole buffer
-        values = past.v[:, :, : past.filled]
-        return sum(part.numel() * part.element_size() for part in (keys, values))
+        # [B, H, filled, E] of the whole buffer
+        return sum(part[:, :, : past.filled].nbytes for part in (past.k, past.v))
     return _bytes(past)  # states of a fixed size: linear attention, recurrent layers
 
 
 def _bytes(part: Any) -> int:
     """The bytes of all tensors of a dataclass."""
-    tensors = [getattr(part, f.name) for f in fields(part)]
-    return sum(t.numel() * t.element_size() for t in tensors if isinstance(t, Tensor))
+    return sum(value.nbytes for value in vars(part).values() if isinstance(value, Tensor))

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from regard.core.feedforward import FeedForward, GatedFeedForward
 from regard.core.probe import PARTS, Edit, HasHeads
-from regard.core.side import Side
+
 from regard.core.stack import Stack
 from regard.system.errors import DataError, SettingError, did_you_mean
 from regard.wirings.core_model import CoreModel
@@ -94,11 +94,16 @@ def probes(model: CoreModel) -> list[str]:
     attention_names = attentions(model)
     for prefix, stack in model.stacks().items():
         names.append(f"{prefix}.embedded")
+        parts = [*PARTS, "mixed"]
+        if isinstance(stack, Stack):
+            # The input has passed the norm where that comes first; the output is what W_O gives,
+            # which the residual connection adds.
+            parts = ["input", *parts, "output"]
         for i in range(stack.layers):
             for kind in ("self", "cross"):
                 attention = f"{prefix}.{i}.{kind}"
                 if attention in attention_names:
-                    names += [f"{attention}.{part}" for part in _attention_probes(stack)]
+                    names += [f"{attention}.{part}" for part in parts]
             if isinstance(stack, Stack):
                 feedforward = f"{prefix}.{i}.feedforward"
                 names += [f"{feedforward}.{part}" for part in _feedforward_probes(stack, i)]
@@ -113,15 +118,6 @@ def _feedforward_probes(stack: Stack, layer: int) -> tuple[str, ...]:
     if isinstance(stack.block(layer).feedforward, FeedForward | GatedFeedForward):
         return ("input", "hidden", "output")
     return ("input", "output")
-
-
-def _attention_probes(stack: Side) -> tuple[str, ...]:
-    """The probes of one attention, in forward order."""
-    if not isinstance(stack, Stack):
-        return (*PARTS, "mixed")
-    # The input has passed the norm where that comes first; the output is what W_O gives, which
-    # the residual connection adds.
-    return ("input", *PARTS, "mixed", "output")
 
 
 def switched_off(model: CoreModel, off: Sequence[Head]) -> dict[str, Edit]:

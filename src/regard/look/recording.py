@@ -20,16 +20,9 @@ from regard.look.drawing import even_attention, terminal
 from regard.look.forward import evaluation_mode, forward, hidden_states
 from regard.look.inspectable import Input, Inspectable
 from regard.look.model_inputs import ModelInputs, prepare_inputs
-from regard.look.probe_names import (
-    Head,
-    attentions,
-    probes,
-    require_indices,
-    stack_name,
-    switched_off,
-)
+from regard.look.probe_names import Head, attentions, probes, require_indices, switched_off
 from regard.look.result import PICTURE_ONLY, Array, TokenAttention, to_json
-from regard.look.views import other_views, require_view
+from regard.look.views import VIEWS, other_views, require_view
 from regard.system.errors import SettingError, did_you_mean
 
 
@@ -98,12 +91,6 @@ class AttentionMap(TokenAttention):
         return lines
 
 
-# What views ask for that all attentions of a kind are in.
-PATTERNS_OF_VIEWS = {
-    "*.weights": "attention",
-    "*.self.weights": "rollout",
-    "*.cross.weights": "alignment",
-}
 MOST_TOKENS = 64  # of a recording whose attention a notebook shows unasked
 CHUNK = 1 << 22  # attention weights computed at a time where only their sums are needed
 
@@ -236,15 +223,14 @@ class Look:
             return (self.model_inputs.tokens_of("decoder"),) * 2
         places = self.call(name).k.shape[2]
         if places != len(input_tokens):
-            input_tokens = _places_in_window(places)
+            # Row and column in a window of an image, the first of which is shown (Swin).
+            side = math.isqrt(places)
+            input_tokens = tuple(f"{i // side},{i % side}" for i in range(places))
         return input_tokens, input_tokens
 
-    def stack(self, name: str | None = None) -> str:
-        """The name of a stack, by default the last one's."""
-        core = self.model.model
-        if name is None:
-            return list(core.stacks())[-1]
-        return stack_name(core, name)
+    def stack(self) -> str:
+        """The name of the last stack, on which the head stands."""
+        return list(self.model.model.stacks())[-1]
 
     def _has(self, name: str) -> bool:
         if name in self.probe.tensors:
@@ -256,20 +242,13 @@ class Look:
         return any(fnmatchcase(name, pattern) for pattern in self.probe.wanted)
 
 
-def _places_in_window(count: int) -> tuple[str, ...]:
-    """Row and column of each place in a window of an image, the first of which is shown (Swin)."""
-    side = math.isqrt(count)
-    return tuple(f"{i // side},{i % side}" for i in range(count))
-
-
 def _index(
     what: str, numbers: Sequence[int] | None, count: int, device: torch.device
 ) -> Tensor | None:
     """The numbers of rows or heads as an index, after a check of their range."""
     if numbers is None:
         return None
-    checked = require_indices(what, numbers, count)
-    return torch.tensor(checked, dtype=torch.long, device=device)
+    return torch.tensor(require_indices(what, numbers, count), dtype=torch.long, device=device)
 
 
 def look(
@@ -314,10 +293,11 @@ def _check_patterns(model: Inspectable, patterns: Sequence[str]) -> None:
     for pattern in patterns:
         if any(fnmatchcase(name, pattern) for name in names):
             continue
-        if pattern in PATTERNS_OF_VIEWS:
-            require_view(model, PATTERNS_OF_VIEWS[pattern])
-        repair = did_you_mean(pattern, names)
-        raise SettingError(f"this model has no probe {pattern!r}", repair)
+        # A view that asks for it says why there is none.
+        for view in VIEWS:
+            if VIEWS[view].probes == (pattern,):
+                require_view(model, view)
+        raise SettingError(f"this model has no probe {pattern!r}", did_you_mean(pattern, names))
 
 
 # ------------------------------------------------------------------ for the analyses

@@ -67,10 +67,6 @@ def _without_attention(model: Inspectable, name: str = "", kind: str = "attentio
     return f"this model has no {kind}"
 
 
-def _without_self_attention(model: Inspectable) -> Obstacle:
-    return _without_attention(model, ".self", "self-attention")
-
-
 def _without_alignment(model: Inspectable) -> Obstacle:
     if spells_frames(model.model):
         return None
@@ -102,10 +98,6 @@ def _without_roles(model: Inspectable) -> Obstacle:
     if first is None or not any(name.endswith(".self") for name in first.attentions()):
         return "head roles need self-attention, which the stack that reads the text lacks"
     return _without_tokens(model)
-
-
-def _without_ablation(model: Inspectable) -> Obstacle:
-    return _without_attention(model) or _without_tokens(model)
 
 
 def _without_lens(model: Inspectable) -> Obstacle:
@@ -179,7 +171,7 @@ VIEWS = {
     ),
     "ablation": View(
         "how much each head matters for this text",
-        _without_ablation,
+        lambda model: _without_attention(model) or _without_tokens(model),
         ("target", *_SEARCH, *_SAMPLING),
     ),
     "patching": View(
@@ -196,7 +188,7 @@ VIEWS = {
     ),
     "rollout": View(
         "attention through all layers",
-        _without_self_attention,
+        lambda model: _without_attention(model, ".self", "self-attention"),
         ("target", "part"),
         ("*.self.weights",),
     ),

@@ -29,7 +29,6 @@ from regard.look.drawing.marks import (
 from regard.look.drawing.palette import (
     EVEN_SHADE,
     FAINT,
-    NEGATIVE,
     POSITIVE,
     Array,
     attention_shades,
@@ -38,6 +37,7 @@ from regard.look.drawing.palette import (
     is_clear,
     over,
     scale_end,
+    sign_colour,
 )
 
 if TYPE_CHECKING:
@@ -109,11 +109,7 @@ def heat(
         cell = (width, CELL)
     width, height = cell
     paint = colours(values, signed=signed, most=most)  # [rows, columns, 3]
-    marks: list[Mark] = []
-    if values.size > MOST_CELLS:
-        marks.append(Pixels(0, 0, width * len(columns), height * len(rows), paint))
-    else:
-        marks += _cells(values, paint, cell, rows, columns)
+    marks = _cells(values, paint, cell, rows, columns)
     if inside is not None and values.size <= MOST_CELLS:
         for i, j in np.argwhere(~np.isnan(values)).tolist():
             middle = ((j + 0.5) * width, (i + 0.7) * height)
@@ -125,9 +121,7 @@ def heat(
 def attention_heat(panel: Panel, rows: Sequence[str], columns: Sequence[str]) -> Scene:
     """A heat map of attention weights, against even attention."""
     size = (CELL, CELL)
-    marks: list[Mark] = [Pixels(0, 0, CELL * len(columns), CELL * len(rows), panel.paint)]
-    if panel.weights.size <= MOST_CELLS:
-        marks = _cells(panel.weights, panel.paint, size, rows, columns)
+    marks = _cells(panel.weights, panel.paint, size, rows, columns)
     return titled(panel.name, _labelled(marks, size, rows, columns, attention_scale()))
 
 
@@ -138,8 +132,10 @@ def _cells(
     rows: Sequence[str],
     columns: Sequence[str],
 ) -> list[Mark]:
-    """A cell for each value that is no NaN, from the upper left corner on."""
+    """A cell for each value that is no NaN, from the upper left corner on; one image of many."""
     width, height = size
+    if values.size > MOST_CELLS:
+        return [Pixels(0, 0, width * len(columns), height * len(rows), paint)]
     marks: list[Mark] = []
     for i, j in np.argwhere(~np.isnan(values)).tolist():
         names = f"{shown(rows[i])} → {shown(columns[j])}: " if rows[i] else ""
@@ -263,10 +259,9 @@ def bars(
     for i, (value, name, label) in enumerate(zip(values, names, labels, strict=True)):
         y = 4.0 + i * ROW
         length = abs(value) / largest
-        colour = POSITIVE if value >= 0 else NEGATIVE
         marks.append(Text(left - 6, y + 13, name, "end"))
         # Even a zero has a bar that can be seen.
-        marks.append(Rect(left, y + 3, max(1.0, 260 * length), 13, colour))
+        marks.append(Rect(left, y + 3, max(1.0, 260 * length), 13, sign_colour(value)))
         marks.append(Text(left + 266 * length + 6, y + 13, label))
     return titled(title, Scene(left + 360, len(values) * ROW + 8, tuple(marks)))
 

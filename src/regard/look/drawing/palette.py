@@ -50,9 +50,7 @@ def colours(values: Array, *, signed: bool = False, most: float | None = None) -
 
 def even_attention(visible: Array) -> Array:
     """The weights [..., S] of a query that attends alike to all keys that it may attend to."""
-    counts = np.maximum(1, visible.sum(axis=-1, keepdims=True))
-    weights: Array = visible / counts
-    return weights
+    return np.asarray(visible / np.maximum(1, visible.sum(axis=-1, keepdims=True)))
 
 
 def attention_shades(weights: Array, even: Array | None = None) -> Array:
@@ -68,17 +66,14 @@ def attention_shades(weights: Array, even: Array | None = None) -> Array:
     is_above = ratio > 1 + 1e-6
     highest = -np.log(np.where(is_above, even, 0.5))  # the logarithm of the ratio of the weight 1
     rising = np.log(np.where(is_above, ratio, 1.0)) / highest
-    shades: Array = np.where(
-        is_above, EVEN_SHADE + (1 - EVEN_SHADE) * rising, EVEN_SHADE * np.clip(ratio, 0.0, 1.0)
-    )
-    return shades
+    below = EVEN_SHADE * np.clip(ratio, 0.0, 1.0)
+    return np.asarray(np.where(is_above, EVEN_SHADE + (1 - EVEN_SHADE) * rising, below))
 
 
 def is_clear(weights: Array, even: Array | None = None) -> Array:
     """Which weights are clearly above even attention; the links of others are faint."""
     even = _even_or_guessed(weights, even)
-    clear: Array = (even > 0) & (weights >= CLEAR * even)
-    return clear
+    return np.asarray((even > 0) & (weights >= CLEAR * even))
 
 
 def _even_or_guessed(weights: Array, even: Array | None) -> Array:
@@ -96,13 +91,17 @@ def scale_end(values: Array, most: float | None) -> float:
     return float(np.abs(np.nan_to_num(values)).max(initial=0.0))
 
 
+def sign_colour(value: float) -> str:
+    """The colour of a bar or line for a value that raises, or lowers."""
+    return POSITIVE if value >= 0 else NEGATIVE
+
+
 def code(colour: NDArray[np.uint8]) -> str:
     """An RGB colour as #rrggbb."""
-    return "#" + "".join(f"{int(part):02x}" for part in colour)
+    return f"#{colour.tobytes().hex()}"
 
 
 def over(colour: NDArray[np.uint8]) -> str:
     """Black or white, whichever can be read on this colour."""
-    red, green, blue = (int(part) for part in colour)
-    luma = 0.299 * red + 0.587 * green + 0.114 * blue  # ITU-R BT.601
+    luma = float(colour @ (0.299, 0.587, 0.114))  # ITU-R BT.601
     return "#000000" if luma > 140 else "#ffffff"

@@ -148,21 +148,13 @@ def _font(fonts: Any, size: float) -> tuple[Any, Callable[[str], str]]:
     return fonts.load_default(size), _in_ascii
 
 
-ASCII = {
-    "→": "->",
-    "←": "<-",
-    "−": "-",
-    "×": "x",
-    "●": "*",
-    "…": "...",
-    "ß": "ss",
-    "·": ".",
-}
+ASCII = str.maketrans(
+    {"→": "->", "←": "<-", "−": "-", "×": "x", "●": "*", "…": "...", "ß": "ss", "·": "."}
+)
 
 
 def _in_ascii(text: str) -> str:
     """A text in the letters that Pillow's own font has."""
-    for sign, spelling in ASCII.items():
-        text = text.replace(sign, spelling)
     # Decomposed, letters lose their accents but stay.
-    return unicodedata.normalize("NFKD", text).encode("ascii", "ignore").decode()
+    decomposed = unicodedata.normalize("NFKD", text.translate(ASCII))
+    return decomposed.encode("ascii", "ignore").decode()

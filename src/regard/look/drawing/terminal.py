@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import unicodedata
 from collections.abc import Sequence
+from itertools import zip_longest
 
 from regard.look.drawing.marks import shown
 from regard.look.drawing.palette import Array
@@ -66,15 +67,13 @@ def _shade(share: float) -> str:
 
 
 def table(rows: Sequence[Sequence[str]], *, width: int = 100) -> list[str]:
-    """A table with columns as wide as their widest entry; lines are cut at the width."""
-    if not rows:
-        return []
-    widths = [max(map(_width, column)) for column in zip(*rows, strict=True)]
-    lines = []
-    for row in rows:
-        cells = [fitted(text, column) for text, column in zip(row, widths, strict=True)]
-        lines.append(fitted("  ".join(cells), width).rstrip())
-    return lines
+    """A table with columns as wide as their widest entry; lines are cut at the width.
+
+    Rows may end early.
+    """
+    widths = [max(map(_width, column)) for column in zip_longest(*rows, fillvalue="")]
+    texts = ["  ".join(map(fitted, row, widths)) for row in rows]
+    return [fitted(text, width).rstrip() for text in texts]
 
 
 def by_head(names: Sequence[str], values: Array, form: str, *, width: int = 100) -> list[str]:
