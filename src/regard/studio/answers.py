@@ -6,8 +6,9 @@ Answers come from a recorded forward pass, so that ablated heads change them too
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from itertools import chain, islice
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +22,7 @@ from regard.data.text.tokenizer import Tokenizer
 from regard.look import Look, MediaInput
 from regard.look.backdrop import GraphBackdrop, SeriesBackdrop
 from regard.look.forward import evaluation_mode, forward, named_inputs
+from regard.look.inspectable import Inspectable
 from regard.look.probe_names import Head, switched_off
 from regard.look.views import reads_paths, spells_frames
 from regard.models import Model
@@ -190,17 +192,17 @@ def answer(question: Question) -> ModelAnswer:
 
 
 def _written(question: Question) -> ModelAnswer:
-    return ModelAnswer(task_of(question.model), written(question.model, question.run).strip())
+    return ModelAnswer(task_of(question.model), written(question.run).strip())
 
 
-def written(model: Model, run: Look) -> str:
+def written(run: Look) -> str:
     """The text that the decoder of an encoder–decoder wrote."""
     # Without the end token, which is no text.
-    return model.output_tokenizer.decode(run.model_inputs.next_ids[:-1])
+    return run.model.output_tokenizer.decode(run.model_inputs.next_ids[:-1])
 
 
 def _next_token(question: Question) -> ModelAnswer:
-    shares = next_tokens(question.model, question.run, -1)
+    shares = next_tokens(question.run, -1)
     # A model without a tokenizer has numbers for tokens.
     return ModelAnswer("generate", shares[0].label, tuple(shares))
 
@@ -217,16 +219,15 @@ def _caption(question: Question) -> ModelAnswer:
     CLIP shares out one probability among the captions; SigLIP judges each by itself.
     """
     model = question.model
-    run = question.run
     if isinstance(question.text, str):
         return _vector(
-            run,
+            question,
             "This is the embedding of the text encoder. Match captions with an image to compare "
             "it with the embedding of the image.",
         )
     if not model.accepts_text:
         return ModelAnswer("caption", "", note="The folder has no tokenizer, which captions need.")
-    image = run.tensor("logits")  # [1, D], a unit vector
+    image = question.run.tensor("logits")  # [1, D], a unit vector
     core: Any = model.model
     vectors = []
     with evaluation_mode(core):
@@ -245,15 +246,15 @@ def _caption(question: Question) -> ModelAnswer:
 
 
 def _embedded(question: Question) -> ModelAnswer:
-    note = (
+    return _vector(
+        question,
         "This model has no task head: its output is one vector per token. Fine-tune it to "
-        "get predictions."
+        "get predictions.",
     )
-    return _vector(question.run, note)
 
 
-def _vector(run: Look, note: str) -> ModelAnswer:
-    width = run.tensor("logits").shape[-1]
+def _vector(question: Question, note: str) -> ModelAnswer:
+    width = question.run.tensor("logits").shape[-1]
     return ModelAnswer("embed", f"a {width:,}-dimensional vector", note=note)
 
 
@@ -339,7 +340,7 @@ def _labelled_tokens(question: Question) -> ModelAnswer:
     names = label_names(question.model.config, logits.shape[-1])
     best = logits.softmax(dim=-1).max(dim=-1)
     labels = [names[i] for i in best.indices.tolist()]
-    return _marked("tag", list(zip(run.source, labels, best.values.tolist(), strict=False)))
+    return _marked("tag", zip(run.source, labels, best.values.tolist(), strict=False))
 
 
 def _replaced_tokens(question: Question) -> ModelAnswer:
@@ -347,7 +348,7 @@ def _replaced_tokens(question: Question) -> ModelAnswer:
     run = question.run
     probabilities = run.tensor("logits")[0, :, 0].float().sigmoid().tolist()
     labels = ["replaced" if value > 0.5 else "original" for value in probabilities]
-    return _marked("detect", list(zip(run.source, labels, probabilities, strict=False)))
+    return _marked("detect", zip(run.source, labels, probabilities, strict=False))
 
 
 def _tagged_words(question: Question) -> ModelAnswer:
@@ -359,15 +360,15 @@ def _tagged_words(question: Question) -> ModelAnswer:
     logits = question.run.tensor("logits")[0].float()
     [encoding] = model.input_tokenizer.encode_with_template([text])
     words = tagged_words(text, encoding, logits, label_names(model.config, logits.shape[-1]))
-    return _marked("tag", [(word.text, word.label, word.probability) for word in words])
+    return _marked("tag", ((word.text, word.label, word.probability) for word in words))
 
 
-def _marked(task: str, spans: Sequence[tuple[str, str, float]]) -> ModelAnswer:
+def _marked(task: str, spans: Iterable[tuple[str, str, float]]) -> ModelAnswer:
     """Pieces of a text with their labels and probabilities; the answer names the unusual ones."""
-    spans = tuple(spans[:MAX_SPANS])
+    shown = tuple(islice(spans, MAX_SPANS))
     usual = {"O", "original"}
-    marked = [f"{piece} ({label})" for piece, label, _ in spans if label not in usual]
-    return ModelAnswer(task, ", ".join(marked) or "none", spans=spans)
+    marked = [f"{piece} ({label})" for piece, label, _ in shown if label not in usual]
+    return ModelAnswer(task, ", ".join(marked) or "none", spans=shown)
 
 
 def _answered(question: Question) -> ModelAnswer:
@@ -432,11 +433,12 @@ def _words_to_mask(model: Model, text: str, word: str) -> tuple[tuple[str, str],
     space = " " if before and not before.endswith(" ") and word[:1].isalnum() else ""
     filled = before + space + word + after
     hidden = len(before + space)
-    words = []
-    for match in _WORD.finditer(filled):
-        if match.start() != hidden:
-            words.append((match.group(), masked_text(model, filled, *match.span())))
-    return tuple(words[:MAX_SPANS])
+    words = (
+        (match.group(), masked_text(model, filled, *match.span()))
+        for match in _WORD.finditer(filled)
+        if match.start() != hidden
+    )
+    return tuple(islice(words, MAX_SPANS))
 
 
 _ANSWERS: dict[str, Callable[[Question], ModelAnswer]] = {
@@ -468,18 +470,16 @@ def position_logits(run: Look, positions: Sequence[int]) -> Tensor:
     return require_finite(logits, core)[0].float()
 
 
-def next_tokens(
-    model: Model, run: Look, position: int, temperature: float = 1.0, top: int = TOP
-) -> list[Share]:
+def next_tokens(run: Look, position: int, temperature: float = 1.0, top: int = TOP) -> list[Share]:
     """The likeliest tokens at a position, with the probabilities at a temperature."""
     # softmax(z / T): T → 0 is greedy, T → ∞ is uniform.
     logits = position_logits(run, [position])[0] / temperature
-    return _top(model, logits.softmax(dim=-1), top)
+    return _top(run.model, logits.softmax(dim=-1), top)
 
 
-def continuations(model: Model, run: Look, tokens: Sequence[str]) -> list[str | None]:
+def continuations(run: Look, tokens: Sequence[str]) -> list[str | None]:
     """The input with each of some tokens behind it, as text; None for a token that is no text."""
-    tokenizer = _output_tokenizer(model)
+    tokenizer = _output_tokenizer(run.model)
     if tokenizer is None:
         return [None] * len(tokens)
     ids = run.model_inputs.inputs[0].tolist()
@@ -494,7 +494,7 @@ def continuations(model: Model, run: Look, tokens: Sequence[str]) -> list[str | 
 
 
 def _top(
-    model: Model, probabilities: Tensor, top: int = TOP, *, surface: bool = False
+    model: Inspectable, probabilities: Tensor, top: int = TOP, *, surface: bool = False
 ) -> list[Share]:
     """The likeliest tokens of probabilities [V]; `surface`: as they stand in a text."""
     # A vocabulary may be smaller than `top`.
@@ -510,7 +510,7 @@ def _top(
     return list(map(Share, labels, best.values.tolist()))
 
 
-def _output_tokenizer(model: Model) -> Tokenizer | None:
+def _output_tokenizer(model: Inspectable) -> Tokenizer | None:
     if model.accepts_text or model.model.reads_target or reads_stories(model.model):
         return model.output_tokenizer
     return None
@@ -536,14 +536,6 @@ def unknown_words(model: Model, text: str | MediaInput) -> dict[int, str]:
     }
 
 
-def _text_tokenizer(model: Model) -> Tokenizer | None:
-    """The tokenizer of a model that reads text."""
-    # Positions of a story are sentences, so that it has no `input_tokenizer`.
-    if reads_stories(model.model):
-        return model.output_tokenizer
-    return model.input_tokenizer if model.accepts_text else None
-
-
 @dataclass(frozen=True)
 class InputWarnings:
     """Why an answer should not be trusted: words or a length never seen, or nothing to hear."""
@@ -559,14 +551,14 @@ def warnings_of(model: Model, text: str | MediaInput) -> InputWarnings:
     if isinstance(text, MediaInput) and model.medium == "sound":
         # A spectrogram of one shade.
         return InputWarnings([], silent=bool(text.picture.min() == text.picture.max()))
-    tokenizer = _text_tokenizer(model)
-    if not isinstance(text, str) or tokenizer is None:
+    # Positions of a story are sentences, so that it "accepts no text" of tokens.
+    reads_text = model.accepts_text or reads_stories(model.model)
+    if not isinstance(text, str) or not reads_text:
         return InputWarnings([])
-    unknown: dict[str, None] = {}
-    for part in text.split("\t"):  # between the two texts of a pair
-        words = input_warnings.unknown_words(tokenizer, part, model.coverage)
-        unknown.update(dict.fromkeys(words))
-    length = len(tokenizer.input_ids(text))
+    parts = text.split("\t")  # between the two texts of a pair
+    words = [input_warnings.unknown_words(model.tokenizer, part, model.coverage) for part in parts]
+    unknown = [*dict.fromkeys(chain.from_iterable(words))]
+    length = len(model.tokenizer.input_ids(text))
     if not input_warnings.is_far_longer(length, model.coverage):
-        return InputWarnings(list(unknown))
-    return InputWarnings(list(unknown), length, model.coverage.longest_source)
+        return InputWarnings(unknown)
+    return InputWarnings(unknown, length, model.coverage.longest_source)

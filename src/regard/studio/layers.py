@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+import torch
 from torch import Tensor, nn
 
 from regard.core.block import Block, ParallelBlock
@@ -80,8 +81,7 @@ def embedding_formula(part: nn.Module | None) -> str:
         case Embedding():
             return _token_embedding_formula(part)
         case Patches():
-            vector = "W · pixels" + _plus_position(part.position)
-            return f"x = {vector}" if part.norm is None else f"x = {_name(part.norm)}({vector})"
+            return _normed("W · pixels" + _plus_position(part.position), part.norm)
         case Spectrogram():
             return "x = convolutions(sound)" + _plus_position(part.position)
         case Waveform():
@@ -104,7 +104,11 @@ def _token_embedding_formula(part: Embedding) -> str:
     vector += _plus_position(part.position)
     if part.concatenated is not None:
         vector = f"[{vector}, position]"
-    return f"x = {vector}" if part.norm is None else f"x = {_name(part.norm)}({vector})"
+    return _normed(vector, part.norm)
+
+
+def _normed(vector: str, norm: nn.Module | None) -> str:
+    return f"x = {vector}" if norm is None else f"x = {_name(norm)}({vector})"
 
 
 def _plus_position(position: nn.Module | None) -> str:
@@ -244,11 +248,7 @@ def _chooses_one(model: Inspectable) -> bool:
 
 def _likeliest(run: Look, logits: Tensor, rows: Sequence[int]) -> list[Guess]:
     """Of logits [T, L] those of the rows; of [L] that of the first position alone."""
-    best = logits.softmax(dim=-1).max(dim=-1)
-
-    def guess(index: Tensor, probability: Tensor) -> Guess:
-        return run.model.label_name(int(index)), float(probability)
-
-    if logits.ndim == 1:
-        return [guess(best.indices, best.values) if row == 0 else None for row in rows]
-    return [guess(best.indices[row], best.values[row]) for row in rows]
+    best = torch.atleast_2d(logits).softmax(dim=-1).max(dim=-1)
+    labels = map(run.model.label_name, best.indices.tolist())
+    guesses = dict(enumerate(zip(labels, best.values.tolist(), strict=True)))
+    return [*map(guesses.get, rows)]

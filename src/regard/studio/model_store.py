@@ -10,6 +10,7 @@ import hashlib
 import threading
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from itertools import chain, count
 from pathlib import Path
@@ -118,11 +119,10 @@ class OpenModel:
 
 def _bytes(recording: Look) -> int:
     """The bytes of all tensors of a recording."""
-    probe = recording.probe
-    tensors = [*probe.tensors.values()]
-    for call in probe.attentions.values():
+    tensors = [*recording.probe.tensors.values()]
+    for call in recording.probe.attentions.values():
         tensors += [call.q, call.k, call.v]
-    return sum(tensor.numel() * tensor.element_size() for tensor in tensors)
+    return sum(tensor.nbytes for tensor in tensors)
 
 
 class ModelStore:
@@ -231,10 +231,7 @@ class ModelStore:
         """The folders that match, or those right below them, by unique names."""
         named: dict[str, Path] = {}
         for folder in self.folders:
-            paths = [folder]
-            if not matches(folder):
-                paths = _subfolders(folder)
-            for path in paths:
+            for path in [folder] if matches(folder) else _subfolders(folder):
                 # A folder may be named by itself and by the one above it.
                 if matches(path) and path not in named.values():
                     names = chain([path.name], (f"{path.name} ({n})" for n in count(2)))
@@ -297,11 +294,9 @@ class FolderOpener:
         if self.recent_file is None:
             return
         folders = [folder, *(path for path in self.recent() if path != folder)][:MAX_RECENT]
-        try:
+        with suppress(OSError):  # a home that cannot be written to costs the list, nothing else
             self.recent_file.parent.mkdir(parents=True, exist_ok=True)
-            disk.write_json(self.recent_file, {"folders": [str(path) for path in folders]})
-        except OSError:  # a home that cannot be written to costs the list, nothing else
-            return
+            disk.write_json(self.recent_file, {"folders": [*map(str, folders)]})
 
     def listing(self, path: str) -> tuple[Path, list[tuple[str, bool]]]:
         """A folder, and the names of those in it, each with whether it can be opened."""

@@ -2,13 +2,22 @@
 
 from __future__ import annotations
 
+from typing import Annotated
+
 from pydantic import BaseModel, ConfigDict, Field
 
 MAX_TEXT = 8192  # characters
-MAX_NAME = 100  # characters of a probe's or a stack's name
-MAX_MODEL_NAME = 300  # characters of a folder's name
-MAX_PATH = 4096  # characters
-MAX_CAPTIONS = 16
+
+Text = Annotated[str, Field(max_length=MAX_TEXT)]
+Name = Annotated[str, Field(max_length=100)]  # of a probe or a stack
+FolderName = Annotated[str, Field(max_length=300)]
+FileName = Annotated[str, Field(max_length=64)]
+Path = Annotated[str, Field(min_length=1, max_length=4096)]
+Index = Annotated[int, Field(ge=0, le=10_000)]  # of a layer or a head
+Position = Annotated[int, Field(ge=0, le=MAX_TEXT)]
+Temperature = Annotated[float, Field(gt=0, le=100)]
+Candidates = Annotated[int, Field(ge=1, le=50)]
+NewTokens = Annotated[int, Field(ge=1, le=400)]
 
 
 class ViewRequest(BaseModel):
@@ -18,7 +27,7 @@ class ViewRequest(BaseModel):
 
 
 class ModelRequest(ViewRequest):
-    model: str = Field(max_length=MAX_MODEL_NAME)
+    model: FolderName
 
 
 class InputRequest(ModelRequest):
@@ -27,67 +36,69 @@ class InputRequest(ModelRequest):
     A file is called by the name that it got then; `example` always exists.
     """
 
-    text: str = Field("", max_length=MAX_TEXT)
-    file: str | None = Field(None, max_length=64)
+    text: Text = ""
+    file: FileName | None = None
     # What a decoder is to read instead of the model's own translation
-    target: str | None = Field(None, max_length=MAX_TEXT)
+    target: Text | None = None
     off: list[tuple[str, int]] = Field(default_factory=list, max_length=512)  # ablated heads
 
 
 class FileRequest(ViewRequest):
     """A file that was uploaded before, or `example`."""
 
-    file: str = Field(max_length=64)
+    file: FileName
 
 
 class AnswerRequest(InputRequest):
     """What the model says; a dual encoder chooses among captions."""
 
-    captions: list[str] = Field(default_factory=list, max_length=MAX_CAPTIONS)
+    captions: list[str] = Field(default_factory=list, max_length=16)
 
 
 class NextRequest(InputRequest):
     """The likeliest tokens at one position, at a temperature."""
 
     position: int = Field(-1, ge=-1, le=MAX_TEXT)  # −1: the last one
-    temperature: float = Field(1.0, gt=0, le=100)
-    top: int = Field(10, ge=1, le=50)
+    temperature: Temperature = 1.0
+    top: Candidates = 10
 
 
-class PathRequest(InputRequest):
+class StackRequest(InputRequest):
+    stack: Name | None = None
+
+
+class PathRequest(StackRequest):
     """The path of tokens through one layer of a stack."""
 
-    stack: str | None = Field(None, max_length=MAX_NAME)
-    layer: int = Field(0, ge=0, le=10_000)
-    head: int = Field(0, ge=0, le=10_000)
-    row: int | None = Field(None, ge=0, le=MAX_TEXT)  # a token that must be among those shown
+    layer: Index = 0
+    head: Index = 0
+    row: Position | None = None  # a token that must be among those shown
 
 
 class OpenRequest(ViewRequest):
     """A folder on this machine, or a name on the hub."""
 
-    path: str = Field(min_length=1, max_length=MAX_PATH)
+    path: Path
 
 
 class FoldersRequest(ViewRequest):
     """The folders in a folder; by default in that of the user."""
 
-    path: str = Field("~", min_length=1, max_length=MAX_PATH)
-
-
-class AttentionRequest(InputRequest):
-    """Some heads and queries of one attention."""
-
-    name: str = Field(max_length=MAX_NAME)
-    heads: list[int] | None = Field(None, max_length=256)  # by default all
-    # Queries, by default all
-    rows: list[int] | None = Field(None, max_length=MAX_TEXT)
+    path: Path = "~"
 
 
 class GridRequest(InputRequest):
     """All heads of one attention."""
 
-    name: str = Field(max_length=MAX_NAME)
+    name: Name
+
+
+class AttentionRequest(GridRequest):
+    """Some heads and queries of one attention."""
+
+    heads: list[int] | None = Field(None, max_length=256)  # by default all
+    # Queries, by default all
+    rows: list[int] | None = Field(None, max_length=MAX_TEXT)
 
 
 class AlignmentRequest(InputRequest):
@@ -97,33 +108,27 @@ class AlignmentRequest(InputRequest):
 class TensorRequest(InputRequest):
     """The tensor of one probe, of one head where it has heads."""
 
-    name: str = Field(max_length=MAX_NAME)
-    head: int = Field(0, ge=0)
+    name: Name
+    head: Index = 0
 
 
-class ScoresRequest(InputRequest):
+class ScoresRequest(TensorRequest):
     """One query of one head: how its attention weights come about."""
 
-    name: str = Field(max_length=MAX_NAME)
-    head: int = Field(0, ge=0, le=10_000)
-    row: int = Field(0, ge=0, le=MAX_TEXT)
-
-
-class StackRequest(InputRequest):
-    stack: str | None = Field(None, max_length=MAX_NAME)
+    row: Position = 0
 
 
 class PatchingRequest(ModelRequest):
     """A clean and a corrupted text, and the output position whose logit is measured."""
 
-    text: str = Field(max_length=MAX_TEXT)
-    other: str = Field(max_length=MAX_TEXT)
-    at: int | None = Field(None, ge=0, le=MAX_TEXT)
-    stack: str | None = Field(None, max_length=MAX_NAME)
+    text: Text
+    other: Text
+    at: Position | None = None
+    stack: Name | None = None
 
 
 class PositionsRequest(ModelRequest):
-    stack: str | None = Field(None, max_length=MAX_NAME)
+    stack: Name | None = None
     length: int = Field(32, ge=2, le=128)
 
 
@@ -131,26 +136,25 @@ class StepsRequest(InputRequest):
     """Greedy decoding, or sampling with its options."""
 
     sample: bool = False
-    temperature: float = Field(1.0, gt=0, le=100)
+    temperature: Temperature = 1.0
     top_k: int = Field(0, ge=0, le=1_000_000)
     top_p: float = Field(1.0, gt=0, le=1)
     seed: int = Field(0, ge=0, le=2**31)
-    top: int = Field(8, ge=1, le=50)  # candidates of each step
-    most: int = Field(60, ge=1, le=400)  # new tokens
+    top: Candidates = 8  # of each step
+    most: NewTokens = 60
 
 
 class BeamRequest(InputRequest):
     width: int = Field(4, ge=1, le=16)
     alpha: float = Field(0.6, ge=0, le=5)  # of the length penalty
-    most: int = Field(60, ge=1, le=400)  # new tokens
+    most: NewTokens = 60
 
 
 class RunRequest(ViewRequest):
-    run: str = Field(max_length=MAX_MODEL_NAME)
+    run: FolderName
 
 
-class MetricsRequest(ViewRequest):
+class MetricsRequest(RunRequest):
     """The metrics of a run from a byte offset on."""
 
-    run: str = Field(max_length=MAX_MODEL_NAME)
     offset: int = Field(0, ge=0)

@@ -6,6 +6,7 @@ import hmac
 import ipaddress
 import json
 import os
+import re
 import secrets
 import socket
 import sys
@@ -93,18 +94,11 @@ class SecurityMiddleware:
 
     def _trusted(self, request: Request) -> bool:
         host = request.headers.get("host", "")
-        if ANY_HOST not in self.hosts and _without_port(host) not in self.hosts:
+        without_port = re.sub(r":\d+$", "", host.lower())
+        if ANY_HOST not in self.hosts and without_port not in self.hosts:
             return False
         origin = request.headers.get("origin")
         return origin is None or origin == f"http://{host}"
-
-
-def _without_port(host: str) -> str:
-    """A Host header without its port."""
-    name, colon, port = host.lower().rpartition(":")
-    if colon and port.isdigit():
-        return name
-    return host.lower()
 
 
 # ------------------------------------------------------------------ endpoints

@@ -69,7 +69,7 @@ def chosen_rows(count: int, marked: int | None, limit: int = ROWS) -> list[int]:
 def token_path(run: Look, stack: str, layer: int, head: int, marked: int | None) -> dict[str, Any]:
     """The vectors of some tokens at every station of a layer, and the weights of one head."""
     rows, columns = _axes(run, stack, layer, marked)
-    stations: dict[str, Any] = {}
+    stations = {name: _strip(values) for name, values in _sums(run, stack, layer, rows).items()}
     # Vectors of a probe, at the positions that its rows stand for.
     for name in _stations(run, stack, layer):
         attention, _, part = name.rpartition(".")
@@ -81,8 +81,7 @@ def token_path(run: Look, stack: str, layer: int, head: int, marked: int | None)
         if attention in run.probe.attentions:
             values = _of_head(values, head, run.call(attention).q.shape[1])
         stations[name] = _strip(_vectors(values, positions))
-    for name, values in _sums(run, stack, layer, rows).items():
-        stations[name] = _strip(values)
+
     weights = {}
     for kind in ("self", "cross"):
         name = f"{stack}.{layer}.{kind}"

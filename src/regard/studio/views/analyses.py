@@ -45,6 +45,7 @@ from regard.studio.views.inputs import (
     Packed,
     open_input,
     record,
+    view,
 )
 from regard.studio.views.tensors import CORNER
 from regard.system.errors import SettingError
@@ -53,6 +54,7 @@ MAX_WEIGHTS = 5 << 19  # in one answer: 1,500 positions of sound, each with each
 THUMBNAIL = 48  # the side of a small heat map
 
 
+@view
 def attention(store: ModelStore, request: AttentionRequest) -> Answer:
     """The weights of some heads and queries of one attention, [heads, rows, columns]."""
     opened, run = record(store, request)
@@ -80,6 +82,7 @@ def _check_size(*shape: int) -> None:
         raise SettingError(f"{size} weights are too many to show", "request fewer rows")
 
 
+@view
 def overlay(store: ModelStore, request: AttentionRequest) -> Answer:
     """Where one head looks, drawn on the series or the graph itself: the marks of a picture.
 
@@ -122,6 +125,7 @@ def _mark(mark: drawing.Mark) -> dict[str, Any]:
     return {"kind": "Pixels", **place, "colours": colours}
 
 
+@view
 def grid(store: ModelStore, request: GridRequest) -> Answer:
     """Every head of an attention as a thumbnail, with its entropy and what is conspicuous about it.
 
@@ -151,6 +155,7 @@ def grid(store: ModelStore, request: GridRequest) -> Answer:
     }
 
 
+@view
 def alignment(store: ModelStore, request: AlignmentRequest) -> Answer:
     """The alignment by one layer, by default the one that aligns best."""
     _, run = record(store, request)
@@ -165,10 +170,12 @@ def alignment(store: ModelStore, request: AlignmentRequest) -> Answer:
     }
 
 
+@view
 def entropy(store: ModelStore, request: InputRequest) -> Answer:
     return analyses.entropy(record(store, request)[1]).to_dict()
 
 
+@view
 def rollout(store: ModelStore, request: StackRequest) -> Answer:
     _, run = record(store, request)
     positions = max(call.q.shape[2] for call in run.probe.attentions.values())
@@ -183,6 +190,7 @@ def rollout(store: ModelStore, request: StackRequest) -> Answer:
     return Packed(header, result.weights, result.shades())
 
 
+@view
 def steps(store: ModelStore, request: StepsRequest) -> Answer:
     opened, text = open_input(store, request)
     strategy: Strategy = Greedy()
@@ -194,6 +202,7 @@ def steps(store: ModelStore, request: StepsRequest) -> Answer:
     return result.to_dict()
 
 
+@view
 def beam(store: ModelStore, request: BeamRequest) -> Answer:
     opened, text = open_input(store, request)
     strategy = BeamSearch(request.width, GNMTPenalty(request.alpha))
@@ -202,6 +211,7 @@ def beam(store: ModelStore, request: BeamRequest) -> Answer:
         return analyses.beam(opened.model, text, settings, off=request.off).to_dict()
 
 
+@view
 def cache(store: ModelStore, request: InputRequest) -> Answer:
     """The KV cache after each of the first tokens."""
     opened, text = open_input(store, request)
@@ -209,6 +219,7 @@ def cache(store: ModelStore, request: InputRequest) -> Answer:
         return analyses.cache(opened.model, text, length=32).to_dict()
 
 
+@view
 def lens(store: ModelStore, request: InputRequest) -> Answer:
     """The logit lens of the first positions: each is a softmax over the vocabulary a layer."""
     opened, run = record(store, request, EVERYTHING)
@@ -217,6 +228,7 @@ def lens(store: ModelStore, request: InputRequest) -> Answer:
         return analyses.lens(run, top=3, positions=range(min(CORNER, length))).to_dict()
 
 
+@view
 def attribution(store: ModelStore, request: InputRequest) -> Answer:
     """The attribution of the first predictions."""
     opened, text = open_input(store, request)
@@ -229,6 +241,7 @@ def attribution(store: ModelStore, request: InputRequest) -> Answer:
     return result.to_dict()
 
 
+@view
 def roles(store: ModelStore, request: StackRequest) -> Answer:
     """The roles of heads on sentences of the built-in language, whose parse is known."""
     opened = store.model(request.model)
@@ -236,6 +249,7 @@ def roles(store: ModelStore, request: StackRequest) -> Answer:
         return analyses.roles(opened.model, stack=request.stack).to_dict()
 
 
+@view
 def patching(store: ModelStore, request: PatchingRequest) -> Answer:
     """Activation patching; `target` in the answer names the positions of the output."""
     opened = store.model(request.model)
@@ -250,6 +264,7 @@ def patching(store: ModelStore, request: PatchingRequest) -> Answer:
     return {**result.to_dict(), "target": list(target)}
 
 
+@view
 def positions(store: ModelStore, request: PositionsRequest) -> Answer:
     """The position encodings; `what` is null where there are none to draw."""
     opened = store.model(request.model)
@@ -261,6 +276,7 @@ def positions(store: ModelStore, request: PositionsRequest) -> Answer:
     return result.to_dict()
 
 
+@view
 def circuit(store: ModelStore, request: ModelRequest) -> Answer:
     """The circuit that resolves "it", if the model's folder comes with one."""
     store.model(request.model)  # refuses names that are not listed

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar, get_type_hints
 
 from regard import look as analyses
 from regard.look.inspectable import MediaInput, empty_input
@@ -13,7 +13,7 @@ from regard.look.result import Array
 from regard.look.views import reads_paths
 from regard.studio import answers
 from regard.studio.model_store import ModelStore, OpenModel, not_allowed
-from regard.studio.requests import InputRequest
+from regard.studio.requests import InputRequest, ViewRequest
 
 
 @dataclass(frozen=True)
@@ -30,6 +30,17 @@ class Packed:
 
 
 Answer = dict[str, Any] | Packed
+Request = TypeVar("Request", bound=ViewRequest)
+View = Callable[[ModelStore, Request], Answer]
+
+# The name of an endpoint → (the schema of its requests, which its annotation names; the view)
+VIEWS: dict[str, tuple[type[ViewRequest], View[Any]]] = {}
+
+
+def view(function: View[Request]) -> View[Request]:
+    """Decorator: an endpoint of the server, called as its function."""
+    VIEWS[function.__name__] = (get_type_hints(function)["request"], function)
+    return function
 
 
 WEIGHTS = ("*.weights",)

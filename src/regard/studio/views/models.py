@@ -35,13 +35,14 @@ from regard.studio.requests import (
 from regard.studio.runs import follow, run_status
 from regard.studio.sample_inputs import EXAMPLE
 from regard.studio.token_path import norm_placement
-from regard.studio.views.inputs import Answer, Packed, open_input, record
+from regard.studio.views.inputs import Answer, Packed, open_input, record, view
 from regard.system.errors import SettingError
 from regard.wirings.core_model import CoreModel
 
 FRAMES_PER_SECOND = 100  # of a spectrogram
 
 
+@view
 def shelf(store: ModelStore, request: ViewRequest) -> Answer:
     """The names of the models and of the runs, and which other folders can be opened."""
     opener = store.opener
@@ -54,11 +55,13 @@ def shelf(store: ModelStore, request: ViewRequest) -> Answer:
     }
 
 
+@view
 def open_folder(store: ModelStore, request: OpenRequest) -> Answer:
     """Lists the models of another folder; `model` is the first of them."""
     return {"model": store.open_folder(request.path)}
 
 
+@view
 def folders(store: ModelStore, request: FoldersRequest) -> Answer:
     """The folders in a folder, to choose one of them."""
     if store.opener is None:
@@ -71,6 +74,7 @@ def folders(store: ModelStore, request: FoldersRequest) -> Answer:
     }
 
 
+@view
 def model(store: ModelStore, request: ModelRequest) -> Answer:
     """What a model is: its size, its attentions, which views it has."""
     opened = store.model(request.model)
@@ -132,25 +136,22 @@ def _kind(core: CoreModel) -> str:
     return "–".join(stacks)
 
 
+@view
 def look(store: ModelStore, request: InputRequest) -> Answer:
     """One forward pass: its tokens, its output, and the output with no head ablated."""
     opened, run = record(store, request)
     core = opened.model.model
     known_attentions = {}
     for name, call in run.probe.attentions.items():
-        queries, keys = run.labels(name)
-        known_attentions[name] = {
-            "heads": call.q.shape[1],
-            "rows": list(queries),
-            "columns": list(keys),
-        }
+        rows, columns = map(list, run.labels(name))
+        known_attentions[name] = {"heads": call.q.shape[1], "rows": rows, "columns": columns}
     answer: dict[str, Any] = {
         "version": opened.version,
         "source": list(run.source),
         "target": list(run.target),
         "attentions": known_attentions,
         "unknown": answers.unknown_words(opened.model, request.text),
-        "output": answers.written(opened.model, run) if core.reads_target else None,
+        "output": answers.written(run) if core.reads_target else None,
         # Images and sound are drawn by the page itself.
         "drawn": run.model_inputs.backdrop is not None and opened.model.medium is None,
         "usual": None,
@@ -160,7 +161,7 @@ def look(store: ModelStore, request: InputRequest) -> Answer:
         # The same input with every head; its recording is often still in the cache.
         usual = record(store, request.model_copy(update={"off": []}))[1]
         if core.reads_target:
-            answer["usual"] = answers.written(opened.model, usual)
+            answer["usual"] = answers.written(usual)
         with opened.lock:
             answer["surprise"] = {
                 "usual": _loss(opened, usual.model_inputs, ()),
@@ -169,6 +170,7 @@ def look(store: ModelStore, request: InputRequest) -> Answer:
     return answer
 
 
+@view
 def answer(store: ModelStore, request: AnswerRequest) -> Answer:
     """What the model says to an input; with heads off, also what it says with all of them."""
     opened, text = open_input(store, request)
@@ -189,6 +191,7 @@ def answer(store: ModelStore, request: AnswerRequest) -> Answer:
     return result
 
 
+@view
 def next_tokens(store: ModelStore, request: NextRequest) -> Answer:
     """The likeliest tokens at one position of the last stack."""
     opened, run = record(store, request)
@@ -201,11 +204,11 @@ def next_tokens(store: ModelStore, request: NextRequest) -> Answer:
     # Beyond the end is the last position: a page may hold a number of a longer text.
     position = request.position if 0 <= request.position < length else length - 1
     with opened.lock:
-        shares = answers.next_tokens(opened.model, run, position, request.temperature, request.top)
+        shares = answers.next_tokens(run, position, request.temperature, request.top)
     continued = None
     # What follows the last token of a language model can be written: the texts that go on with it.
     if core.writes and not core.reads_target and position == length - 1:
-        continued = answers.continuations(opened.model, run, [share.label for share in shares])
+        continued = answers.continuations(run, [share.label for share in shares])
     return {
         "position": position,
         "length": length,
@@ -227,6 +230,7 @@ def _loss(opened: OpenModel, inputs: ModelInputs, off: Sequence[Head]) -> float 
     return loss(opened.model, batch, off)
 
 
+@view
 def picture(store: ModelStore, request: InputRequest) -> Answer:
     """An image or spectrogram as the model reads it, in bytes, and how its positions lie on it."""
     opened = store.model(request.model)
@@ -237,33 +241,29 @@ def picture(store: ModelStore, request: InputRequest) -> Answer:
     if opened.model.medium == "sound":
         header["seconds"] = values.shape[1] / FRAMES_PER_SECOND
         header["frequencies"] = frequency_ticks(values.shape[0])
-    patches = _patches(opened.model.model)
-    if patches is not None:
-        # A model that interpolates its positions may read pictures of another size than its own.
-        side = values.shape[0] // patches.patch
-        header["side"] = side
-        header["extras"] = len(patches.extras)
-        covered = side * patches.patch
-        values = values[:covered, :covered]  # pixels beyond the last whole patch are not read
+    for part in opened.model.model.front_ends().values():
+        if isinstance(part, Patches):
+            # If it interpolates its positions, pictures may have another size than its own.
+            header["side"] = values.shape[0] // part.patch
+            header["extras"] = len(part.extras)
+            covered = header["side"] * part.patch
+            values = values[:covered, :covered]  # pixels beyond the last whole patch are not read
     return Packed(header, values)
 
 
+@view
 def recording(store: ModelStore, request: FileRequest) -> Answer:
     """A recording as it was uploaded, to be listened to."""
     contents = store.files.get(request.file, "sound")
     return Packed({}, np.frombuffer(contents, np.uint8))
 
 
-def _patches(core: CoreModel) -> Patches | None:
-    """The front end of a model that reads images as patches."""
-    front_ends = core.front_ends().values()
-    return next((part for part in front_ends if isinstance(part, Patches)), None)
-
-
+@view
 def run(store: ModelStore, request: RunRequest) -> Answer:
     """The settings and the status of a run."""
     return run_status(store.run(request.run).parent)
 
 
+@view
 def metrics(store: ModelStore, request: MetricsRequest) -> Answer:
     return follow(store.run(request.run), request.offset)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import torch
 from torch import Tensor
 
 from regard import look as analyses
@@ -14,11 +15,12 @@ from regard.studio.requests import (
     TensorRequest,
 )
 from regard.studio.token_path import attention_scores, token_path
-from regard.studio.views.inputs import EVERYTHING, Answer, record
+from regard.studio.views.inputs import EVERYTHING, Answer, record, view
 
 CORNER = 64  # rows and columns of a tensor in one answer
 
 
+@view
 def path(store: ModelStore, request: PathRequest) -> Answer:
     """The vectors of tokens at every station of one layer."""
     opened, run = record(store, request, EVERYTHING)
@@ -31,6 +33,7 @@ def path(store: ModelStore, request: PathRequest) -> Answer:
     return token_path(run, stack, layer, request.head, request.row)
 
 
+@view
 def anatomy(store: ModelStore, request: InputRequest) -> Answer:
     """The shape of every probe of the current input."""
     _, run = record(store, request, EVERYTHING)
@@ -40,11 +43,8 @@ def anatomy(store: ModelStore, request: InputRequest) -> Answer:
             shapes[name] = _weights_shape(run, name.removesuffix(".weights"))
         else:
             shapes[name] = list(run.tensor(name).shape[1:])
-    return {
-        "source": list(run.source),
-        "target": list(run.model_inputs.decoder_tokens),
-        "shapes": shapes,
-    }
+    target = list(run.model_inputs.decoder_tokens)
+    return {"source": list(run.source), "target": target, "shapes": shapes}
 
 
 def _weights_shape(run: analyses.Look, attention_name: str) -> list[int]:
@@ -53,6 +53,7 @@ def _weights_shape(run: analyses.Look, attention_name: str) -> list[int]:
     return [call.q.shape[1], call.q.shape[2], call.k.shape[2]]
 
 
+@view
 def tensor(store: ModelStore, request: TensorRequest) -> Answer:
     """The first rows and columns of a probe's tensor, of one head where it has heads."""
     _, run = record(store, request, EVERYTHING)
@@ -81,6 +82,7 @@ def tensor(store: ModelStore, request: TensorRequest) -> Answer:
     }
 
 
+@view
 def scores(store: ModelStore, request: ScoresRequest) -> Answer:
     """How the weights of one query come about; null of a kernel that is no plain softmax."""
     _, run = record(store, request, EVERYTHING)
@@ -91,9 +93,7 @@ def _matrix(values: Tensor, head: int) -> Tensor:
     """A tensor as a matrix: one head of [H, T, D], or a vector as its only row."""
     if values.ndim == 3:
         return values[min(head, len(values) - 1)]
-    if values.ndim == 1:
-        return values[None]
-    return values
+    return torch.atleast_2d(values)
 
 
 def _axis_tokens(run: analyses.Look, name: str) -> tuple[list[str], list[str]]:
