@@ -14,7 +14,6 @@ import pytest
 
 import regard
 from regard.builder.parameter_count import parameter_count, parameters_by_module
-from regard.look import drawing
 from regard.look.drawing import charts
 from regard.training import result as results
 from regard.training.engine import progress_bar

@@ -10,7 +10,6 @@ from torch import Tensor
 
 from regard.core.feedforward import FeedForward, GatedFeedForward
 from regard.core.probe import PARTS, Edit, HasHeads
-
 from regard.core.stack import Stack
 from regard.system.errors import DataError, SettingError, did_you_mean
 from regard.wirings.core_model import CoreModel
