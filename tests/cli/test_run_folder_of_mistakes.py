@@ -146,7 +146,9 @@ def test_a_search_is_checked_before_its_folder_is_made(
     flags = [*FLAGS, "--source", files / "s.en", "--updates", "60", "--order", "rate"]
     flags += ["--batch-tokens", "256", "--out", out]
     command("tune", *flags, "--target", "nope.de").refused("cannot read")
-    command("tune", *flags, "--target", files / "s.de", "--device", "cuda:99").refused("GPU")
+    command("tune", *flags, "--target", files / "s.de", "--device", "cuda:99").refused(
+        "not available"
+    )
     assert not out.exists()
     # Unequal files are seen only while they are read: nothing was trained, so nothing is kept.
     (tmp_path / "short.de").write_text("Ein Hund.\n")

@@ -152,7 +152,7 @@ def test_an_empty_path_is_said(command: Command, arguments: tuple[str, ...]) -> 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU")
 def test_the_studio_needs_its_device(command: Command, demo: Path) -> None:
-    command("studio", demo, "--device", "cuda").refused("no GPU")
+    command("studio", demo, "--device", "cuda").refused("not available")
 
 
 def test_measuring_is_refused_before_it_begins(

@@ -213,7 +213,7 @@ def test_a_recipe_with_a_byte_order_mark(command: Command, files: Path, tmp_path
     recipe.write_bytes(codecs.BOM_UTF8 + text.encode())
     # Its first line is read; an empty path is not the folder of all data.
     done = command("train", recipe, "--data-dir", files, "--out", tmp_path / "run")
-    done.refused("pairs is empty")
+    done.refused("path is empty")
     recipe.write_bytes(text.encode("utf-16"))
     done = command("train", recipe, "--data-dir", files, "--out", tmp_path / "run")
     done.refused("not UTF-8", "save it as UTF-8")

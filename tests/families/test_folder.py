@@ -270,7 +270,7 @@ BAD: dict[str, tuple[Callable[[Path], Any], type[RegardError], str]] = {
     "a pickle": (as_pickle, ModelError, "safe_serialization=True"),
     "no JSON": (lambda f: (f / "config.json").write_text("{"), ModelError, "not valid JSON"),
     "no UTF-8": (lambda f: (f / "config.json").write_bytes(b'{"\xff": 1}'), ModelError,
-    "not valid JSON"),
+    "not UTF-8"),
     "no object": (lambda f: (f / "config.json").write_text("[]"), ModelError, "is not a JSON object"),
     "unknown type": (edit_config(model_type="mariann"), ModelError, "did you mean 'marian'"),
     "strange type": (edit_config(model_type="rwkv7"), ModelError, "known: .*marian"),

@@ -121,11 +121,11 @@ OF_THE_PACKAGE: dict[str, tuple[Callable[[], Any], str]] = {
     "a recipe that is a number": (lambda: regard.train(5), "`recipe`"),  # type: ignore[arg-type]
     "a module as a model": (lambda: regard.train(model=build(DECODER)), "`model`"),  # type: ignore[arg-type]
     "data in a list": (lambda: regard.train(model="gpt2", data=["a"]), "splits()"),  # type: ignore[arg-type]
-    "data and pairs": (lambda: regard.train({"pairs": "a.tsv"}, data="b.tsv"), "both"),
+    "data and pairs": (lambda: regard.train({"pairs": "a.tsv"}, data="b.tsv"), "same data"),
     "a class that is no objective": (lambda: regard.train(data="a.txt", objective=int), "causal"),  # type: ignore[arg-type]
     "a callback that is none": (lambda: regard.train("builtin", on_step=5), "on_step"),  # type: ignore[arg-type]
     "a folder that is a number": (lambda: regard.train("builtin", out=5), "`out`"),  # type: ignore[arg-type]
-    "no data to fine-tune on": (lambda: regard.finetune("x", "classify", []), "no training file"),
+    "no data to fine-tune on": (lambda: regard.finetune("x", "classify", []), "not a file"),
     "data that is a number": (lambda: regard.finetune("x", "classify", 5), "path"),  # type: ignore[arg-type]
     "a preset that is a number": (lambda: preset(5), "NAME:SIZE"),  # type: ignore[arg-type]
     "heads in quotes": (lambda: spec.Attention("2", 8, 8), "Attention.heads"),  # type: ignore[arg-type]

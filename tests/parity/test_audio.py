@@ -74,5 +74,5 @@ def test_what_cannot_be_heard_is_refused(tmp_path: Path) -> None:
     (tmp_path / "text.wav").write_text("no sound")
     with pytest.raises(DataError, match="not a WAV"):
         read_wav_and_rate(tmp_path / "text.wav")
-    with pytest.raises(DataError, match="not exist"):
+    with pytest.raises(DataError, match="cannot be read"):
         read_wav_and_rate(tmp_path / "absent.wav")

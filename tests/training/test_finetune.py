@@ -326,7 +326,7 @@ def test_more_blocks_than_there_are(bert: Path, sentences: Path, tmp_path: Path)
         ("the fox\tyes\na dog\tyes\n", None, "only one label"),
         ("the fox\tyes\na dog\tno\n", "the fox\tmaybe\n", "'maybe' is not in the training data"),
         ("the fox\tyes\na dog\n", None, "line 2 has 1 columns"),
-        ("the fox\tyes\na dog\t\n", None, "line 2 has no label"),
+        ("the fox\tyes\na dog\t\n", None, "line 2: 'label' is missing"),
         ("", None, "empty"),
     ],
 )

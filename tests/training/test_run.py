@@ -255,7 +255,7 @@ def test_separate_vocabularies_and_own_tokenizer(
     )
     translator: Any = regard.load(place.folder)
     assert translator.spec.share == "target"
-    with pytest.raises(DataError, match="first is line 2"):
+    with pytest.raises(DataError, match="first is text 2"):
         translator.translate(["short", "far too long " * 200])
     assert len(translator.translate("a " * 200).split()) <= 256
     given = start(text, tmp_path / "given", steps=2, tokenizer=str(whole.folder / "tokenizer.json"))

@@ -272,7 +272,7 @@ def test_a_distribution_is_stored() -> None:
     [
         ({"lags": "0,1"}, "lags"),
         ({"lags": "daily"}, "lags"),
-        ({"forecast": "points"}, "forecasts a distribution, not points"),
+        ({"forecast": "points"}, "cannot be Points"),
         ({"position": "learned"}, "remove `position`"),
     ],
 )
