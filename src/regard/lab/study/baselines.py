@@ -28,9 +28,8 @@ from regard.lab.study.figure import (
     Shown,
     Table,
     bar_chart,
-    by_key,
     chart,
-    column,
+    columns,
     curve_table,
     mean,
     mean_text,
@@ -47,13 +46,16 @@ from regard.lab.study.training_run import (
     pair_batch,
     trained,
 )
-from regard.look.drawing import Axis
 
 WIDTH = 64
 DISTANCES = [1, 2, 4, 8, 16, 32, 64]
 # The spectral radius of the recurrent matrix: the factor by which a linear step scales a state.
 RADII = {"small": 0.5, "large": 2.5}  # ReLU switches half of the units off
 CELLS: dict[str, Any] = {"tanh": "rnn", "ReLU": "rnn_relu", "GRU": "gru", "LSTM": "lstm"}
+# 4 heads with d_k = d_v = 16
+BLOCK = spec.Block(
+    spec.Attention(4, WIDTH // 4, WIDTH // 4), spec.FeedForward(4 * WIDTH), dropout=0.0
+)
 
 
 class GradientDistance(Study):
@@ -74,9 +76,10 @@ class GradientDistance(Study):
         samples = effort.choose(4, 32)
 
         def norms(seed: int) -> dict[str, list[float]]:
-            layers = {"attention": _attention(seed)}
-            for (name, cell), (size, radius) in product(CELLS.items(), RADII.items()):
-                layers[f"{name}, {size}"] = _recurrent(cell, radius, seed)
+            layers = {"attention": _attention(seed)} | {
+                f"{name}, {size}": _recurrent(cell, radius, seed)
+                for (name, cell), (size, radius) in product(CELLS.items(), RADII.items())
+            }
             return {name: gradient_norms(layer, seed, samples) for name, layer in layers.items()}
 
         return {"distances": DISTANCES, "runs": effort.each_seed(norms)}
@@ -114,19 +117,19 @@ class GradientDistance(Study):
 
     def show(self, numbers: Numbers) -> Shown:
         distances = numbers["distances"]
-        curves = {name: column(numbers["runs"], name) for name in numbers["runs"][0]}
-        x = Axis("distance", log=True, ticks=distances)
-        y = Axis("gradient, relative to distance 1", log=True)
+        curves = columns(numbers["runs"], numbers["runs"][0])
         # Orders of magnitude: the spread over the seeds is in the figures.
         rows = [[name, *(f"{x:.1e}" for x in means(runs))] for name, runs in curves.items()]
         return [
             *(
                 chart(
                     f"Recurrent weights of spectral radius {radius}",
-                    x,
-                    y,
+                    "distance",
+                    "gradient, relative to distance 1",
                     distances,
                     {name: runs for name, runs in curves.items() if name.endswith((size, "tion"))},
+                    log_x=True,
+                    log=True,
                 )
                 for size, radius in RADII.items()
             ),
@@ -137,36 +140,30 @@ class GradientDistance(Study):
 def _orders(numbers: Numbers, name: str) -> list[float]:
     """log₁₀ of the gradient at the largest distance, of each seed; none if one is 0 or infinite."""
     ends = [run[name][-1] for run in numbers["runs"]]
-    if not all(0 < end < math.inf for end in ends):
-        return []
-    return [math.log10(end) for end in ends]
+    return [*map(math.log10, ends)] if all(0 < end < math.inf for end in ends) else []
 
 
 def _softens(gated: list[float], plain: list[float]) -> Truth:
     """Whether gates leave fewer orders of magnitude."""
     if not gated or not plain:
         return None
-    return above(differences([*map(abs, plain)], [*map(abs, gated)]), 1.0)
+    return above(differences(map(abs, plain), map(abs, gated)), 1.0)
 
 
 def _recurrent(cell: Any, radius: float, seed: int) -> nn.Module:
     tokens = spec.Tokens(4, None, dropout=0.0)
     model: Any = build_seeded(spec.RecurrentDecoder(WIDTH, tokens, spec.Recurrent(cell)), seed)
     # Eigenvalues, not singular values: what counts is the product of many steps.
-    for name, weight in model.stack.cells[0].named_parameters():
-        if name == "weight_hh_l0":
-            for matrix in weight.data.split(WIDTH):  # gates are side by side
-                matrix.mul_(radius / torch.linalg.eigvals(matrix).abs().max())
+    for matrix in model.stack.cells[0].weight_hh_l0.data.split(WIDTH):  # gates are side by side
+        matrix.mul_(radius / torch.linalg.eigvals(matrix).abs().max())
     return model.stack
 
 
 def _attention(seed: int) -> nn.Module:
     # Without positions, so that distance alone could matter.
-    attention = spec.Attention(4, WIDTH // 4, WIDTH // 4)
-    block = spec.Block(attention, spec.FeedForward(4 * WIDTH), dropout=0.0)
-    model: Any = build_seeded(
-        spec.Decoder(WIDTH, spec.Tokens(4), spec.Stack.of(1, block, spec.CausalMask())), seed
-    )
+    block = replace(BLOCK, residual=spec.PostNorm())
+    stack = spec.Stack.of(1, block, spec.CausalMask())
+    model: Any = build_seeded(spec.Decoder(WIDTH, spec.Tokens(4), stack), seed)
     return model.stack
 
 
@@ -176,19 +173,19 @@ def gradient_norms(layer: nn.Module, seed: int, samples: int) -> list[float]:
     The last output is projected on random directions: the mean square is that of the Jacobian.
     """
     generator = torch.Generator().manual_seed(seed)
-    length = DISTANCES[-1] + 1
     layer.double()
-    totals = torch.zeros(length, dtype=torch.float64)
+    totals: Any = 0.0  # sums of squares over all samples: [T, WIDTH]
     for _ in range(samples):
         # Inputs of variance 1 drive the cells as embeddings would.
-        x = torch.randn(1, length, WIDTH, generator=generator).double().requires_grad_()
+        x = torch.randn(1, DISTANCES[-1] + 1, WIDTH, generator=generator).double().requires_grad_()
         direction = torch.randn(WIDTH, generator=generator).double()
         last: Tensor = layer(x)[0, -1]
         (gradient,) = torch.autograd.grad(last @ direction, x)
-        totals += gradient[0].square().sum(-1)
-    # totals [T] are sums of squares over all samples, the last position first.
-    by_distance = [math.sqrt(float(totals[-1 - distance])) for distance in DISTANCES]
-    return [norm / by_distance[0] for norm in by_distance]
+        totals += gradient[0].square()
+    # From the last position backwards
+    norms = totals.sum(-1).sqrt().flip(0)[DISTANCES]
+    by_distance: list[float] = (norms / norms[0]).tolist()
+    return by_distance
 
 
 LENGTHS = [2, 4, 6, 8, 10, 12]  # all within the lengths of training
@@ -214,8 +211,19 @@ class FixedContext(Study):
     def measure(self, effort: Effort) -> Numbers:
         # Enough for attention to be right nearly everywhere.
         steps = effort.choose(200, 1500)
-        accuracy = effort.each(MODELS, lambda name, seed: _accuracy(MODELS[name], seed, steps))
-        return {"lengths": LENGTHS, "accuracy": accuracy}
+        # 100 texts of exactly each length
+        tests = [[next(_stream(length, length, "test", seed=0, rows=100))] for length in LENGTHS]
+
+        def accuracies(name: str, seed: int) -> list[float]:
+            # One layer each: a deeper GRU would have a state for each layer, not one vector.
+            changes: dict[str, Any] = {"d_model": 64, "layers": 1, "dropout": 0.0}
+            if name == "Transformer":
+                changes |= {"heads": 4, "d_ff": 256}
+            description = preset(MODELS[name], len(WORDS), 32, **changes)
+            model = trained(description, seed, _stream(1, LENGTHS[-1], "train", seed), steps)
+            return [evaluate(model, test).accuracy for test in tests]
+
+        return {"lengths": LENGTHS, "accuracy": effort.each(MODELS, accuracies)}
 
     def verdict(self, numbers: Numbers) -> Verdict:
         """Holds if from the shortest to the longest texts the model without attention loses 20
@@ -239,23 +247,19 @@ class FixedContext(Study):
     def show(self, numbers: Numbers) -> Shown:
         lengths = numbers["lengths"]
         accuracy = numbers["accuracy"]
-        y = Axis("right tokens, %", low=0.0, high=100.0)
+        unit = "right tokens, %"
         return [
-            chart("Copying over the length of the text", Axis("letters"), y, lengths, accuracy),
-            curve_table("Right tokens by length, %", "", map(str, lengths), accuracy),
+            chart(
+                "Copying over the length of the text",
+                "letters",
+                unit,
+                lengths,
+                accuracy,
+                low=0.0,
+                high=100.0,
+            ),
+            curve_table(unit, "letters", map(str, lengths), accuracy),
         ]
-
-
-def _accuracy(name: str, seed: int, steps: int) -> list[float]:
-    # One layer each: a deeper GRU would have a state for each layer, not one vector.
-    changes: dict[str, Any] = {"d_model": 64, "layers": 1, "dropout": 0.0}
-    if name.startswith("transformer"):
-        changes |= {"heads": 4, "d_ff": 256}
-    model = preset(name, len(WORDS), 32, **changes)
-    module = trained(model, seed, _stream(1, LENGTHS[-1], "train", seed), steps)
-    # 100 texts of exactly each length
-    batches = [next(_stream(length, length, "test", seed=0, rows=100)) for length in LENGTHS]
-    return [evaluate(module, [batch]).accuracy for batch in batches]
 
 
 def _stream(shortest: int, longest: int, split: str, seed: int, rows: int = 32) -> Iterator[Batch]:
@@ -307,10 +311,7 @@ class OnAlgorithms(Study):
 
         runs = effort.each_pair(self.tasks, self.models, exact)
         scores = {
-            task: {
-                name: by_key(of_model, {split: split for split in SPLITS})
-                for name, of_model in models.items()
-            }
+            task: {name: columns(of_model, SPLITS) for name, of_model in models.items()}
             for task, models in runs.items()
         }
         return {self.key: scores}
@@ -329,7 +330,6 @@ class OnAlgorithms(Study):
                     f"{self.scores}, %",
                     SPLITS.values(),
                     {name: splits.values() for name, splits in models.items()},
-                    low=0.0,
                     high=100.0,
                 )
                 for task, models in tasks
@@ -401,9 +401,7 @@ class UniversalDepth(OnAlgorithms):
         if name == "LSTM":
             return preset("lstm-lm:tiny", vocabulary, 64, d_model=WIDTH, layers=1, dropout=0.0)
         # The same block for both, so that only the depth differs: 4 heads with d_k = d_v = 16.
-        attention = spec.Attention(4, WIDTH // 4, WIDTH // 4)
-        feedforward = spec.FeedForward(4 * WIDTH)
-        block = spec.Block(attention, feedforward, residual=spec.PreNorm(), dropout=0.0)
+        block = replace(BLOCK, residual=spec.PreNorm())
         position: spec.Sinusoidal | None = spec.Sinusoidal()
         stack = spec.Stack.of(1, block, spec.CausalMask(), final=spec.LayerNorm())
         if name == "Universal":
@@ -426,24 +424,25 @@ class UniversalDepth(OnAlgorithms):
         parts = []
         longer = {}
         for task, models in numbers["accuracy"].items():
-            universal = models["Universal"]
+            one_layer, universal = (models[name] for name in ("1 layer", "Universal"))
             longer[task] = [
                 beyond if inside >= LEARNED else math.nan
                 for inside, beyond in zip(universal["test"], universal["longer"], strict=True)
             ]
             # To have learned the rule is to know it for longer inputs too.
             decides.append(above(longer[task], DECIDES))
-            cannot.append(negated(above(models["1 layer"]["longer"], LEARNED)))
+            cannot.append(negated(above(one_layer["longer"], LEARNED)))
             parts.append(
                 f"{task} {mean(universal['longer']):.0f} % (seen lengths "
-                f"{mean(universal['test']):.0f} %), one layer "
-                f"{mean(models['1 layer']['longer']):.0f} % "
-                f"({mean(models['1 layer']['test']):.0f} %)"
+                f"{mean(universal['test']):.0f} %), one layer {mean(one_layer['longer']):.0f} % "
+                f"({mean(one_layer['test']):.0f} %)"
             )
         reason = (
             f"On longer inputs the Universal Transformer is right in {'; '.join(parts)}."
             f"{failures(longer)}"
         )
-        main = "the Universal Transformer decides both"
-        sentences = {main: every(decides), "one layer cannot": every(cannot)}
-        return judge_sentences(sentences, reason, main=main)
+        sentences = {
+            "the Universal Transformer decides both": every(decides),
+            "one layer cannot": every(cannot),
+        }
+        return judge_sentences(sentences, reason, main_first=True)

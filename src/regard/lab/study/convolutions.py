@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.nn import functional
 
 from regard import spec
@@ -17,26 +17,25 @@ from regard.lab.measure.instruments import fastest
 from regard.lab.study.figure import (
     Shown,
     Table,
-    bar_chart,
-    cells,
     chart,
     column,
     exceeds,
     mean,
     mean_text,
     measured_bars,
+    table,
 )
 from regard.lab.study.study import Effort, Numbers, Study, Verdict, judge
 from regard.lab.study.training_run import (
     Variants,
+    as_after_training,
     build_seeded,
     compare,
     english,
     language_model,
-    parameter_counts,
+    seeded,
     with_block,
 )
-from regard.look.drawing import Axis
 
 ROUNDING = 1e-5  # relative difference of two orders of summation in float32
 D_MODEL = 64
@@ -67,12 +66,8 @@ class Pointwise(Study):
             d_ff = 2 * D_FF // sum(kernels)
             convolution = spec.ConvFeedForward(d_ff, kernels, activation="gelu_tanh")
             variants[name] = with_block(model, feedforward=convolution)
-        return {
-            "equality": [_equality(seed) for seed in effort.seeds],
-            "runs": compare(variants, task, steps, effort),
-            "parameters": parameter_counts(variants),
-            "steps": steps,
-        }
+        equality = [_equality(seed) for seed in effort.seeds]
+        return {"equality": equality, **compare(variants, task, steps, effort)}
 
     def verdict(self, numbers: Numbers) -> Verdict:
         """Holds if the difference is below {ROUNDING:g} and no wider kernel has a loss lower by
@@ -95,18 +90,10 @@ class Pointwise(Study):
         return judge(not wider_helps, worst <= ROUNDING, reason)
 
     def show(self, numbers: Numbers) -> Shown:
-        equality = numbers["equality"]
         runs = numbers["runs"]
-        facts = {
-            "largest relative difference": "difference",
-            "difference after a cyclic shift": "shifted",
-            "linear layers, ms": "linear",
-            "convolutions, ms": "convolution",
-        }
-        models = [
-            [name, f"{numbers['parameters'][name]:,}", *cells(each, ["loss"])]
-            for name, each in runs.items()
-        ]
+        equality = {"one function, two ways": numbers["equality"]}
+        times = {"linear": "linear layers, ms", "convolution": "1×1 convolutions, ms"}
+        facts = {"difference": "relative difference", "shifted": "after a cyclic shift", **times}
         return [
             measured_bars(
                 "Loss of language models at equal parameters",
@@ -114,18 +101,15 @@ class Pointwise(Study):
                 runs,
                 {"loss": ""},
             ),
-            bar_chart(
-                "Time of the same function, two ways",
-                "ms, forward",
-                ["two linear layers", "two 1×1 convolutions"],
-                {"": [column(equality, key) for key in ("linear", "convolution")]},
+            measured_bars("Time of the same function, two ways", "ms, forward", equality, times),
+            table("", facts, equality),
+            table(
+                "inner convolution",
+                {"loss": "loss"},
+                runs,
+                "Wider kernels",
+                parameters=numbers["parameters"],
             ),
-            Table(
-                "One function, two ways",
-                ["", "value"],
-                [[text, *cells(equality, [key])] for text, key in facts.items()],
-            ),
-            Table("Wider kernels", ["inner convolution", "parameters", "loss"], models),
         ]
 
 
@@ -141,22 +125,25 @@ def _equality(seed: int) -> dict[str, float]:
     # A batch of the size that the small models train with.
     x = torch.randn(32, 64, D_MODEL)  # [B, T, D]
 
-    def convolved(x: Tensor) -> Tensor:
+    def convolution(linear: nn.Linear, x: Tensor) -> Tensor:
+        return functional.conv1d(x, linear.weight[..., None], linear.bias)
+
+    def convolved() -> Tensor:
         # conv1d takes channels before positions: [B, D, T]
-        inner = functional.conv1d(x.mT, network.inner.weight[..., None], network.inner.bias)
-        hidden = network.activation(inner)
-        outer = functional.conv1d(hidden, network.outer.weight[..., None], network.outer.bias)
-        return outer.mT
+        hidden = network.activation(convolution(network.inner, x.mT))
+        return convolution(network.outer, hidden).mT
 
     expected = network(x)
-    # Position-wise: a cyclic shift of the input shifts the output.
-    shifted = network(x.roll(3, dims=1))
-    scale = expected.abs().max()
+
+    def difference(output: Tensor, expected: Tensor) -> float:
+        return float((output - expected).abs().max() / expected.abs().max())
+
     return {
-        "difference": float((convolved(x) - expected).abs().max() / scale),
-        "shifted": float((shifted - expected.roll(3, dims=1)).abs().max() / scale),
+        "difference": difference(convolved(), expected),
+        # Position-wise: a cyclic shift of the input shifts the output.
+        "shifted": difference(network(x.roll(3, dims=1)), expected.roll(3, dims=1)),
         "linear": 1000 * fastest(lambda: network(x), 10),
-        "convolution": 1000 * fastest(lambda: convolved(x), 10),
+        "convolution": 1000 * fastest(convolved, 10),
     }
 
 
@@ -229,11 +216,13 @@ class ReceptiveField(Study):
         return [
             chart(
                 "Receptive field over depth",
-                Axis("layers", ticks=depths),
-                Axis("positions seen", log=True, ticks=(1, 3, 7, 15, 31, 65)),
+                "layers",
+                "positions seen",
                 depths,
                 numbers["fields"],
                 note=f"Sequences have {numbers['length']} tokens, more cannot be seen.",
+                log=True,
+                ticks=(1, 3, 7, 15, 31, 65),
             ),
             Table(
                 "Positions that the output in the middle depends on",
@@ -246,14 +235,11 @@ class ReceptiveField(Study):
 @torch.no_grad()
 def _field(kind: str, depth: int, seed: int) -> int:
     """The number of positions that change the middle of the output."""
-    model: Any = build_seeded(_network(kind, depth), seed).eval()
-    generator = torch.Generator().manual_seed(seed)
     # In float64, where a weak influence is not lost in rounding.
-    model.double()
-    for parameter in model.parameters():
-        if parameter.dim() > 1:
-            parameter.normal_(std=parameter[0].numel() ** -0.5, generator=generator)
-    tokens = torch.randint(0, 20, (LENGTH,), generator=generator)
+    model: Any = build_seeded(_network(kind, depth), seed).eval().double()
+    with seeded(seed):
+        as_after_training(model)
+        tokens = torch.randint(20, (LENGTH,))
     # Row j has another token at position j; the last row is the original.
     batch = tokens.repeat(LENGTH + 1, 1)
     batch[:-1].diagonal().add_(1)

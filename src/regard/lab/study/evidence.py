@@ -45,7 +45,7 @@ def reductions(values: Sequence[float], base: Sequence[float]) -> list[float]:
     return [-change for change in changes(values, base)]
 
 
-def differences(values: Sequence[float], base: Sequence[float]) -> list[float]:
+def differences(values: Iterable[float], base: Iterable[float]) -> list[float]:
     """The difference from a base, seed by seed."""
     return [value - other for value, other in zip(values, base, strict=True)]
 
@@ -78,11 +78,8 @@ def every(truths: Iterable[Truth]) -> Truth:
 
 
 def some(truths: Iterable[Truth]) -> Truth:
-    """Whether at least one is so."""
-    values = set(truths)
-    if True in values:
-        return True
-    return None if None in values else False
+    """Whether at least one is so: not every one is not."""
+    return negated(every(map(negated, truths)))
 
 
 def share(truths: Sequence[Truth], least: float) -> Truth:
@@ -100,19 +97,25 @@ def negated(truth: Truth) -> Truth:
 
 def judge_cases(cases: Iterable[bool], reason: str) -> Verdict:
     """The verdict of a claim that holds if all of several cases are so, within limits if some."""
-    truths = list(cases)
-    return judge(all(truths), any(truths), reason)
+    truths = set(cases)
+    return judge(False not in truths, True in truths, reason)
 
 
-def judge_sentences(sentences: Mapping[str, Truth], reason: str, *, main: str = "") -> Verdict:
+def judge_tasks(tasks: Mapping[str, bool]) -> Verdict:
+    """The same where each case says what was measured."""
+    return judge_cases(tasks.values(), f"{'; '.join(tasks)}.")
+
+
+def judge_sentences(
+    sentences: Mapping[str, Truth], reason: str, *, main_first: bool = False
+) -> Verdict:
     """The verdict of a claim whose sentences are tested one by one.
 
     It holds if all do, and fails if the main one does; without a main one, if all do.
     """
-    wrong = [text for text, truth in sentences.items() if truth is False]
-    unknown = [text for text, truth in sentences.items() if truth is None]
-    for heading, texts in (("Not so here", wrong), ("Too small to say", unknown)):
+    truths = list(sentences.values())
+    for heading, kind in (("Not so here", False), ("Too small to say", None)):
+        texts = [text for text, truth in sentences.items() if truth is kind]
         if texts:
             reason += f" {heading}: {'; '.join(texts)}."
-    a_part = sentences[main] if main else some(sentences.values())
-    return judge(every(sentences.values()), a_part, reason)
+    return judge(every(truths), truths[0] if main_first else some(truths), reason)

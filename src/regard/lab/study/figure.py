@@ -24,28 +24,27 @@ class Table:
 
 
 Shown = Sequence[Figure | Table]  # of a study
+MOST_TICKS = 8  # of an axis with a label at each place of a curve
 
 # ------------------------------------------------------------------ numbers of several seeds
 
 
-def column(runs: Iterable[Mapping[str, Any]], key: str) -> list[Any]:
+def column(runs: Iterable[Any], key: Any) -> list[Any]:
     """One measurement of each seed."""
     return [run[key] for run in runs]
 
 
-def mean(values: Iterable[float]) -> float:
-    """The mean over the seeds."""
-    return statistics.fmean(values)
+mean = statistics.fmean  # over the seeds
+
+
+def transposed(runs: Iterable[Iterable[Any]]) -> list[tuple[Any, ...]]:
+    """The values of all seeds at each place of a curve; of those, the curve of each seed."""
+    return list(zip(*runs, strict=True))
 
 
 def means(runs: Iterable[Sequence[float]]) -> list[float]:
     """The mean over the seeds at each place of a curve."""
-    return [mean(values) for values in zip(*runs, strict=True)]
-
-
-def by_seed(places: Iterable[Sequence[float]]) -> list[tuple[float, ...]]:
-    """The curve of each seed, of what is stored for each place."""
-    return list(zip(*places, strict=True))
+    return list(map(mean, transposed(runs)))
 
 
 def deviation(values: Sequence[float]) -> float:
@@ -58,16 +57,12 @@ def mean_text(values: Sequence[float], number_format: str = "") -> str:
 
     Without a format both end at the second significant digit of the deviation.
     """
-    centre = mean(values)
-    spread = deviation(values)
-    number_format = number_format or _digits(centre, spread)
-    text = format(centre, number_format)
-    if len(values) > 1:
-        text += f" ± {format(spread, number_format)}"
-    return text
+    shown = (mean(values), deviation(values))[: len(values)]
+    number_format = number_format or _digits(*shown)
+    return " ± ".join(format(value, number_format) for value in shown)
 
 
-def _digits(centre: float, spread: float) -> str:
+def _digits(centre: float, spread: float = 0.0) -> str:
     """The format of a mean with this deviation."""
     largest = max(abs(centre), spread)
     if not largest or not math.isfinite(largest):
@@ -89,8 +84,13 @@ def exceeds(values: Sequence[float], base: Sequence[float]) -> bool:
 # ------------------------------------------------------------------ figures
 
 
-def by_key(runs: Runs, keys: Mapping[str, str]) -> dict[str, list[Any]]:
-    """Several measurements (key: name) of each seed."""
+def columns(runs: Runs, keys: Iterable[str]) -> dict[str, list[Any]]:
+    """Several measurements of each seed."""
+    return {key: column(runs, key) for key in keys}
+
+
+def named_columns(runs: Runs, keys: Mapping[str, str]) -> dict[str, list[Any]]:
+    """The same by their names (key: name)."""
     return {name: column(runs, key) for key, name in keys.items()}
 
 
@@ -117,17 +117,24 @@ def measured_bars(
 
 def chart(
     title: str,
-    x: Axis,
-    y: Axis,
+    x: str,
+    y: str,
     at: Sequence[float],
     curves: Curves,
+    *,
+    log_x: bool = False,
+    theory: Mapping[str, Sequence[float]] = {},
     note: str = "",
-    theory: Mapping[str, Sequence[float]] | None = None,
+    **y_axis: Any,
 ) -> Chart:
-    """A curve of each model, and dashed ones that are not measured."""
+    """A curve of each model over the places `at`, which are labelled where they are few.
+
+    Dashed ones are theory.
+    """
     series = [Series.over_seeds(str(name), at, runs) for name, runs in curves.items()]
-    series += [Series(name, at, one, style="dashed") for name, one in (theory or {}).items()]
-    return Chart(title, x, y, series, note)
+    series += [Series(name, at, values, style="dashed") for name, values in theory.items()]
+    ticks = at if len(at) <= MOST_TICKS else ()
+    return Chart(title, Axis(x, log_x, ticks=ticks), Axis(y, **y_axis), series, note)
 
 
 # ------------------------------------------------------------------ tables
@@ -140,7 +147,7 @@ def cells(runs: Runs, keys: Iterable[str], number_format: str = "") -> list[str]
 
 def curve_cells(runs: Iterable[Sequence[float]], number_format: str = "") -> list[str]:
     """Cells of a table: the means at each place of a curve, with deviations."""
-    return [mean_text(values, number_format) for values in zip(*runs, strict=True)]
+    return [mean_text(values, number_format) for values in transposed(runs)]
 
 
 OVER_SEEDS = "Mean ± standard deviation over the seeds"
@@ -152,10 +159,19 @@ def table(
     runs: Mapping[Any, Runs],
     title: str = OVER_SEEDS,
     number_format: str = "",
+    parameters: Mapping[Any, int] = {},
 ) -> Table:
-    """A row for each model, a column for each measurement (key: heading)."""
-    rows = [[str(name), *cells(each, columns, number_format)] for name, each in runs.items()]
-    return Table(title, [first, *columns.values()], rows)
+    """A row for each model, a column for each measurement (key: heading).
+
+    Before them stands the number of parameters, where it is given.
+    """
+    sizes = {name: [f"{count:,}"] for name, count in parameters.items()}
+    rows = [
+        [str(name), *sizes.get(name, []), *cells(each, columns, number_format)]
+        for name, each in runs.items()
+    ]
+    headings = ["parameters"] if parameters else []
+    return Table(title, [first, *headings, *columns.values()], rows)
 
 
 def curve_table(title: str, first: str, columns: Iterable[str], curves: Curves) -> Table:
@@ -166,4 +182,4 @@ def curve_table(title: str, first: str, columns: Iterable[str], curves: Curves) 
 
 def table_of_columns(title: str, columns: Mapping[str, Iterable[str]]) -> Table:
     """A table that is given by its columns (heading: cells)."""
-    return Table(title, list(columns), list(zip(*columns.values(), strict=True)))
+    return Table(title, list(columns), transposed(columns.values()))

@@ -9,6 +9,7 @@ from itertools import chain, islice
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -18,17 +19,17 @@ from regard.data.generated import builtin
 from regard.data.generated.builtin import Sentence
 from regard.lab.study.evidence import every, judge_cases, share, some
 from regard.lab.study.figure import (
-    OVER_SEEDS,
     Shown,
     Table,
     bar_chart,
-    cells,
     chart,
     column,
     exceeds,
     mean,
     mean_text,
+    table,
     table_of_columns,
+    transposed,
 )
 from regard.lab.study.study import Effort, Numbers, Study, Truth, Verdict, judge
 from regard.lab.study.training_run import (
@@ -42,12 +43,11 @@ from regard.lab.study.training_run import (
     logits,
     mean_loss,
     packaged_translator,
-    parameter_counts,
     train,
     trained,
     with_attention,
 )
-from regard.look.drawing import Axis, BarChart, HeatMap
+from regard.look.drawing import BarChart, HeatMap
 from regard.look.forward import evaluation_mode
 from regard.look.head_circuits import (
     composition_scores,
@@ -85,16 +85,17 @@ class Heads(Study):
         steps = effort.choose(200, 800)
         task = english(effort)
 
-        def measure(heads: str, seed: int) -> tuple[float, Any]:
-            description = language_model(task.vocabulary, heads=int(heads))
-            model = trained(description, seed, task.stream(seed), steps)
-            pruning = _prune(model, task.test[0]) if int(heads) == MANY else None
-            return evaluate(model, task.test).loss, pruning
+        def measure(heads: int, seed: int) -> dict[str, Any]:
+            model = trained(
+                language_model(task.vocabulary, heads=heads), seed, task.stream(seed), steps
+            )
+            pruning = _prune(model, task.test[0]) if heads == MANY else None
+            return {"loss": evaluate(model, task.test).loss, "pruning": pruning}
 
-        runs = effort.each(map(str, counts), measure)
+        runs = effort.each(counts, measure)
         return {
-            "losses": {heads: [loss for loss, _ in each] for heads, each in runs.items()},
-            "pruning": [pruning for _, pruning in runs[str(MANY)]],
+            "losses": {heads: column(each, "loss") for heads, each in runs.items()},
+            "pruning": column(runs[MANY], "pruning"),
             "steps": steps,
         }
 
@@ -125,8 +126,8 @@ class Heads(Study):
             _losses("Loss by the number of heads", losses),
             chart(
                 f"Loss as heads are removed, of {gone[-1]}",
-                Axis("heads removed, the least important first"),
-                Axis("loss, nats a token"),
+                "heads removed, the least important first",
+                "loss, nats a token",
                 gone,
                 {"": curves},
             ),
@@ -165,23 +166,26 @@ def _prune(model: Any, batch: Batch) -> dict[str, Any]:
     base = loss_without([])
     # Importance by ablation of each head alone, as Michel et al. measure it first (Section 3.2).
     worth = {head: loss_without([head]) - base for head in heads(model)}
-    order = sorted(worth, key=lambda head: worth[head])
-    curve = [loss_without(order[:count]) for count in range(len(order) + 1)]
-    by_layer = torch.tensor(list(worth.values()), dtype=torch.float64).view(LAYERS, MANY)
-    return {"worth": by_layer.tolist(), "curve": curve}
+    order = sorted(worth, key=worth.__getitem__)
+    return {
+        "worth": np.reshape([*worth.values()], (LAYERS, MANY)).tolist(),
+        "curve": [loss_without(order[:count]) for count in range(len(order) + 1)],
+    }
 
 
 # ------------------------------------------------------------------ tied projections
 
+WIDER = "Q = K = V, wider"
 # How `spec.Attention.projection` calls them.
 PROJECTIONS = {
     "separate": "apart",
     "K = V": "tied_kv",
     "Q = K": "tied_qk",
     "Q = K = V": "tied_qkv",
+    WIDER: "tied_qkv",
 }
 # The variants that the rule needs.
-QUICK = ("separate", "Q = K = V", "Q = K = V, wider")
+QUICK = ("separate", "Q = K = V", WIDER)
 
 
 class TiedProjections(Study):
@@ -206,13 +210,11 @@ class TiedProjections(Study):
         # Two matrices of d² are missing; a unit of the feed-forward network has 2·d weights.
         wider = language_model(task.vocabulary, d_ff=256 + model.d_model)
         variants = {
-            **{name: with_attention(model, projection=word) for name, word in PROJECTIONS.items()},
-            "Q = K = V, wider": with_attention(wider, projection="tied_qkv"),
+            name: with_attention(wider if name == WIDER else model, projection=word)
+            for name, word in PROJECTIONS.items()
+            if not effort.quick or name in QUICK
         }
-        if effort.quick:
-            variants = {name: variants[name] for name in QUICK}
-        runs = compare(variants, task, steps, effort)
-        return {"runs": runs, "parameters": parameter_counts(variants), "steps": steps}
+        return compare(variants, task, steps, effort)
 
     def verdict(self, numbers: Numbers) -> Verdict:
         """Holds if one matrix for all three has a higher loss than separate ones, at equal width
@@ -229,13 +231,10 @@ class TiedProjections(Study):
     def show(self, numbers: Numbers) -> Shown:
         runs = numbers["runs"]
         losses = {name: column(each, "loss") for name, each in runs.items()}
-        rows = [
-            [name, f"{numbers['parameters'][name]:,}", *cells(each, ["loss", "accuracy"])]
-            for name, each in runs.items()
-        ]
+        columns = {"loss": "loss", "accuracy": "accuracy, %"}
         return [
             _losses("Loss with tied projections", losses),
-            Table(OVER_SEEDS, ["matrices", "parameters", "loss", "accuracy, %"], rows),
+            table("matrices", columns, runs, parameters=numbers["parameters"]),
         ]
 
 
@@ -321,12 +320,11 @@ class HeadRoles(Study):
                 "mean attention",
                 column(counted, "role"),
                 {name: [[row[key]] for row in counted] for key, name in keys.items()},
-                low=0.0,
                 high=1.0,
             ),
             Table(
                 f"{numbers['sentences']} sentences of {numbers['text']}",
-                ["role", "strongest head", "attention", "uniform", "same distance", "pairs"],
+                ["role", "head", *keys.values(), "pairs"],
                 rows,
             ),
         ]
@@ -396,8 +394,30 @@ class Induction(Study):
     source = "Elhage et al. 2021; Olsson et al. 2022, Sections 1 and 2"
 
     def measure(self, effort: Effort) -> Numbers:
+        description = language_model(VOCABULARY, layers=LAYERS, heads=HEADS, position="alibi")
         steps = effort.choose(450, 3000)
-        return {"runs": effort.each_seed(lambda seed: _induction_run(seed, steps))}
+        tokens = repeated(TEST_PERIOD, 32, torch.Generator().manual_seed(0))
+        names = [f"decoder.{layer}.self" for layer in range(LAYERS)]
+
+        def measure(seed: int) -> dict[str, Any]:
+            model: Any = build_seeded(description, seed)
+            losses = train(model, _batches(seed), steps)
+            probe = Probe(names)
+            with evaluation_mode(model):
+                # Arguments of the kernels are recorded; weights follow from them.
+                logits(model, Batch(tokens, tokens), probe)
+            weights = [probe.weights(name) for name in names]  # [B, H, T, T] each
+            # Of the weights alone, without a text
+            scores = composition_scores(head_circuits(model.stack), "K")  # [L, H, L, H]
+            return {
+                "loss": mean(losses[-20:]),  # of the last updates: single batches vary
+                "previous": [previous_token_scores(one).tolist() for one in weights],
+                "induction": [induction_scores(one, TEST_PERIOD).tolist() for one in weights],
+                # [H, H]: from the heads of layer 1 to those of layer 2
+                "composition": scores[0, :, 1].tolist(),
+            }
+
+        return {"runs": effort.each_seed(measure)}
 
     def verdict(self, numbers: Numbers) -> Verdict:
         """Holds if the best induction score of layer 2 is 0.4 or more and none of layer 1 reaches
@@ -408,7 +428,7 @@ class Induction(Study):
         induction = mean(column(best, "induction"))
         first_layer = mean(max(run["induction"][0]) for run in numbers["runs"])
         previous = mean(column(best, "previous"))
-        ratio = mean(one["composition"] / one["mean_composition"] for one in best)
+        ratio = mean(column(best, "composition"))
         reason = (
             f"The best induction score of layer 2 is {induction:.2f} (layer 1: {first_layer:.2f}), "
             f"the best previous-token head of layer 1 attends {previous:.2f} to the token before, "
@@ -420,49 +440,41 @@ class Induction(Study):
 
     def show(self, numbers: Numbers) -> Shown:
         # A score of each head, with all seeds: they have stored [layers][heads].
+        runs = numbers["runs"]
         scores = {
-            name: list(zip(*(chain(*run[key]) for run in numbers["runs"]), strict=True))
-            for name, key in (("token before", "previous"), ("induction", "induction"))
+            name: transposed([*chain(*heads)] for heads in column(runs, key))
+            for name, key in (("token before", "previous"), ("induction score", "induction"))
         }
+        columns = {name: map(mean_text, values) for name, values in scores.items()}
         return [
             bar_chart(
-                "What heads attend to (layer.head)",
-                "mean attention",
-                NAMES,
-                scores,
-                low=0.0,
-                high=1.0,
+                "What heads attend to (layer.head)", "mean attention", NAMES, scores, high=1.0
             ),
             HeatMap(
                 "K-composition, layer 1 to layer 2",
-                numbers["runs"][0]["composition"],
-                [f"1.{head}" for head in range(HEADS)],
-                [f"2.{head}" for head in range(HEADS)],
+                runs[0]["composition"],
+                NAMES[:HEADS],
+                NAMES[HEADS:],
                 x_label="reads by its keys",
                 y_label="writes",
             ),
-            table_of_columns(
-                "Heads",
-                {
-                    "layer.head": NAMES,
-                    "to the token before": map(mean_text, scores["token before"]),
-                    "induction score": map(mean_text, scores["induction"]),
-                },
-            ),
-            Table("Repeated half of a text", ["loss, nats"], [cells(numbers["runs"], ["loss"])]),
+            table_of_columns("Heads", {"layer.head": NAMES, **columns}),
+            table("", {"loss": "loss, nats"}, {"repeated half of a text": runs}),
         ]
 
 
 def _best(run: dict[str, Any]) -> dict[str, float]:
-    """The strongest previous-token and induction heads, and their composition."""
+    """The strongest previous-token and induction heads, and their composition over the mean."""
     # The two heads that the mechanism is made of, by what they do.
-    writer = max(range(HEADS), key=lambda head: run["previous"][0][head])
-    reader = max(range(HEADS), key=lambda head: run["induction"][1][head])
+    previous = run["previous"][0]
+    induction = run["induction"][1]
+    writer = np.argmax(previous)
+    reader = np.argmax(induction)
+    composition = run["composition"]
     return {
-        "previous": run["previous"][0][writer],
-        "induction": run["induction"][1][reader],
-        "composition": run["composition"][writer][reader],
-        "mean_composition": mean(chain(*run["composition"])),
+        "previous": previous[writer],
+        "induction": induction[reader],
+        "composition": composition[writer][reader] / mean(chain(*composition)),
     }
 
 
@@ -480,25 +492,3 @@ def _batches(seed: int) -> Iterator[Batch]:
         targets = tokens[:, 1:].clone()
         targets[:, : period - 1] = NO_TARGET  # what comes first is random
         yield Batch(tokens[:, :-1], targets)
-
-
-def _induction_run(seed: int, steps: int) -> dict[str, Any]:
-    description = language_model(VOCABULARY, layers=LAYERS, heads=HEADS, position="alibi")
-    model: Any = build_seeded(description, seed)
-    losses = train(model, _batches(seed), steps)
-    tokens = repeated(TEST_PERIOD, 32, torch.Generator().manual_seed(0))
-    names = [f"decoder.{layer}.self" for layer in range(LAYERS)]
-    probe = Probe(names)
-    with evaluation_mode(model):
-        # Arguments of the kernels are recorded; weights follow from them.
-        logits(model, Batch(tokens, tokens), probe)
-    weights = [probe.weights(name) for name in names]  # [B, H, T, T] each
-    # Of the weights alone, without a text
-    scores = composition_scores(head_circuits(model.stack), "K")  # [L, H, L, H]
-    return {
-        "loss": mean(losses[-20:]),  # of the last updates: single batches vary
-        "previous": [previous_token_scores(one).tolist() for one in weights],
-        "induction": [induction_scores(one, TEST_PERIOD).tolist() for one in weights],
-        # [H, H]: from the heads of layer 1 to those of layer 2
-        "composition": scores[0, :, 1].tolist(),
-    }

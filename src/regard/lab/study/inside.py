@@ -13,22 +13,19 @@ from torch import Tensor
 from regard.core.context import Context
 from regard.core.probe import NO_PROBE, AttentionCall, Edit, NullProbe, Probe
 from regard.data.generated.algorithmic_tasks import Copying
-from regard.lab.study.evidence import judge_cases
+from regard.lab.study.evidence import judge_cases, judge_tasks
 from regard.lab.study.figure import (
     Shown,
     Table,
-    bar_chart,
-    by_key,
-    cells,
     chart,
     column,
-    curve_cells,
+    columns,
+    curve_table,
     mean,
-    mean_text,
     means,
     measured_bars,
+    named_columns,
     table,
-    table_of_columns,
 )
 from regard.lab.study.study import Effort, Numbers, Study, Verdict
 from regard.lab.study.training_run import (
@@ -43,10 +40,9 @@ from regard.lab.study.training_run import (
     builtin_vocabulary,
     language_model,
     logits,
-    pad,
+    shifted_batch,
     trained,
 )
-from regard.look.drawing import Axis
 
 LAYERS = 2  # of the small language model
 WEAK = 0.5  # rank correlation; 1 is the same order
@@ -78,24 +74,39 @@ class Explanation(Study):
                 [next(builtin_text("test", 500, 0))],
             ),
         }
-        runs = effort.each(tasks, lambda name, seed: _experiment(tasks[name], seed, steps, rows))
-        return {"runs": runs, "steps": steps}
+
+        def measure(name: str, seed: int) -> dict[str, float]:
+            task = tasks[name]
+            model = trained(language_model(task.vocabulary), seed, task.stream(seed), steps)
+            (test,) = task.test
+            texts = zip(test.tokens[:rows], test.targets[:rows], strict=True)
+            columns = torch.tensor([one for text in texts for one in _row(model, *text, seed)])
+            shuffled, most, least = columns[:, 1:].median(0).values.tolist()
+            # Not defined where all effects are equal: nanmean leaves these out.
+            correlation = float(columns[:, 0].nanmean())
+            return {
+                "correlation": correlation,
+                "shuffled": shuffled,
+                "most": most,
+                "least": least,
+            }
+
+        return {"runs": effort.each(tasks, measure), "steps": steps}
 
     def verdict(self, numbers: Numbers) -> Verdict:
         """On a task the claim is true if the rank correlation is below {WEAK:g} or shuffled weights
         move the median prediction by less than {SMALL:g}. Holds if it is true on both tasks, within
         limits on one; else it does not hold."""
-        is_true = []
-        parts = []
+        is_true = {}
         for task, runs in numbers["runs"].items():
             correlation = mean(column(runs, "correlation"))
             shuffled = mean(column(runs, "shuffled"))
-            is_true.append(correlation < WEAK or shuffled < SMALL)
-            parts.append(
+            part = (
                 f"{task}: rank correlation {correlation:.2f}, shuffled weights move the median "
                 f"prediction by {shuffled:.2f}"
             )
-        return judge_cases(is_true, "; ".join(parts) + ".")
+            is_true[part] = correlation < WEAK or shuffled < SMALL
+        return judge_tasks(is_true)
 
     def show(self, numbers: Numbers) -> Shown:
         runs = numbers["runs"]
@@ -104,47 +115,18 @@ class Explanation(Study):
             "most": "most attended removed",
             "least": "least attended removed",
         }
-        columns = {
-            "correlation": "rank correlation",
-            "shuffled": "shuffled",
-            "most": "most attended gone",
-            "least": "least attended",
-        }
+        agree = {"correlation": "rank correlation"}
         return [
             measured_bars(
                 "How far the median prediction moves",
                 "total variation, 0 to 1",
                 runs,
                 moved,
-                low=0.0,
                 high=1.0,
             ),
-            measured_bars(
-                "Do weights and removal agree?",
-                "rank correlation",
-                runs,
-                {"correlation": ""},
-                low=0.0,
-                high=1.0,
-            ),
-            table("task", columns, runs, number_format=".2f"),
+            measured_bars("Do weights and removal agree?", "", runs, agree, high=1.0),
+            table("task", agree | moved, runs, number_format=".2f"),
         ]
-
-
-def _experiment(task: Task, seed: int, steps: int, rows: int) -> dict[str, float]:
-    """Trains a model for the task and asks what its weights say."""
-    model = trained(language_model(task.vocabulary), seed, task.stream(seed), steps)
-    (test,) = task.test
-    texts = zip(test.tokens[:rows], test.targets[:rows], strict=True)
-    # The correlation is not defined where all effects are equal: nanmean leaves these out.
-    columns = torch.tensor([one for text in texts for one in _row(model, *text, seed)])  # [N, 4]
-    shuffled, most, least = columns[:, 1:].median(0).values.tolist()
-    return {
-        "correlation": float(columns[:, 0].nanmean()),
-        "shuffled": shuffled,
-        "most": most,
-        "least": least,
-    }
 
 
 @torch.no_grad()
@@ -164,23 +146,20 @@ def _row(model: Any, tokens: Tensor, targets: Tensor, seed: int) -> list[list[fl
     effect = _variation(without, predicted[None])  # [removed, T]
     shuffled = _predict(model, tokens[None], _shuffling(calls, seed))[0]
     moved = _variation(shuffled, predicted)  # [T]
-    results = []
-    for position in range(length):
-        # With few tokens before it, a rank says nothing; its own token is no earlier one.
-        if position < 4 or targets[position] == NO_TARGET:
-            continue
+
+    def measured(position: int) -> list[float]:
         # Weights and effects of the same tokens, so that their orders can be compared.
         earlier = weights[position, :position]
         effects = effect[:position, position]
-        results.append(
-            [
-                _rank_correlation(earlier, effects),
-                float(moved[position]),
-                float(effects[earlier.argmax()]),
-                float(effects[earlier.argmin()]),
-            ]
-        )
-    return results
+        return [
+            _rank_correlation(earlier, effects),
+            float(moved[position]),
+            float(effects[earlier.argmax()]),
+            float(effects[earlier.argmin()]),
+        ]
+
+    # With few tokens before it, a rank says nothing; its own token is no earlier one.
+    return [measured(at) for at in range(4, length) if targets[at] != NO_TARGET]
 
 
 def _predict(model: Any, tokens: Tensor, probe: NullProbe = NO_PROBE) -> Tensor:
@@ -197,18 +176,13 @@ def _shuffling(calls: list[AttentionCall], seed: int) -> Probe:
     edits: dict[str, Edit] = {}
     for layer, call in enumerate(calls):
         weights = call.weights()  # [1, H, T, T]
-        shuffled = torch.zeros_like(weights)
-        for head in range(weights.shape[1]):
-            for row in range(weights.shape[2]):
+        for head in weights[0]:
+            for row in range(len(head)):
                 # A causal row has weights on its first row + 1 keys only.
-                order = torch.randperm(row + 1, generator=generator)
-                shuffled[0, head, row, : row + 1] = weights[0, head, row, order]
-        edits[f"decoder.{layer}.self.mixed"] = partial(_constant, shuffled @ call.v)
+                head[row, : row + 1] = head[row, torch.randperm(row + 1, generator=generator)]
+        mixed = weights @ call.v
+        edits[f"decoder.{layer}.self.mixed"] = lambda _, mixed=mixed: mixed
     return Probe(edits=edits)
-
-
-def _constant(mixed: Tensor, _: Tensor) -> Tensor:
-    return mixed
 
 
 def _variation(a: Tensor, b: Tensor) -> Tensor:
@@ -248,8 +222,25 @@ class FeedForwardUnits(Study):
 
     def measure(self, effort: Effort) -> Numbers:
         steps = effort.choose(400, 2500)
-        sentences = effort.choose(300, 1000)
-        return {"runs": effort.each_seed(lambda seed: _units_run(seed, steps, sentences))}
+        batch = next(builtin_text("test", 1000, seed=0, rows=effort.choose(300, 1000)))
+        description = language_model(
+            len(builtin_vocabulary()), d_model=32, d_ff=128, layers=LAYERS, activation="relu"
+        )
+
+        def measure(seed: int) -> dict[str, Any]:
+            model = trained(description, seed, builtin_text("train", 20_000, seed), steps)
+            probe = Probe(["*.hidden"])
+            with torch.no_grad():
+                logits(model, batch, probe)
+            rng = random.Random(seed)
+            layers = [
+                _layer(model, layer, hidden[batch.targets != NO_TARGET], batch, rng)
+                for layer, hidden in enumerate(probe.tensors.values())
+            ]
+            units = [unit for one in layers for unit in one["units"][: SHOWN // LAYERS]]
+            return columns(layers, KEYS) | {"units": units}
+
+        return {"runs": effort.each_seed(measure)}
 
     def verdict(self, numbers: Numbers) -> Verdict:
         """Holds if the triggers of a unit share their last word at least twice as often as
@@ -268,49 +259,24 @@ class FeedForwardUnits(Study):
         return judge_cases([has_key, has_value], reason)
 
     def show(self, numbers: Numbers) -> Shown:
-        layers = [f"layer {layer + 1}" for layer in range(LAYERS)]
-        # [layers][seeds] of each key, in %
-        shares = {
-            key: [
-                [100 * share for share in of_layer]
-                for of_layer in zip(*column(numbers["runs"], key), strict=True)
-            ]
-            for key in KEYS
+        runs = numbers["runs"]
+        # In %, of each seed
+        layers = {
+            f"layer {layer + 1}": [{key: 100 * run[key][layer] for key in KEYS} for run in runs]
+            for layer in range(LAYERS)
         }
         titles = {
             "Triggers with the same last word": ("shared", "chance"),
             "Promoted token follows a trigger": ("follows", "shuffled"),
         }
-        columns = {heading: map(mean_text, shares[key]) for key, heading in KEYS.items()}
-        units = numbers["runs"][0]["units"]
         return [
             *(
-                bar_chart(
-                    title, "%", layers, {key: shares[key] for key in keys}, low=0.0, high=100.0
-                )
+                measured_bars(title, "%", layers, {key: key for key in keys}, high=100.0)
                 for title, keys in titles.items()
             ),
-            table_of_columns("Units as keys and values", {"": layers, **columns}),
-            Table("Some units", ["unit", "fires most after", "promotes"], units),
+            table("", KEYS, layers, "Units as keys and values"),
+            Table("Some units", ["unit", "fires most after", "promotes"], runs[0]["units"]),
         ]
-
-
-def _units_run(seed: int, steps: int, sentences: int) -> dict[str, Any]:
-    description = language_model(
-        len(builtin_vocabulary()), d_model=32, d_ff=128, layers=LAYERS, activation="relu"
-    )
-    model = trained(description, seed, builtin_text("train", 20_000, seed), steps)
-    batch = next(builtin_text("test", 1000, seed=0, rows=sentences))
-    probe = Probe(["*.hidden"])
-    with torch.no_grad():
-        logits(model, batch, probe)
-    rng = random.Random(seed)
-    layers = [
-        _layer(model, layer, hidden[batch.targets != NO_TARGET], batch, rng)
-        for layer, hidden in enumerate(probe.tensors.values())
-    ]
-    result: dict[str, Any] = {key: column(layers, key) for key in KEYS}
-    return result | {"units": [unit for one in layers for unit in one["units"][: SHOWN // LAYERS]]}
 
 
 @torch.no_grad()
@@ -345,7 +311,10 @@ def _layer(
             "follows": promoted[unit] in next_tokens,
             # What another unit of the layer promotes: frequent words follow anyway.
             "shuffled": promoted[other[unit]] in next_tokens,
-            "unit": [f"{layer + 1}.{unit}", *map(_text, (common, [promoted[unit]]))],
+            "unit": [
+                f"{layer + 1}.{unit}",
+                *(as_text(builtin_vocabulary(), words) for words in (common, [promoted[unit]])),
+            ],
         }
 
     measurements = [measured(unit) for unit in units]
@@ -354,25 +323,54 @@ def _layer(
     }
 
 
-def _text(tokens: Sequence[int]) -> str:
-    return as_text(builtin_vocabulary(), tokens)
-
-
 def _most_frequent(tokens: list[int]) -> float:
     """The share of the most frequent token."""
-    return max(tokens.count(token) for token in set(tokens)) / len(tokens)
+    return max(map(tokens.count, tokens)) / len(tokens)
 
 
 PEOPLE = ("man", "woman", "girl", "boy", "teacher", "doctor")
 # A word of the context decides what the ambiguous one means, and so what follows.
-WATER = (("walked", "river"), ("swam", "lake"), ("sailed", "sea"))
-MONEY = (("worked", "city"), ("paid", "shop"), ("signed", "office"))
-SENSES = {"water": ("wet", "green", "sandy"), "money": ("rich", "closed", "expensive")}
+WATER = (
+    ("walked to the river", "swam to the lake", "sailed to the sea"),
+    ("wet", "green", "sandy"),
+)
+MONEY = (
+    ("worked to the city", "paid to the shop", "signed to the office"),
+    ("rich", "closed", "expensive"),
+)
 # “saw … with the telescope”: the seer has it; “met … with the telescope”: the other one.
 TOOLS = ("telescope", "camera", "mirror")
-VERBS = {"subject": ("saw", "watched"), "object": ("met", "greeted")}
-CASES = ("bank", "attachment")
+SEEN = ("saw", "watched")
+MET = ("met", "greeted")
 AMBIGUITY_LAYERS = 3
+# A text up to its last word, and the words that may be the last.
+Text = tuple[list[str], Sequence[str]]
+
+
+def bank_texts(rng: random.Random) -> list[Text]:
+    """the man walked to the river . the bank was wet: twice with one meaning, and with the other"""
+    person = rng.choice(PEOPLE)
+    return [
+        (f"the {person} {rng.choice(ways)} . the bank was".split(), senses)
+        for ways, senses in (WATER, WATER, MONEY)
+    ]
+
+
+def attachment_texts(rng: random.Random) -> list[Text]:
+    """the man saw the girl with the telescope . used by the man: the same of who has it"""
+    subject, other = rng.sample(PEOPLE, 2)
+    tool = rng.choice(TOOLS)
+    return [
+        (
+            f"the {subject} {rng.choice(verbs)} the {other} with the {tool} . used by the".split(),
+            [owner],
+        )
+        for verbs, owner in ((SEEN, subject), (SEEN, subject), (MET, other))
+    ]
+
+
+CASES = {"bank": bank_texts, "attachment": attachment_texts}
+PLACES = {"bank": 8, "attachment": 7}  # of the ambiguous word
 
 
 class Ambiguity(Study):
@@ -390,165 +388,86 @@ class Ambiguity(Study):
 
     def measure(self, effort: Effort) -> Numbers:
         steps = effort.choose(450, 1500)
-        return {"runs": effort.each_seed(lambda seed: _ambiguity_run(seed, steps))}
+        rng = random.Random(0)
+        texts = [text for case in CASES.values() for _ in range(300) for text in case(rng)]
+        words = Vocabulary([word for text, last in texts for word in (*text, *last)])
+        description = language_model(len(words), d_model=32, d_ff=128, layers=AMBIGUITY_LAYERS)
+
+        def measure(seed: int) -> dict[str, Any]:
+            model = trained(description, seed, _batches(words, seed), steps)
+            return {case: _contrasts(model, case, words, seed) for case in CASES}
+
+        return {"runs": effort.each_seed(measure)}
 
     def verdict(self, numbers: Numbers) -> Verdict:
         """Holds if in both cases 90 % or more of the continuations are right, the two meanings are
         not apart at the input (below 0.01), and after the last layer at least twice as far apart as
         two sentences of one meaning. Within limits if this is so in one case."""
-        resolved = []
-        parts = []
+        resolved = {}
         for case in CASES:
             runs = column(numbers["runs"], case)
             right = mean(column(runs, "right"))
             first, *_, last = means(column(runs, "between"))
             same = means(column(runs, "within"))[-1]
-            # 0.01 is far above the rounding of equal vectors.
-            resolved.append(right >= 90 and first < 0.01 and last >= max(2 * same, 0.01))
-            parts.append(
+            part = (
                 f"{case}: {right:.0f} % right, meanings {first:.2f} apart at the input and "
                 f"{last:.2f} after the last layer (one meaning: {same:.2f})"
             )
-        return judge_cases(resolved, f"{'; '.join(parts)}.")
+            # 0.01 is far above the rounding of equal vectors.
+            resolved[part] = right >= 90 and first < 0.01 and last >= max(2 * same, 0.01)
+        return judge_tasks(resolved)
 
     def show(self, numbers: Numbers) -> Shown:
         layers = range(AMBIGUITY_LAYERS + 1)
-        x = Axis("layer (0: input)", ticks=layers)
-        y = Axis("cosine distance", low=0.0)
         names = {"between": "two meanings", "within": "one meaning"}
-        charts = []
-        rows = []
+        place = "layer (0: input)"
+        shown: list[Any] = []
         for case in CASES:
             runs = column(numbers["runs"], case)
-            curves = by_key(runs, names)
-            charts.append(chart(f"How far apart sentences are: {case}", x, y, layers, curves))
-            for name, distances in curves.items():
-                shown = curve_cells(distances, ".3f")
-                rows.append([f"{case}, {name}", *cells(runs, ["right"]), *shown])
-        columns = ["", "right, %", "input", *(f"layer {n + 1}" for n in range(AMBIGUITY_LAYERS))]
-        return [*charts, Table("Cosine distance of the ambiguous word", columns, rows)]
+            curves = named_columns(runs, names)
+            title = f"Cosine distance of the ambiguous word: {case}"
+            shown += [
+                chart(title, place, "cosine distance", layers, curves, low=0.0),
+                curve_table(title, place, map(str, layers), curves),
+                table("", {"right": "right continuations, %"}, {case: runs}),
+            ]
+        return shown
 
 
 # ------------------------------------------------------------------ the ambiguous language
 
 
-def bank_text(rng: random.Random, sense: str) -> list[str]:
-    """the man walked to the river . the bank was wet"""
-    verb, noun = rng.choice(WATER if sense == "water" else MONEY)
-    words = f"the {rng.choice(PEOPLE)} {verb} to the {noun} . the bank was".split()
-    return [*words, rng.choice(SENSES[sense])]
-
-
-def attachment_text(rng: random.Random, owner: str) -> list[str]:
-    """the man saw the girl with the telescope . used by the man"""
-    subject, other = rng.sample(PEOPLE, 2)
-    tool = rng.choice(TOOLS)
-    verb = rng.choice(VERBS[owner])
-    words = f"the {subject} {verb} the {other} with the {tool} . used by the".split()
-    return [*words, subject if owner == "subject" else other]
-
-
-GENERATORS = {"bank": bank_text, "attachment": attachment_text}
-PLACES = {"bank": 8, "attachment": 7}  # of the ambiguous word
-DECIDING = {"bank": (2, 5), "attachment": (2,)}  # places of the words that decide what it means
-MEANINGS = {"bank": ("water", "money"), "attachment": ("subject", "object")}
-
-
-def _vocabulary() -> Vocabulary:
-    rng = random.Random(0)
-    return Vocabulary(
-        [
-            word
-            for case, generate in GENERATORS.items()
-            for meaning in MEANINGS[case]
-            for _ in range(300)
-            for word in generate(rng, meaning)
-        ]
-    )
-
-
 def _batches(words: Vocabulary, seed: int) -> Iterator[Batch]:
     rng = random.Random(seed)
+
+    def ids() -> list[int]:
+        # Both cases in one language, so that one model learns them; who has the telescope is harder
+        # to learn.
+        texts = CASES[rng.choice((*CASES, "attachment"))](rng)
+        text, last = rng.choice(texts[1:])  # one of each meaning
+        return words.encode([*text, rng.choice(last)])
+
     while True:
-        # Both cases in one language, so that one model learns them.
-        texts = []
-        for _ in range(32):
-            # Who has the telescope is harder to learn.
-            case = rng.choice((*CASES, "attachment"))
-            texts.append(GENERATORS[case](rng, rng.choice(MEANINGS[case])))
-        ids = [words.encode(text) for text in texts]
-        yield Batch(pad([row[:-1] for row in ids]), pad([row[1:] for row in ids], NO_TARGET))
-
-
-# ------------------------------------------------------------------ measurements
-
-
-def _ambiguity_run(seed: int, steps: int) -> dict[str, Any]:
-    words = _vocabulary()
-    description = language_model(len(words), d_model=32, d_ff=128, layers=AMBIGUITY_LAYERS)
-    model = trained(description, seed, _batches(words, seed), steps)
-    return {case: _case(model, case, words, seed) for case in CASES}
+        yield shifted_batch([ids() for _ in range(32)])
 
 
 @torch.no_grad()
-def _case(model: Any, case: str, words: Vocabulary, seed: int) -> dict[str, Any]:
+def _contrasts(model: Any, case: str, words: Vocabulary, seed: int) -> dict[str, Any]:
     rng = random.Random(f"held out {seed}")
-    first, second = MEANINGS[case]
     right = []
-    between = []
-    within = []
+    distances = []
     for _ in range(60):
-        # Two sentences of one meaning, and one of the other, that differ in the deciding word.
-        one = GENERATORS[case](rng, first)
-        other = GENERATORS[case](rng, first)
-        like = [other[i] if i in DECIDING[case] else word for i, word in enumerate(one)]
-        contrast = _contrast(case, one, rng)
-        right.append(100 * _continues(model, one, case, first, words))
-        right.append(100 * _continues(model, contrast, case, second, words))
-        here, apart, same = (
-            _representations(model, text, PLACES[case], words) for text in (one, contrast, like)
-        )
-        between.append(_distances(here, apart))
-        within.append(_distances(here, same))
-    return {"right": mean(right), "between": means(between), "within": means(within)}
-
-
-def _contrast(case: str, text: list[str], rng: random.Random) -> list[str]:
-    """The same sentence with another word where the meaning is decided."""
-    changed = [*text]
-    if case == "bank":
-        # Positions of the deciding words in the pattern of the sentence
-        changed[2], changed[5] = rng.choice(MONEY)
-        changed[-1] = rng.choice(SENSES["money"])
-    else:
-        # Only the verb differs; who has the thing follows from it.
-        changed[2] = rng.choice(VERBS["object"])
-        changed[-1] = changed[4]
-    return changed
-
-
-def _continues(model: Any, text: list[str], case: str, meaning: str, words: Vocabulary) -> bool:
-    """Whether the most probable last word fits the meaning."""
-    tokens = torch.tensor([words.encode(text[:-1])])
-    # The word of the highest logit at the last position
-    best = as_text(words, [int(logits(model, Batch(tokens, tokens))[0, -1].argmax())])
-    return best in (SENSES[meaning] if case == "bank" else text[-1:])
-
-
-def _representations(model: Any, text: list[str], place: int, words: Vocabulary) -> Tensor:
-    """The word at a place at the input and after each layer: [layers + 1, D]."""
-    # Hidden states of all layers come with the context of the call.
-    tokens = torch.tensor([words.encode(text)])
-    context = Context(layer_outputs=[])
-    x = model.tokens(tokens)
-    model.stack(x, context=context)
-    assert context.layer_outputs is not None
-    # [B, T, D] of each layer, at the place of the word
-    return torch.stack([hidden[0, place] for hidden in [x, *context.layer_outputs]])
-
-
-def _distances(first: Tensor, second: Tensor) -> list[float]:
-    """Cosine distances layer by layer."""
-    # Equal vectors may come out as a little less than 0.
-    distances: list[float] = (1 - torch.cosine_similarity(first, second)).clamp_min(0).tolist()
-    return distances
+        texts, last = zip(*CASES[case](rng), strict=True)
+        tokens = torch.tensor([words.encode(text) for text in texts])  # [3, T]
+        # Hidden states of all layers come with the context of the call.
+        context: Any = Context(layer_outputs=[])
+        hidden, _ = model(tokens, None, context)
+        best = model.head(hidden[:, -1]).argmax(-1).tolist()
+        right += [as_text(words, [token]) in fit for token, fit in zip(best, last, strict=True)]
+        # The ambiguous word at the input and after each layer: [layers + 1, 3, D]
+        layers = torch.stack([model.tokens(tokens), *context.layer_outputs])[:, :, PLACES[case]]
+        similarity = torch.cosine_similarity(layers[:, :1], layers[:, 1:], dim=-1)
+        # Equal vectors may come out as a little less than 0.
+        distances.append((1 - similarity).clamp_min(0))  # [layers + 1, 2]
+    within, between = torch.stack(distances).mean(0).T.tolist()
+    return {"right": 100 * mean(right), "between": between, "within": within}

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from functools import partial
 from itertools import pairwise
+from typing import Any
 
 from regard import spec
 from regard.builder.parameter_count import parameter_count
@@ -20,13 +21,14 @@ from regard.lab.study.evidence import (
 )
 from regard.lab.study.figure import (
     Shown,
-    Table,
-    by_seed,
     chart,
+    curve_cells,
+    curve_table,
     deviation,
     mean,
     mean_text,
     table_of_columns,
+    transposed,
 )
 from regard.lab.study.study import Effort, Numbers, Study, Verdict, judge
 from regard.lab.study.training_run import (
@@ -64,12 +66,18 @@ class Warmup(Study):
         steps = effort.choose(100, 600)  # each run sees its rate for three quarters of them
         # A quarter, as 4,000 steps are of the first 16,000 of the paper's schedule.
         warmups = {"with": steps // 4, "without": 0}
-        losses = effort.each_pair(
-            warmups,
-            [str(rate) for rate in RATES],
-            lambda name, rate, seed: _final_loss(seed, float(rate), warmups[name], steps),
+        # Post-norm, as in the paper: pre-norm needs warm-up less (Xiong et al., Section 4).
+        description = language_model(
+            len(builtin_vocabulary()), d_model=32, d_ff=128, layers=LAYERS, residual="post"
         )
-        return {"rates": RATES, "losses": losses}
+
+        def final_loss(name: str, rate: float, seed: int) -> float:
+            model = build_seeded(description, seed)
+            schedule = ConstantRate(rate, warmups[name])
+            batches = builtin_text("train", 20_000, seed)
+            return mean(train(model, batches, steps, schedule=schedule)[-LAST:])
+
+        return {"rates": RATES, "losses": effort.each_pair(warmups, RATES, final_loss)}
 
     def verdict(self, numbers: Numbers) -> Verdict:
         """Holds if warm-up lowers the final loss by 0.1 nats or more both at the highest rate and
@@ -91,33 +99,16 @@ class Warmup(Study):
 
     def show(self, numbers: Numbers) -> Shown:
         rates = numbers["rates"]
-        by_rate = {
-            name: [numbers["losses"][key][str(rate)] for rate in rates]
-            for name, key in (("warm-up", "with"), ("no warm-up", "without"))
+        curves = {
+            f"{name} warm-up": transposed(by_rate.values())
+            for name, by_rate in numbers["losses"].items()
         }
-        columns = {name: map(mean_text, losses) for name, losses in by_rate.items()}
+        title = "Final training loss, nats a token"
+        unit = "peak learning rate"
         return [
-            chart(
-                "Final loss over the learning rate",
-                Axis("peak learning rate", log=True, ticks=rates),
-                Axis("nats a token"),
-                rates,
-                {name: by_seed(losses) for name, losses in by_rate.items()},
-            ),
-            table_of_columns(
-                "Final training loss", {"peak rate": [f"{rate:g}" for rate in rates], **columns}
-            ),
+            chart(title, unit, "nats a token", rates, curves, log_x=True),
+            curve_table(title, unit, map(str, rates), curves),
         ]
-
-
-def _final_loss(seed: int, rate: float, warmup: int, steps: int) -> float:
-    # Post-norm, as in the paper: pre-norm needs warm-up less (Xiong et al., Section 4).
-    description = language_model(
-        len(builtin_vocabulary()), d_model=32, d_ff=128, layers=LAYERS, residual="post"
-    )
-    batches = builtin_text("train", 20_000, seed)
-    model = build_seeded(description, seed)
-    return mean(train(model, batches, steps, schedule=ConstantRate(rate, warmup))[-LAST:])
 
 
 # ------------------------------------------------------------------ depth before width
@@ -142,21 +133,20 @@ class Depth(Study):
 
     def measure(self, effort: Effort) -> Numbers:
         steps = effort.choose(120, 1200)
-        widths = {str(depth): width_of(depth) for depth in DEPTHS}
+        widths = {depth: width_of(depth) for depth in DEPTHS}
         task = Task(
             len(builtin_vocabulary()),
             partial(builtin_text, "train", 20_000),
             [next(builtin_text("test", 600, seed=0, rows=100))],
         )
-
-        def loss(depth: str, seed: int) -> float:
-            return task.score(_deep_model(int(depth), widths[depth]), seed, steps).loss
-
-        parameters = {
-            depth: _block_parameters(int(depth), width) for depth, width in widths.items()
+        return {
+            "widths": widths,
+            "parameters": {depth: _block_parameters(depth, widths[depth]) for depth in DEPTHS},
+            "losses": effort.each(
+                DEPTHS,
+                lambda depth, seed: task.score(_deep_model(depth, widths[depth]), seed, steps).loss,
+            ),
         }
-        losses = effort.each(widths, loss)
-        return {"widths": widths, "parameters": parameters, "losses": losses}
 
     def verdict(self, numbers: Numbers) -> Verdict:
         """Holds if the loss falls from each depth to the next by more than the standard deviation
@@ -174,29 +164,22 @@ class Depth(Study):
 
     def show(self, numbers: Numbers) -> Shown:
         losses = numbers["losses"]
-        depths = [int(depth) for depth in losses]
-        rows = [
-            [
-                depth,
-                str(numbers["widths"][depth]),
-                f"{numbers['parameters'][depth]:,}",
-                mean_text(values),
-            ]
-            for depth, values in losses.items()
-        ]
+        columns = {
+            "layers": losses,
+            "d_model": map(str, numbers["widths"].values()),
+            "parameters of the blocks": map("{:,}".format, numbers["parameters"].values()),
+            "held-out loss": map(mean_text, losses.values()),
+        }
         return [
             chart(
                 "Held-out loss over depth",
-                Axis("layers", log=True, ticks=depths),
-                Axis("nats a token"),
-                depths,
-                {"equal parameters": by_seed(losses.values())},
+                "layers",
+                "nats a token",
+                [*map(int, losses)],
+                {"equal parameters": transposed(losses.values())},
+                log_x=True,
             ),
-            Table(
-                "Depth and width",
-                ["layers", "d_model", "parameters of the blocks", "held-out loss"],
-                rows,
-            ),
+            table_of_columns("Depth and width", columns),
         ]
 
 
@@ -254,12 +237,8 @@ class DataHunger(Study):
                 name: [parameter_count(_ladder_model(name, width)) for width in widths]
                 for name in MODELS
             },
-            "by_data": {
-                name: {str(n): losses[name][AT_WIDTH, n] for n in sizes} for name in MODELS
-            },
-            "by_width": {
-                name: {str(w): losses[name][w, sizes[-1]] for w in widths} for name in MODELS
-            },
+            "by_data": {name: {n: losses[name][AT_WIDTH, n] for n in sizes} for name in MODELS},
+            "by_width": {name: {w: losses[name][w, sizes[-1]] for w in widths} for name in MODELS},
         }
 
     def verdict(self, numbers: Numbers) -> Verdict:
@@ -268,23 +247,21 @@ class DataHunger(Study):
         more, and the LSTM's does not. Holds if both are so, within limits if one is, else it does
         not hold. Seeds whose loss is 95 % or more of a uniform guess have failed to train, and are
         left out; too small to say where the seeds do not tell."""
+        by_data = numbers["by_data"]
         # Numbers are stored from the smallest corpus to the largest.
-        least = next(iter(numbers["by_data"]["LSTM"]))
-        with_least = {
-            name: without_failed(numbers["by_data"][name][least], CHANCE) for name in MODELS
-        }
+        least, *_ = by_data["LSTM"]
+        with_least = {name: without_failed(by_data[name][least], CHANCE) for name in MODELS}
         gains = reductions(with_least["LSTM"], with_least["Transformer"])
         falls = {}
-        for name in MODELS:
-            before, last = list(numbers["by_width"][name].values())[-2:]
-            falls[name] = reductions(without_failed(last, CHANCE), without_failed(before, CHANCE))
+        for name, by_width in numbers["by_width"].items():
+            *_, before, last = (without_failed(losses, CHANCE) for losses in by_width.values())
+            falls[name] = reductions(last, before)
+        listed = ", ".join(f"{mean(fall):.1%} ({name})" for name, fall in falls.items() if fall)
         reason = (
             f"On {int(least):,} characters the LSTM has a loss of "
-            f"{mean(numbers['by_data']['LSTM'][least]):.3f}, the Transformer of "
-            f"{mean(numbers['by_data']['Transformer'][least]):.3f}."
-            f"{failures(with_least)} The last step in width lowers the loss by "
-            + ", ".join(f"{mean(fall):.1%} ({name})" for name, fall in falls.items() if fall)
-            + "."
+            f"{mean(by_data['LSTM'][least]):.3f}, the Transformer of "
+            f"{mean(by_data['Transformer'][least]):.3f}.{failures(with_least)} The last step in "
+            f"width lowers the loss by {listed}."
         )
         sentences = {
             "with little data the LSTM is better": above(gains, MATTERS),
@@ -295,36 +272,24 @@ class DataHunger(Study):
         return judge_sentences(sentences, reason)
 
     def show(self, numbers: Numbers) -> Shown:
-        by_data = numbers["by_data"]
-        by_width = numbers["by_width"]
-        y = Axis("nats a character")
-        over_size = [
-            Series.over_seeds(name, numbers["parameters"][name], by_seed(of_model.values()))
-            for name, of_model in by_width.items()
-        ]
-        by_corpus = {name: map(mean_text, by_data[name].values()) for name in MODELS}
-        columns = [list(by_width["LSTM"])]
-        for name in MODELS:
-            columns.append([f"{count:,}" for count in numbers["parameters"][name]])
-            columns.append([mean_text(losses) for losses in by_width[name].values()])
+        by_data, by_width = (
+            {name: transposed(losses.values()) for name, losses in numbers[key].items()}
+            for key in ("by_data", "by_width")
+        )
+        sizes = [*map(int, numbers["by_data"]["LSTM"])]
+        over_size = []
+        columns: dict[str, Any] = {"width": numbers["by_width"]["LSTM"]}
+        for name, counts in numbers["parameters"].items():
+            over_size.append(Series.over_seeds(name, counts, by_width[name]))
+            columns[f"{name}, parameters"] = map("{:,}".format, counts)
+            columns[f"{name}, loss"] = curve_cells(by_width[name])
+        unit = "nats a character"
+        corpus = "characters of the corpus"
         return [
-            chart(
-                "Loss over data",
-                Axis("characters of the corpus", log=True),
-                y,
-                list(map(int, by_data["LSTM"])),
-                {name: by_seed(of_model.values()) for name, of_model in by_data.items()},
-            ),
-            Chart("Loss over size", Axis("parameters", log=True), y, over_size),
-            table_of_columns(
-                "Held-out loss by corpus",
-                {"characters": [f"{int(size):,}" for size in by_data["LSTM"]], **by_corpus},
-            ),
-            Table(
-                "Held-out loss by size",
-                ["width", "LSTM, parameters", "loss", "Transformer, parameters", "loss"],
-                list(zip(*columns, strict=True)),
-            ),
+            chart("Loss over data", corpus, unit, sizes, by_data, log_x=True),
+            Chart("Loss over size", Axis("parameters", log=True), Axis(unit), over_size),
+            curve_table("Held-out loss by corpus", corpus, map("{:,}".format, sizes), by_data),
+            table_of_columns("Held-out loss by size", columns),
         ]
 
 
@@ -342,11 +307,9 @@ def _hunger_loss(name: str, width: int, characters: int, seed: int, steps: int) 
     text = character_text()
     # The first so many characters, again and again.
     batches = text.batches(seed, 16, characters=characters)
-    held_out = text.held_out(120)
+    tokens, targets, _ = text.held_out(120)
     # Validation and test.
-    halves = [
-        Batch(held_out.tokens[half], held_out.targets[half]) for half in (slice(60), slice(60, 120))
-    ]
+    halves = [*map(Batch, tokens.split(60), targets.split(60))]
     model = build_seeded(_ladder_model(name, width), seed)
     checked: list[list[float]] = []
 

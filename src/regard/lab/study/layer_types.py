@@ -5,6 +5,8 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from functools import partial
+from graphlib import TopologicalSorter
+from itertools import count
 from typing import Any
 
 import torch
@@ -14,10 +16,16 @@ from regard import spec
 from regard.core.context import Context, LayerContext
 from regard.core.convolution import DilatedConvolution
 from regard.lab.measure.instruments import count_flops, fastest, growth_exponent
-from regard.lab.study.figure import Shown, Table, bar_chart, by_seed, chart
+from regard.lab.study.figure import (
+    Shown,
+    Table,
+    bar_chart,
+    chart,
+    column,
+    table_of_columns,
+)
 from regard.lab.study.study import Effort, Numbers, Study, Verdict, judge
-from regard.lab.study.training_run import build_seeded
-from regard.look.drawing import Axis
+from regard.lab.study.training_run import build_seeded, seeded
 
 KERNEL = 3  # k of convolutions
 WINDOW = 8  # r of restricted self-attention: so many positions on each side
@@ -34,8 +42,7 @@ def layer(
     dtype: torch.dtype = torch.float32,
 ) -> Layer:
     """One layer of this kind: without positions, norms and residual connections."""
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(seed)
+    with seeded(seed):
         if name == "recurrent":
             cell = nn.RNN(width, width, batch_first=True)
             return lambda x: cell(x)[0]
@@ -49,10 +56,20 @@ def layer(
     stack: Any = build_seeded(description, seed).stack.to(dtype)
 
     def attend(x: Tensor) -> Tensor:
-        inputs = stack.layer_inputs(x, None, Context())[0]
-        return stack.block(0).attention(x, inputs.mask, None, LayerContext())
+        mask = stack.layer_inputs(x, None, Context())[0].mask
+        return stack.block(0).attention(x, mask, None, LayerContext())
 
     return attend
+
+
+def recurrent_states(length: int, width: int) -> list[Tensor]:
+    """The states of a recurrent layer, step by step, as its kernel computes them inside."""
+    with seeded(0):
+        cell = nn.RNNCell(width, width).to(PRECISE)
+    states: list[Any] = [None]
+    for x in _inputs(length, 1, width):
+        states.append(cell(x, states[-1]))
+    return states[1:]
 
 
 # ------------------------------------------------------------------ operations and time
@@ -86,34 +103,24 @@ def layer_seconds(name: str, length: int, width: int) -> float:
 
 
 def sequential_operations(name: str, length: int, width: int = 8) -> int:
-    """The longest chain in the graph of one forward pass: operations that wait for each other.
-
-    A recurrent layer is run step by step here, as its kernel does inside.
-    """
-    x = torch.randn(1, length, width).requires_grad_()
+    """The longest chain in the graph of one forward pass: operations that wait for each other."""
     if name == "recurrent":
-        state = torch.zeros(1, width)
-        cell = nn.RNNCell(width, width)
-        for step in range(length):
-            state = cell(x[:, step], state)
-        return _depth(state)
-    return _depth(layer(name, width)(x))
+        return _depth(recurrent_states(length, width)[-1])
+    return _depth(layer(name, width)(torch.randn(1, length, width).requires_grad_()))
 
 
 def _depth(tensor: Tensor) -> int:
     """The length of the longest path from a tensor to a leaf of its autograd graph."""
-    depths: dict[Any, int] = {}
+    graph: dict[Any, list[Any]] = {}
     pending: list[Any] = [tensor.grad_fn]
     while pending:
-        # Depth first without recursion: chains are longer than Python's stack.
-        node = pending[-1]
-        inputs = [function for function, _ in node.next_functions if function is not None]
-        open_inputs = [function for function in inputs if function not in depths]
-        if open_inputs:
-            pending += open_inputs
-            continue
-        depths[node] = 1 + max((depths[function] for function in inputs), default=0)
-        pending.pop()
+        node = pending.pop()
+        graph[node] = [function for function, _ in node.next_functions if function is not None]
+        pending += [function for function in graph[node] if function not in graph]
+    depths: dict[Any, int] = {}
+    # Without recursion: chains are longer than Python's stack.
+    for node in TopologicalSorter(graph).static_order():
+        depths[node] = 1 + max((depths[function] for function in graph[node]), default=0)
     return depths[tensor.grad_fn]
 
 
@@ -126,42 +133,28 @@ PRECISE = torch.float64
 def path_length(name: str, length: int, width: int = 4) -> int:
     """The fewest layers, or recurrent steps, through which a gradient joins both ends."""
     if name == "recurrent":
-        return _recurrent_path(length, width)
-    depth = 1
+        states = recurrent_states(length, width)
+        # A state through which no gradient passes is no part of the path.
+        gradients = torch.autograd.grad(states[-1].sum(), states)
+        return sum(bool(gradient.any()) for gradient in gradients)
     # Stacks grow until a gradient arrives.
-    while not _connects(name, depth, length, width):
-        depth += 1
-    return depth
+    return next(depth for depth in count(1) if _connects(name, depth, length, width))
 
 
 def _connects(name: str, depth: int, length: int, width: int) -> bool:
     """Whether the last output of a stack of layers depends on the first input."""
-    x = _inputs(1, length, width).requires_grad_()
-    hidden = x
+    x = hidden = _inputs(1, length, width)
     for number in range(depth):
         # Dilations grow with the kernel, so that no position is met twice (ByteNet).
         dilation = KERNEL**number if name == "dilated" else 1
         hidden = layer(name, width, seed=number, dilation=dilation, dtype=PRECISE)(hidden)
     (gradient,) = torch.autograd.grad(hidden[0, -1].sum(), x)
-    return bool(gradient[0, 0].abs().sum() > 0)
-
-
-def _recurrent_path(length: int, width: int) -> int:
-    """How many states the gradient of the last output passes on its way to the first input."""
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(0)
-        cell = nn.RNNCell(width, width).to(PRECISE)
-    states = [torch.zeros(1, width, dtype=PRECISE)]
-    for x in _inputs(length, 1, width).requires_grad_():
-        states.append(cell(x, states[-1]))
-    # A state through which no gradient passes is no part of the path.
-    gradients = torch.autograd.grad(states[-1].sum(), states[1:])
-    return sum(bool(gradient.abs().sum() > 0) for gradient in gradients)
+    return bool(gradient[0, 0].any())
 
 
 def _inputs(*shape: int) -> Tensor:
-    generator = torch.Generator().manual_seed(0)
-    return torch.randn(*shape, generator=generator, dtype=PRECISE)
+    with seeded(0):
+        return torch.randn(shape, dtype=PRECISE, requires_grad=True)
 
 
 class PathLength(Study):
@@ -181,13 +174,12 @@ class PathLength(Study):
     def measure(self, effort: Effort) -> Numbers:
         # 2^k + 1 positions: distances between the ends are powers of two.
         lengths = effort.choose([17, 33, 65], [17, 33, 65, 129, 257])
-        paths: dict[str, list[int]] = {}
-        chains: dict[str, list[int]] = {}
-        for name in effort.over(NAMES):
-            paths[name] = [path_length(name, n) for n in lengths]
+        return {
+            "lengths": lengths,
+            "paths": {name: [path_length(name, n) for n in lengths] for name in effort.over(NAMES)},
             # Of one layer, whatever its path.
-            chains[name] = [sequential_operations(name, n) for n in lengths]
-        return {"lengths": lengths, "paths": paths, "chains": chains}
+            "chains": {name: [sequential_operations(name, n) for n in lengths] for name in NAMES},
+        }
 
     def verdict(self, numbers: Numbers) -> Verdict:
         """Holds if from the shortest to the longest n the path of self-attention stays 1, that of
@@ -219,36 +211,22 @@ class PathLength(Study):
 
     def show(self, numbers: Numbers) -> Shown:
         return [
-            *_over_lengths(
-                numbers, "paths", "Path between the ends", "layers or steps", "Path length", str
-            ),
-            *_over_lengths(
-                numbers,
-                "chains",
-                "Sequential operations of a layer",
-                "operations",
-                "Longest chain of operations",
-                str,
-            ),
+            *_over_lengths(numbers, "paths", "Path between the ends", "layers or steps"),
+            *_over_lengths(numbers, "chains", "Longest chain in a layer", "operations"),
         ]
 
 
-def _over_lengths(
-    numbers: Numbers,
-    key: str,
-    title: str,
-    unit: str,
-    heading: str,
-    text: Callable[[float], str],
-) -> Shown:
+def _over_lengths(numbers: Numbers, key: str, title: str, unit: str, factor: float = 1) -> Shown:
     """A curve and a row for each layer."""
     lengths = numbers["lengths"]
-    x = Axis("n", log=True, ticks=lengths)
-    rows = [[name, *map(text, values)] for name, values in numbers[key].items()]
-    curves = {name: [values] for name, values in numbers[key].items()}
+    curves = {name: [[factor * value for value in values]] for name, values in numbers[key].items()}
     return [
-        chart(title, x, Axis(unit, log=True), lengths, curves),
-        Table(heading, ["layer", *(f"n = {n}" for n in lengths)], rows),
+        chart(title, "n", unit, lengths, curves, log_x=True, log=True),
+        Table(
+            f"{title}, {unit}",
+            ["layer", *(f"n = {n}" for n in lengths)],
+            [[name, *(f"{value:,.4g}" for value in values)] for name, [values] in curves.items()],
+        ),
     ]
 
 
@@ -271,12 +249,15 @@ class Complexity(Study):
 
     def measure(self, effort: Effort) -> Numbers:
         lengths = [32, 64, 128, 256, 512, 1024, effort.choose(2048, 4096)]
-        flops: dict[str, list[float]] = {}
-        seconds: dict[str, list[float]] = {}
-        for name in effort.over(COUNTED):
-            flops[name] = [layer_flops(name, n, WIDTH) for n in lengths]
-            seconds[name] = [layer_seconds(name, n, WIDTH) for n in lengths]
-        return {"lengths": lengths, "width": WIDTH, "flops": flops, "seconds": seconds}
+        return {
+            "lengths": lengths,
+            "width": WIDTH,
+            "flops": {name: [layer_flops(name, n, WIDTH) for n in lengths] for name in COUNTED},
+            "seconds": {
+                name: [layer_seconds(name, n, WIDTH) for n in lengths]
+                for name in effort.over(COUNTED)
+            },
+        }
 
     def verdict(self, numbers: Numbers) -> Verdict:
         """Holds if the exponents of n in the operations are within 0.1 of 2 for self-attention and
@@ -306,16 +287,9 @@ class Complexity(Study):
 
     def show(self, numbers: Numbers) -> Shown:
         # What hardware makes of it: few large products are faster than many small ones.
-        scaled = {
-            "lengths": numbers["lengths"],
-            "MFLOP": {name: [x / 1e6 for x in y] for name, y in numbers["flops"].items()},
-            "ms": {name: [1000 * x for x in y] for name, y in numbers["seconds"].items()},
-        }
-        text = "{:,.2f}".format
         return [
-            shown
-            for title, unit in (("Operations of one layer", "MFLOP"), ("Time of one layer", "ms"))
-            for shown in _over_lengths(scaled, unit, title, unit, f"{unit} of one layer", text)
+            *_over_lengths(numbers, "flops", "Operations of one layer", "MFLOP", 1e-6),
+            *_over_lengths(numbers, "seconds", "Time of one layer", "ms", 1000),
         ]
 
 
@@ -341,6 +315,7 @@ EXPONENTS = {
     "convolutional": (1.0, 0.0, 0.0),
     "restricted": (1.0, 0.0, 1.0),
 }
+DILATED = ("", "", "O(log_k n)")  # what the paper says of them
 COLUMNS = ("complexity", "sequential", "path")
 TOLERANCE = 0.3  # a logarithm has an exponent near this over these lengths
 
@@ -361,14 +336,15 @@ class LayerTypes(Study):
     def measure(self, effort: Effort) -> Numbers:
         short = effort.choose([17, 33, 65], [17, 33, 65, 129])
         long = effort.choose([512, 1024, 2048], [512, 1024, 2048, 4096])
-        exponents = {}
-        for name in effort.over([*PRINTED, "dilated"]):
-            exponents[name] = [
+        exponents = {
+            name: [
                 # Long texts, where lower terms do not count any more.
                 growth_exponent(long, [layer_flops(name, n, TABLE_WIDTH) for n in long]),
                 growth_exponent(short, [sequential_operations(name, n) for n in short]),
                 growth_exponent(short, [path_length(name, n) for n in short]),
             ]
+            for name in effort.over([*PRINTED, "dilated"])
+        }
         return {"exponents": exponents}
 
     def verdict(self, numbers: Numbers) -> Verdict:
@@ -394,20 +370,15 @@ class LayerTypes(Study):
 
     def show(self, numbers: Numbers) -> Shown:
         exponents = numbers["exponents"]
-        series = {
-            name: [[value] for value in values]
-            for name, values in zip(COLUMNS, by_seed(exponents.values()), strict=True)
-        }
-        rows = []
-        for name, measured in exponents.items():
-            printed = PRINTED.get(name, ("", "", "O(log_k n)"))
-            row = [name]
-            for text, value in zip(printed, measured, strict=True):
-                # An exponent of 0 comes out as −0.00.
-                row += [text, f"n^{max(value, 0.0):.2f}"]
-            rows.append(row)
-        columns = ["layer", "complexity", "here", "sequential", "here", "path", "here"]
+        columns: dict[str, Any] = {"layer": exponents}
+        series = {}
+        for index, name in enumerate(COLUMNS):
+            values = column(exponents.values(), index)
+            series[name] = [[value] for value in values]
+            columns[name] = [PRINTED.get(layer, DILATED)[index] for layer in exponents]
+            # An exponent of 0 comes out as −0.00.
+            columns[f"{name}, here"] = [f"n^{max(value, 0.0):.2f}" for value in values]
         return [
-            bar_chart("Exponents of n", "exponent", exponents, series, low=0.0),
-            Table("Table 1, printed and measured", columns, rows),
+            bar_chart("Exponents of n", "exponent", exponents, series),
+            table_of_columns("Table 1, printed and measured", columns),
         ]

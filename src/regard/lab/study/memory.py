@@ -13,18 +13,17 @@ from torch.nn import functional
 from regard.lab.measure.instruments import fastest, growth_exponent, peak_bytes
 from regard.lab.study.figure import (
     Shown,
-    bar_chart,
     chart,
     column,
-    curve_cells,
+    columns,
+    curve_table,
     mean,
-    mean_text,
     means,
-    table_of_columns,
+    measured_bars,
+    table,
 )
 from regard.lab.study.study import Effort, Numbers, Study, Verdict, judge
-from regard.lab.study.training_run import Batch, build_seeded, language_model, mean_loss
-from regard.look.drawing import Axis
+from regard.lab.study.training_run import Batch, build_seeded, language_model, mean_loss, seeded
 
 HEADS = 8
 D_K = 16
@@ -44,13 +43,13 @@ class AttentionMemory(Study):
 
     def measure(self, effort: Effort) -> Numbers:
         lengths = effort.choose([128, 256, 512, 1024], [128, 256, 512, 1024, 2048, 4096])
-        peaks: dict[str, list[int]] = {"explicit": [], "fused": []}
-        for n in effort.over(lengths, "n = {}".format):
-            for name, values in peaks.items():
-                # Scores, weights and their gradients: about three times the weights at the peak.
-                values.append(_peak(n, fused=name == "fused"))
-        weights = [HEADS * n * n * 4 for n in lengths]  # bytes, in float32
-        return {"lengths": lengths, **peaks, "weights": weights}
+        return {
+            "lengths": lengths,
+            # Scores, weights and their gradients: about three times the weights at the peak.
+            "explicit": [_peak(n, _explicit) for n in effort.over(lengths, "n = {}".format)],
+            "fused": [_peak(n, functional.scaled_dot_product_attention) for n in lengths],
+            "weights": [HEADS * n * n * 4 for n in lengths],  # bytes, in float32
+        }
 
     def verdict(self, numbers: Numbers) -> Verdict:
         """Holds if the peak grows with an exponent of n of at least 1.7 with explicit weights and
@@ -72,41 +71,25 @@ class AttentionMemory(Study):
 
     def show(self, numbers: Numbers) -> Shown:
         lengths = numbers["lengths"]
-        names = {"weights": "h·n²·4 bytes", "explicit": "explicit", "fused": "fused"}
-        megabytes = {key: [value / 1e6 for value in numbers[key]] for key in names}
-        columns = {
-            f"{name}, MB": [f"{value:,.2f}" for value in megabytes[key]]
-            for key, name in names.items()
+        megabytes = {
+            name: [[value / 1e6 for value in numbers[name]]]
+            for name in ("explicit", "fused", "weights")
         }
+        title = "Peak of one attention, forward and backward"
         return [
-            chart(
-                "Peak memory of one attention",
-                Axis("n", log=True, ticks=lengths),
-                Axis("MB", log=True),
-                lengths,
-                {key: [megabytes[key]] for key in ("explicit", "fused")},
-                theory={names["weights"]: megabytes["weights"]},
-            ),
-            table_of_columns(
-                "Peak of one attention, forward and backward",
-                {"n": [f"{n:,}" for n in lengths], **columns},
-            ),
+            chart(title, "n", "MB", lengths, megabytes, log_x=True, log=True),
+            curve_table(f"{title}, MB", "n", map("{:,}".format, lengths), megabytes),
         ]
 
 
-def _peak(length: int, *, fused: bool) -> int:
-    shape = (1, HEADS, length, D_K)
+def _explicit(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+    return torch.softmax(q @ k.mT * D_K**-0.5, dim=-1) @ v
+
+
+def _peak(length: int, attention: Callable[..., Tensor]) -> int:
     # [1, H, n, K]: made before, so they do not count.
-    q, k, v = (torch.randn(shape, requires_grad=True) for _ in range(3))
-
-    def step() -> None:
-        if fused:
-            out = functional.scaled_dot_product_attention(q, k, v)
-        else:
-            out = torch.softmax(q @ k.mT * D_K**-0.5, dim=-1) @ v
-        out.sum().backward()  # type: ignore[no-untyped-call]
-
-    return peak_bytes(step)
+    q, k, v = (torch.randn(1, HEADS, length, D_K, requires_grad=True) for _ in range(3))
+    return peak_bytes(lambda: attention(q, k, v).sum().backward())  # type: ignore[no-untyped-call]
 
 
 # ------------------------------------------------------------------ the KV cache
@@ -128,11 +111,21 @@ class KVCache(Study):
 
     def measure(self, effort: Effort) -> Numbers:
         lengths = effort.choose([32, 64, 128, 256], [32, 64, 128, 256, 512, 1024])
-        runs = effort.each_seed(lambda seed: _times(seed, lengths))
-        size = language_model(VOCABULARY, 8).kv_cache_size
-        assert size is not None, "Transformers have a KV cache"
+        description: Any = language_model(VOCABULARY, lengths[-1] + 8)
+
+        @torch.no_grad()
+        def measure(seed: int) -> dict[str, Any]:
+            model: Any = build_seeded(description, seed).eval()
+            with seeded(seed):
+                # A random prompt: what is said does not change the cost.
+                tokens = torch.randint(VOCABULARY, (1, lengths[-1]))
+            places = [_next_token(model, tokens[:, :n]) for n in lengths]
+            curves = columns(places, places[0])
+            return curves | {"same": all(curves["same"])}
+
+        runs = effort.each_seed(measure)
         # Four bytes for each number of the cache, in float32.
-        return {"lengths": lengths, "bytes_per_token": 4 * size, "runs": runs}
+        return {"lengths": lengths, "bytes_per_token": 4 * description.kv_cache_size, "runs": runs}
 
     def verdict(self, numbers: Numbers) -> Verdict:
         """Holds if the tokens are the same, the cost of a token grows with an exponent of n below
@@ -158,56 +151,29 @@ class KVCache(Study):
             name: [[1000 * seconds for seconds in run] for run in column(numbers["runs"], key)]
             for name, key in (("KV cache", "cached"), ("whole text again", "again"))
         }
+        # Keys and values of all layers and heads, in float32
+        sizes = {"kB of the cache": [[n * numbers["bytes_per_token"] / 1e3 for n in lengths]]}
+        title = "Time of the next token"
+        tokens = "tokens before"
         return [
-            chart(
-                "Time of the next token",
-                Axis("tokens before", log=True, ticks=lengths),
-                Axis("ms", log=True),
-                lengths,
-                milliseconds,
-            ),
-            table_of_columns(
-                "The next token",
-                {
-                    "tokens before": [f"{n:,}" for n in lengths],
-                    "ms with cache": curve_cells(milliseconds["KV cache"]),
-                    "ms without": curve_cells(milliseconds["whole text again"]),
-                    # Keys and values of all layers and heads, in float32
-                    "kB of the cache": [
-                        f"{n * numbers['bytes_per_token'] / 1e3:,.0f}" for n in lengths
-                    ],
-                },
-            ),
+            chart(title, tokens, "ms", lengths, milliseconds, log_x=True, log=True),
+            curve_table(f"{title}, ms", tokens, map(str, lengths), milliseconds | sizes),
         ]
 
 
-@torch.no_grad()
-def _times(seed: int, lengths: list[int]) -> dict[str, Any]:
-    description = language_model(VOCABULARY, lengths[-1] + 8)
-    model: Any = build_seeded(description, seed).eval()
-    generator = torch.Generator().manual_seed(seed)
-    # A random prompt: what is said does not change the cost.
-    tokens = torch.randint(0, VOCABULARY, (1, lengths[-1]), generator=generator)
-    cached = []
-    again = []
-    same = True
-    for length in lengths:
-        prompt = tokens[:, :length]
-        whole_text = partial(_whole_text, model, prompt)
-        # Room for the steps below.
-        state = model.start(model.encode(prompt), capacity=8)
-        # The first step takes the prompt's last token; the others only show how long one takes.
-        step = partial(model.step, prompt[:, -1:], state)
-        same = same and bool(step()[0, -1].argmax() == whole_text()[0, -1].argmax())
-        cached.append(fastest(step, 4))
-        again.append(fastest(whole_text, 3))
-    return {"cached": cached, "again": again, "same": same}
+def _next_token(model: Any, prompt: Tensor) -> dict[str, Any]:
+    """Seconds with a cache and without, and whether both choose the same token."""
+    # Room for the steps below.
+    state = model.start(model.encode(prompt), capacity=8)
+    # The first step takes the prompt's last token; the others only show how long one takes.
+    step = partial(model.step, prompt[:, -1:], state)
 
+    def whole_text() -> Tensor:
+        hidden, _ = model(prompt)
+        return model.head(hidden[:, -1:])
 
-def _whole_text(model: Any, tokens: Tensor) -> Tensor:
-    """The logits of the next token, without a cache: [B, 1, V]."""
-    hidden, _ = model(tokens)
-    return model.head(hidden[:, -1:])
+    same = bool(step()[0, -1].argmax() == whole_text()[0, -1].argmax())
+    return {"cached": fastest(step, 4), "again": fastest(whole_text, 3), "same": same}
 
 
 ROWS = 16
@@ -239,7 +205,14 @@ class TrainingMemory(Study):
         accumulation at most 32 % of the bytes with the same gradient (1e-4), and checkpointing at
         most half of the bytes in at most 1.8 times the time. Within limits if everything holds but
         the speed of bfloat16, which is the hardware's."""
-        ratios = {name: _ratios(numbers, name) for name in VARIANTS}
+        # Bytes and seconds of each variant, as shares of those of float32.
+        ratios = {
+            name: {
+                key: mean(run[name][key] / run["float32"][key] for run in numbers["runs"])
+                for key in ("bytes", "seconds")
+            }
+            for name in VARIANTS
+        }
         difference = max(run["accumulation"]["difference"] for run in numbers["runs"])
         # Half of the bytes are those of float32 parts: norms, softmax, the loss.
         small = ratios["bfloat16"]["bytes"] <= 0.7
@@ -260,73 +233,47 @@ class TrainingMemory(Study):
         return judge(fast, small and accumulates and recomputes, reason)
 
     def show(self, numbers: Numbers) -> Shown:
-        runs = {name: column(numbers["runs"], name) for name in VARIANTS}
-        megabytes = [[size / 1e6 for size in column(each, "bytes")] for each in runs.values()]
-        seconds = [column(each, "seconds") for each in runs.values()]
+        runs = {
+            name: [one | {"MB": one["bytes"] / 1e6} for one in each]
+            for name, each in columns(numbers["runs"], VARIANTS).items()
+        }
+        units = {"MB": "MB at the peak", "seconds": "seconds a step"}
+        headings = units | {"difference": "gradient differs by"}
         return [
             *(
-                bar_chart(title, unit, VARIANTS, {title: values}, low=0.0)
-                for title, unit, values in (
-                    ("Memory of a step", "MB at the peak", megabytes),
-                    ("Time of a step", "seconds", seconds),
-                )
+                measured_bars("One training step", unit, runs, {key: unit})
+                for key, unit in units.items()
             ),
-            table_of_columns(
-                "One training step",
-                {
-                    "": VARIANTS,
-                    "MB at the peak": map(mean_text, megabytes),
-                    "seconds a step": map(mean_text, seconds),
-                    "gradient differs by": [
-                        f"{max(column(each, 'difference')):.1e}" for each in runs.values()
-                    ],
-                },
-            ),
+            table("", headings, runs, "One training step"),
         ]
-
-
-def _ratios(numbers: Numbers, name: str) -> dict[str, float]:
-    """Bytes and seconds of a variant, as shares of those of float32."""
-    return {
-        key: mean(run[name][key] / run["float32"][key] for run in numbers["runs"])
-        for key in ("bytes", "seconds")
-    }
 
 
 def _steps(seed: int, repeats: int) -> dict[str, dict[str, float]]:
     model: Any = build_seeded(language_model(VOCABULARY, layers=4), seed).train()
-    generator = torch.Generator().manual_seed(seed)
-    # Random tokens: cost does not depend on what is said.
-    tokens = torch.randint(3, VOCABULARY, (ROWS, LENGTH + 1), generator=generator)
-    batch = Batch(tokens[:, :-1], tokens[:, 1:])
+    with seeded(seed):
+        # Random tokens: cost does not depend on what is said.
+        tokens = torch.randint(3, VOCABULARY, (ROWS, LENGTH + 1))
 
-    def step(rows: int) -> None:
-        """A step in micro-batches of so many rows, which each count by their share."""
-        for part in range(0, ROWS, rows):
-            piece = Batch(batch.tokens[part : part + rows], batch.targets[part : part + rows])
-            loss = mean_loss(model, piece)
-            (loss * rows / ROWS).backward()  # type: ignore[no-untyped-call]
+    def step(micro_batches: int, *, mixed: bool) -> None:
+        """A step whose micro-batches each count by their share."""
+        for piece in tokens.chunk(micro_batches):
+            # Backward stands outside: it takes the types of the forward pass.
+            with torch.autocast("cpu", torch.bfloat16, enabled=mixed):
+                loss = mean_loss(model, Batch(piece[:, :-1], piece[:, 1:])) / micro_batches
+            loss.backward()  # type: ignore[no-untyped-call]
 
-    def mixed() -> None:
-        # Backward stands outside: it takes the types of the forward pass.
-        with torch.autocast("cpu", torch.bfloat16):
-            loss = mean_loss(model, batch)
-        loss.backward()  # type: ignore[no-untyped-call]
-
-    plain = partial(step, ROWS)
-    micro_batches = partial(step, ROWS // MICRO_BATCHES)
-    steps: list[Callable[[], None]] = [plain, mixed, micro_batches, plain]
-    gradients: list[Tensor] = []  # the first is that of the plain step
+    plain: Any = None  # gradient
     results = {}
-    for name, one in zip(VARIANTS, steps, strict=True):
+    for name in VARIANTS:
         model.stack.activation_checkpointing = name == "checkpointing"
+        micro_batches = MICRO_BATCHES if name == "accumulation" else 1
+        one = partial(step, micro_batches, mixed=name == "bfloat16")
         one()  # gradients exist from now on: they are the same for all variants
         model.zero_grad(set_to_none=False)
         size = peak_bytes(one)
-        gradients.append(
-            torch.cat([p.grad.flatten() for p in model.parameters() if p.grad is not None])
-        )
-        difference = (gradients[-1] - gradients[0]).abs().max() / gradients[0].abs().max()
+        gradient = torch.cat([p.grad.flatten() for p in model.parameters() if p.grad is not None])
+        plain = gradient if plain is None else plain
+        difference = (gradient - plain).abs().max() / plain.abs().max()
         # Timed without the tracer, which slows every operation down; gradients grow, and no time
         # goes into making them.
         seconds = fastest(one, repeats)

@@ -59,13 +59,23 @@ class EfficientAttention(Study):
         # Long rows, so that restricted attention has something to miss.
         task = Task(
             len(text.characters),
-            lambda seed: text.batches(seed, 8, length=LENGTH),
+            partial(text.batches, rows=8, length=LENGTH),
             [text.held_out(40, length=LENGTH)],
         )
+
+        def model(attention: str, length: int) -> spec.Model:
+            return language_model(task.vocabulary, length, attention=attention, **SIZES)
+
+        @torch.no_grad()
+        def flops(attention: str) -> float:
+            # Weights do not matter for the count, the length does.
+            core = build_seeded(model(attention, LONG), seed=0).eval()
+            return count_flops(lambda: core(torch.zeros(1, LONG, dtype=torch.long)))
+
         losses = effort.each(
-            EFFICIENT, lambda name, seed: task.score(_model(name, LENGTH), seed, steps).loss
+            EFFICIENT, lambda name, seed: task.score(model(name, LENGTH), seed, steps).loss
         )
-        return {"losses": losses, "flops": {name: _flops(name) for name in EFFICIENT}}
+        return {"losses": losses, "flops": {name: flops(name) for name in EFFICIENT}}
 
     def verdict(self, numbers: Numbers) -> Verdict:
         """Holds if every efficient attention stays within 3 % of the loss of softmax, and at least
@@ -73,18 +83,18 @@ class EfficientAttention(Study):
         within 3 % at less than half of the operations."""
         losses = {name: mean(values) for name, values in numbers["losses"].items()}
         flops = numbers["flops"]
-        others = [name for name in losses if name != "softmax"]
+        softmax = losses.pop("softmax")
         # Both ways: what is cheap but worse, and what is as good but not cheap.
-        as_good = [name for name in others if losses[name] <= 1.03 * losses["softmax"]]
-        cheap = [name for name in others if flops[name] < flops["softmax"] / 2]
+        as_good = [name for name in losses if losses[name] <= 1.03 * softmax]
+        cheap = [name for name in losses if flops[name] < flops["softmax"] / 2]
         both = {*as_good} & {*cheap}
-        worst = max(others, key=lambda name: losses[name])
+        worst = max(losses, key=losses.__getitem__)
         reason = (
-            f"Within 3 % of softmax ({losses['softmax']:.3f}): {', '.join(as_good) or 'none'}; "
+            f"Within 3 % of softmax ({softmax:.3f}): {', '.join(as_good) or 'none'}; "
             f"with less than half of its operations: {', '.join(cheap) or 'none'}; the worst is "
             f"{worst} with {losses[worst]:.3f}."
         )
-        return judge(as_good == others and len(both) >= 3, bool(both), reason)
+        return judge(as_good == [*losses] and len(both) >= 3, bool(both), reason)
 
     def show(self, numbers: Numbers) -> Shown:
         flops = numbers["flops"]
@@ -93,30 +103,15 @@ class EfficientAttention(Study):
         for name, losses in numbers["losses"].items():
             # One point for each attention.
             gigaflops = flops[name] / 1e9
-            spread = [(min(losses), max(losses))]
-            series.append(Series(name, [gigaflops], [mean(losses)], spread, "points"))
+            series.append(Series.over_seeds(name, [gigaflops], [[loss] for loss in losses]))
             relative = f"{flops[name] / flops['softmax']:.0%}"
             rows.append([name, mean_text(losses), f"{gigaflops:.2f}", relative])
         x = Axis(f"GFLOP over {LONG:,} characters", log=True)
+        title = "Equal models with other attentions"
         return [
-            Chart("Quality against cost", x, Axis("nats a character"), series),
-            Table(
-                "Equal models with other attentions",
-                ["attention", "held-out loss", "GFLOP", "of softmax"],
-                rows,
-            ),
+            Chart(title, x, Axis("nats a character"), series),
+            Table(title, ["attention", "held-out loss", "GFLOP", "of softmax"], rows),
         ]
-
-
-def _model(attention: str, length: int) -> spec.Model:
-    return language_model(len(character_text().characters), length, attention=attention, **SIZES)
-
-
-@torch.no_grad()
-def _flops(attention: str) -> float:
-    # Weights do not matter for the count, the length does.
-    model = build_seeded(_model(attention, LONG), seed=0).eval()
-    return count_flops(lambda: model(torch.zeros(1, LONG, dtype=torch.long)))
 
 
 # ------------------------------------------------------------------ across tasks
@@ -166,7 +161,7 @@ class Transfer(Study):
         than half of the modifications do not transfer, and at least one helps on one task and not
         on another; within limits if only the first; fails if at least half transfer; too small to
         say where the seeds do not tell."""
-        helps: dict[str, list[Truth]] = {name: [] for name in ATTENTIONS if name != "softmax"}
+        helps: dict[str, list[Truth]] = {name: [] for name in ATTENTIONS[1:]}
         failed = ""
         for task, of_task in numbers["losses"].items():
             losses = {
@@ -175,10 +170,9 @@ class Transfer(Study):
             failed += failures(losses, f" ({task})")
             for name, truths in helps.items():
                 truths.append(above(reductions(losses[name], losses["softmax"]), HELPS))
-        transfers = {name: every(truths) for name, truths in helps.items()}
-        main = "most do not transfer"
+        transfers = map(every, helps.values())
         sentences = {
-            main: negated(share(list(transfers.values()), 0.5)),
+            "most do not transfer": negated(share([*transfers], 0.5)),
             "which one helps depends on the task": some(
                 every([some(truths), some(map(negated, truths))]) for truths in helps.values()
             ),
@@ -189,7 +183,7 @@ class Transfer(Study):
             for name, truths in helps.items()
         )
         reason = f"Better than softmax by 1 % or more: {listed}.{failed}"
-        return judge_sentences(sentences, reason, main=main)
+        return judge_sentences(sentences, reason, main_first=True)
 
     def show(self, numbers: Numbers) -> Shown:
         losses = numbers["losses"]

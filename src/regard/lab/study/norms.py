@@ -13,11 +13,8 @@ from regard import spec
 from regard.data.generated.algorithmic_tasks import Copying
 from regard.lab.study.evidence import above, changes, differences, judge_cases, judge_sentences
 from regard.lab.study.figure import (
-    OVER_SEEDS,
     Shown,
     Table,
-    bar_chart,
-    cells,
     chart,
     column,
     curve_table,
@@ -26,11 +23,11 @@ from regard.lab.study.figure import (
     means,
     measured_bars,
     table,
+    transposed,
 )
 from regard.lab.study.study import Effort, Numbers, Study, Verdict, judge
 from regard.lab.study.training_run import (
     PADDING,
-    Batch,
     Task,
     TaskBatches,
     build_seeded,
@@ -44,7 +41,6 @@ from regard.lab.study.training_run import (
     translator,
     with_block,
 )
-from regard.look.drawing import Axis
 from regard.training.engine.optimizer import ConstantRate
 
 NORMS: dict[str, spec.Norm] = {
@@ -88,7 +84,10 @@ class Norms(Study):
             stream = builtin_pairs("train", 5000, seed, rows=BATCHES[size])
             model = trained(_translator(NORMS[name], layers), seed, stream, steps)
             loss = evaluate(model, test).loss
-            return {"loss": loss, "training_mode": _training_loss(model, test)}
+            # The statistics of the test batches themselves, where `evaluate` has running ones.
+            model.train()
+            training_mode = mean(mean_loss(model, batch).item() for batch in test)
+            return {"loss": loss, "training_mode": training_mode}
 
         runs = effort.each_pair(NORMS, BATCHES, score)
         return {"moves": moves, "runs": runs, "batches": BATCHES, "steps": steps}
@@ -104,67 +103,50 @@ class Norms(Study):
         moves = {
             name: mean(max(run.values()) for run in each) for name, each in numbers["moves"].items()
         }
-        small, large = (
-            {name: column(runs[name][size], "loss") for name in ("LayerNorm", "BatchNorm")}
-            for size in BATCHES
+        layer, batch = (
+            {size: column(runs[name][size], "loss") for size in BATCHES}
+            for name in ("LayerNorm", "BatchNorm")
         )
-        worse, worse_with_large = (
-            changes(losses["BatchNorm"], losses["LayerNorm"]) for losses in (small, large)
-        )
+        worse, worse_with_large = (changes(batch[size], layer[size]) for size in BATCHES)
         reason = (
             f"Other sentences in the batch move an output by {moves['LayerNorm']:.0e} with "
             f"LayerNorm, {moves['RMSNorm']:.0e} with RMSNorm and {moves['BatchNorm']:.2g} with "
             f"BatchNorm. With {numbers['batches']['small']} sentences a batch the test loss is "
-            f"{mean_text(small['LayerNorm'])} with LayerNorm and "
-            f"{mean_text(small['BatchNorm'])} with BatchNorm ({mean(worse):+.1%}; with "
+            f"{mean_text(layer['small'])} with LayerNorm and "
+            f"{mean_text(batch['small'])} with BatchNorm ({mean(worse):+.1%}; with "
             f"{numbers['batches']['large']} sentences {mean(worse_with_large):+.1%})."
         )
         independent = max(moves["LayerNorm"], moves["RMSNorm"]) < INDEPENDENT
-        main = "only BatchNorm sees the rest of the batch"
-        learned = mean(small["LayerNorm"]) <= LEARNED
+        if mean(layer["small"]) > LEARNED:
+            worse = worse_with_large = []  # nothing follows
         sentences = {
-            main: independent and moves["BatchNorm"] > 0.01,
-            "it is worse with small batches": above(worse, 0.0) if learned else None,
-            "more so than with large ones": above(differences(worse, worse_with_large), 0.0)
-            if learned
-            else None,
+            "only BatchNorm sees the rest of the batch": independent and moves["BatchNorm"] > 0.01,
+            "it is worse with small batches": above(worse, 0.0),
+            "more so than with large ones": above(differences(worse, worse_with_large), 0.0),
         }
-        return judge_sentences(sentences, reason, main=main)
+        return judge_sentences(sentences, reason, main_first=True)
 
     def show(self, numbers: Numbers) -> Shown:
         runs = numbers["runs"]
-        sizes = numbers["batches"]
         moved = {"replaced": "other sentences replaced", "shortened": "others shortened"}
-        rows = [
-            [name, str(sizes[size]), *cells(each, ["loss", "training_mode"])]
-            for name, of_size in runs.items()
-            for size, each in of_size.items()
-        ]
-        return [
+        headings = {"loss": "test loss", "training_mode": "… with statistics of the batch"}
+        shown: list[Any] = [
             measured_bars(
                 "How far an output moves with the rest of the batch",
                 "relative change",
                 numbers["moves"],
                 moved,
                 log=True,
-            ),
-            bar_chart(
-                "Test loss by the size of training batches",
-                "loss, nats a token",
-                runs,
-                {
-                    f"{rows} sentences": [
-                        column(of_size[size], "loss") for of_size in runs.values()
-                    ]
-                    for size, rows in sizes.items()
-                },
-            ),
-            Table(
-                OVER_SEEDS,
-                ["norm", "sentences a batch", "test loss", "… with statistics of the batch"],
-                rows,
-            ),
+            )
         ]
+        for size, rows in numbers["batches"].items():
+            each = {name: of_size[size] for name, of_size in runs.items()}
+            title = f"Trained on batches of {rows} sentences"
+            shown += [
+                measured_bars(title, "test loss, nats a token", each, {"loss": ""}),
+                table("norm", headings, each, title),
+            ]
+        return shown
 
 
 def _translator(norm: spec.Norm, layers: int) -> spec.Model:
@@ -177,45 +159,34 @@ def _moves(norm: spec.Norm, layers: int, seed: int) -> dict[str, float]:
     """The relative change of the first row's output as the other rows change, in training mode."""
     # In float64: what is left is rounding, or none.
     model: Any = build_seeded(_translator(norm, layers), seed).train().double()
-    stream = builtin_pairs("train", 5000, seed, rows=8)
-    batch = next(stream)
-    # Its sentences replace all but the first.
-    other = next(stream)
-    assert batch.source is not None
-    assert other.source is not None
-    replaced = batch.source.clone()
-    replaced[1:] = PADDING
-    width = min(replaced.shape[1], other.source.shape[1])
-    replaced[1:, :width] = other.source[1:, :width]
-    shortened = batch.source.clone()
-    # Four tokens of each other sentence are left.
+    source, other = (
+        batch.source for batch in islice(builtin_pairs("train", 5000, seed, rows=8), 2)
+    )
+    # Four tokens of each sentence but the first are left.
+    shortened = source.clone()
     shortened[1:, 4:] = PADDING
+    # All but the first are those of the other batch.
+    replaced = source.clone()
+    width = min(source.shape[1], other.shape[1])
+    replaced[1:] = PADDING
+    replaced[1:, :width] = other[1:, :width]
     # Padding of the first row does not count.
-    is_token = batch.source[0] != PADDING
+    is_token = source[0] != PADDING
 
     def output(source: Tensor) -> Any:
         return model.encode(source, source != PADDING).hidden[0, is_token]
 
-    base = output(batch.source)
+    base = output(source)
     return {
         name: float((output(source) - base).norm() / base.norm())
         for name, source in (("replaced", replaced), ("shortened", shortened))
     }
 
 
-@torch.no_grad()
-def _training_loss(model: Any, test: list[Batch]) -> float:
-    """The loss with the statistics of the test batches themselves, as in training."""
-    # `evaluate` would use the running statistics of BatchNorm.
-    model.train()
-    return mean(float(mean_loss(model, batch)) for batch in test)
-
-
 # ------------------------------------------------------------------ before or after
 
 # Words of `families/preset_changes.RESIDUALS`.
 PLACES = {"post-norm": "post", "pre-norm": "pre"}
-RATES = (0.001, 0.003, 0.01)
 FALLS = 1.5  # factor between gradients that counts as a change
 NEEDED = 0.5  # nats by which a loss must rise without warm-up
 
@@ -237,27 +208,41 @@ class NormPlacement(Study):
         depths = effort.choose([2, 6, 12], [2, 4, 6, 12, 24])
         layers = effort.choose(3, 6)
         steps = effort.choose(100, 200)
-        rates = effort.choose((0.001, 0.01), RATES)
+        rates = effort.choose([0.001, 0.01], [0.001, 0.003, 0.01])
+
+        def model(place: str, layers: int) -> spec.Model:
+            sizes = {"d_model": 64, "heads": 2, "d_ff": 128}
+            return language_model(task.vocabulary, layers=layers, residual=PLACES[place], **sizes)
 
         def gradients(place: str, depth: int, seed: int) -> list[float]:
             """The norm of the gradient in the outer feed-forward weights of each layer."""
-            blocks = _blocks_with_gradients(_placed_model(task, place, depth), task, seed)
+            blocks = _blocks_with_gradients(model(place, depth), task, seed)
             return [float(block.feedforward.outer.weight.grad.norm()) for block in blocks]
 
-        at_start = {
-            name: [[gradients(place, depth, seed) for depth in depths] for seed in effort.seeds]
-            for name, place in PLACES.items()
-        }
-        runs = [f"{name}, {warmup}" for name in PLACES for warmup in ("warm-up", "none")]
-        losses = effort.each(
-            runs,
-            lambda name, seed: [_train(task, name, layers, rate, steps, seed) for rate in rates],
-        )
+        def losses(name: str, seed: int) -> list[float]:
+            """The test loss after training with each rate."""
+            place, warmup = name.split(", ")
+            # A quarter, because steps are few: 4 % would be 4 to 8 of them. One is none.
+            warmup_steps = steps // 4 if warmup == "warm-up" else 1
+            schedules = [ConstantRate(rate, warmup_steps) for rate in rates]
+            # Without clipping, which would hide what large gradients do.
+            return [
+                task.score(model(place, layers), seed, steps, schedule=schedule, clip=None).loss
+                for schedule in schedules
+            ]
+
         return {
             "depths": depths,
-            "gradients": at_start,
-            "rates": list(rates),
-            "losses": losses,
+            "gradients": {
+                place: [
+                    [gradients(place, depth, seed) for depth in depths] for seed in effort.seeds
+                ]
+                for place in PLACES
+            },
+            "rates": rates,
+            "losses": effort.each(
+                [f"{place}, {warmup}" for place in PLACES for warmup in ("warm-up", "none")], losses
+            ),
             "layers": layers,
             "steps": steps,
         }
@@ -273,9 +258,10 @@ class NormPlacement(Study):
             name: mean(run[0][-1] / run[-1][-1] for run in runs)
             for name, runs in numbers["gradients"].items()
         }
-        losses = {name: means(runs) for name, runs in numbers["losses"].items()}
+        losses = numbers["losses"]
         post, pre = (
-            differences(losses[f"{name}, none"], losses[f"{name}, warm-up"]) for name in PLACES
+            differences(means(losses[f"{name}, none"]), means(losses[f"{name}, warm-up"]))
+            for name in PLACES
         )
         # Rates at which post-norm needs a warm-up and pre-norm does not.
         needed = [index for index in range(len(rates)) if post[index] > NEEDED > pre[index]]
@@ -296,43 +282,32 @@ class NormPlacement(Study):
         depths = numbers["depths"]
         gradients = numbers["gradients"]
         rates = numbers["rates"]
-        norm = Axis("norm", log=True)
         last = {name: [[at[-1] for at in run] for run in runs] for name, runs in gradients.items()}
-        deepest = {name: [run[-1] for run in runs] for name, runs in gradients.items()}
+        deepest = {name: column(runs, -1) for name, runs in gradients.items()}
+        layers = range(1, depths[-1] + 1)
+        title = f"Loss after {numbers['steps']} steps, {numbers['layers']} layers"
+        unit = "test loss, nats a token"
+        losses = numbers["losses"]
         return [
             chart(
                 "Gradient of the last layer, at the start",
-                Axis("layers", ticks=depths),
-                norm,
+                "layers",
+                "norm",
                 depths,
                 last,
+                log=True,
             ),
             chart(
-                f"Gradient of each layer, of {depths[-1]}",
-                Axis("layer"),
-                norm,
-                range(1, depths[-1] + 1),
+                f"Gradient of each layer, of {layers[-1]}",
+                "layer",
+                "norm",
+                layers,
                 deepest,
+                log=True,
             ),
-            chart(
-                f"Loss after {numbers['steps']} steps, {numbers['layers']} layers",
-                Axis("learning rate", log=True, ticks=rates),
-                Axis("test loss, nats a token", low=0.0),
-                rates,
-                numbers["losses"],
-            ),
-            curve_table(
-                "Test loss, mean ± standard deviation over the seeds",
-                "norm, warm-up",
-                [f"rate {rate:g}" for rate in rates],
-                numbers["losses"],
-            ),
+            chart(title, "learning rate", unit, rates, losses, log_x=True, low=0.0),
+            curve_table(title, "norm, warm-up", [f"rate {rate:g}" for rate in rates], losses),
         ]
-
-
-def _placed_model(task: Task, place: str, layers: int) -> spec.Model:
-    sizes = {"d_model": 64, "heads": 2, "d_ff": 128}
-    return language_model(task.vocabulary, layers=layers, residual=place, **sizes)
 
 
 def _blocks_with_gradients(
@@ -342,17 +317,6 @@ def _blocks_with_gradients(
     model: Any = build_seeded(description, seed).to(dtype)
     mean_loss(model, next(task.stream(seed))).backward()  # type: ignore[no-untyped-call]
     return model.stack.blocks
-
-
-def _train(task: Task, name: str, layers: int, rate: float, steps: int, seed: int) -> float:
-    """The test loss after training; `name` says where the norm is and whether rates warm up."""
-    place, _, warmup = name.partition(", ")
-    # A warm-up of one step is none.
-    # A quarter, because steps are few: the paper's 4 % would be 4 to 8 of them.
-    schedule = ConstantRate(rate, steps // 4 if warmup == "warm-up" else 1)
-    # Without clipping, which would hide what large gradients do.
-    model = _placed_model(task, PLACES[place], layers)
-    return task.score(model, seed, steps, schedule=schedule, clip=None).loss
 
 
 RESIDUALS: dict[str, spec.Residual] = {
@@ -396,13 +360,8 @@ class Residuals(Study):
             for name, residual in RESIDUALS.items()
             if name != "post-norm" and not (effort.quick and name == "none, norm after")
         }
-        return {
-            "depths": depths,
-            "ratios": ratios,
-            "runs": compare(variants, task, steps, effort),
-            "trained": trained,
-            "steps": steps,
-        }
+        runs = compare(variants, task, steps, effort)
+        return {"depths": depths, "ratios": ratios, "trained": trained, **runs}
 
     def verdict(self, numbers: Numbers) -> Verdict:
         """Holds if at the largest depth the ratio with pre-norm residuals is within a factor of
@@ -415,43 +374,39 @@ class Residuals(Study):
         }
         # The deeper of the two trained ones, where residuals matter.
         depth = numbers["trained"][-1]
-        losses = {
-            name: mean(column(numbers["runs"][f"{name}, {depth} layers"], "loss"))
+        with_residuals, without = (
+            mean(column(numbers["runs"][f"{name}, {depth} layers"], "loss"))
             for name in ("pre-norm", "none, norm before")
-        }
+        )
         # Vanishing and exploding gradients are alike here.
-        passes = {name: 1 / LARGE < value < LARGE for name, value in last.items()}
-        blocked = not any(passes[name] for name in last if name.startswith("none"))
-        worse = losses["none, norm before"] > losses["pre-norm"]
+        passing = {name for name, value in last.items() if 1 / LARGE < value < LARGE}
         listed = ", ".join(f"{name} {value:.1e}" for name, value in last.items())
         reason = (
             f"Gradient of the first over the last of {numbers['depths'][-1]} blocks: {listed}. "
             f"With {depth} layers, trained for {numbers['steps']} steps, the loss is "
-            f"{losses['pre-norm']:.2f} with residuals and {losses['none, norm before']:.2f} "
-            "without."
+            f"{with_residuals:.2f} with residuals and {without:.2f} without."
         )
-        return judge(passes["pre-norm"] and blocked, worse, reason)
+        passes = passing - {"post-norm"} == {"pre-norm"}
+        return judge(passes, without > with_residuals, reason)
 
     def show(self, numbers: Numbers) -> Shown:
         depths = numbers["depths"]
         rows = [
-            [name, *(f"{geometric_mean(values):.1e}" for values in zip(*runs, strict=True))]
+            [name, *(f"{geometric_mean(values):.1e}" for values in transposed(runs))]
             for name, runs in numbers["ratios"].items()
         ]
+        title = f"After {numbers['steps']} steps of copying letters"
         return [
             chart(
                 "Gradient of the first block over the last",
-                Axis("layers", log=True, ticks=depths),
-                Axis("ratio of norms", log=True),
+                "layers",
+                "ratio of norms",
                 depths,
                 numbers["ratios"],
+                log_x=True,
+                log=True,
             ),
-            measured_bars(
-                f"Loss after {numbers['steps']} steps of copying letters",
-                "test loss, nats a token",
-                numbers["runs"],
-                {"loss": ""},
-            ),
+            measured_bars(title, "test loss, nats a token", numbers["runs"], {"loss": ""}),
             Table(
                 "Gradient of the first over the last block (geometric mean)",
                 ["residuals", *(f"{depth} layers" for depth in depths)],
@@ -461,7 +416,7 @@ class Residuals(Study):
                 "residuals",
                 {"loss": "loss", "exact": "without a mistake, %"},
                 numbers["runs"],
-                "Trained models",
+                title,
             ),
         ]
 

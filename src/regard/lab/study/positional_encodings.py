@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from itertools import pairwise
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -11,6 +12,7 @@ from torch import Tensor
 from regard.core.positions.positional_encoding import sinusoids
 from regard.families.presets import preset
 from regard.lab.study.figure import (
+    OVER_SEEDS,
     Shown,
     Table,
     chart,
@@ -21,8 +23,8 @@ from regard.lab.study.figure import (
     table_of_columns,
 )
 from regard.lab.study.study import Effort, Numbers, Study, Verdict, judge
-from regard.lab.study.training_run import POSITIONS, build_seeded
-from regard.look.drawing import Axis, Chart, HeatMap, Series
+from regard.lab.study.training_run import POSITIONS, as_after_training, build_seeded, seeded
+from regard.look.drawing import HeatMap
 
 D_MODEL = 128
 BASE = 10_000.0  # of the paper's formula
@@ -81,7 +83,7 @@ class Sinusoids(Study):
         return judge(nearest > 0.1, is_linear, reason)
 
     def show(self, numbers: Numbers) -> Shown:
-        errors = [f"{error:.1e}" for error in numbers["shift_errors"]]
+        errors = map("{:.1e}".format, numbers["shift_errors"])
         low, high = numbers["norm"]
         # sin² + cos² = 1 for each of the d_model/2 frequencies: all rows have one norm.
         facts = [
@@ -112,10 +114,11 @@ class Sinusoids(Study):
             ),
             chart(
                 "Distance of two positions",
-                Axis("offset"),
-                Axis("‖PE(pos + k) − PE(pos)‖", low=0.0),
+                "offset",
+                "‖PE(pos + k) − PE(pos)‖",
                 range(1, len(numbers["distances"]) + 1),
                 {"": [numbers["distances"]]},
+                low=0.0,
             ),
             Table("The table of encodings", ["property", "value"], facts),
             table_of_columns(
@@ -130,12 +133,11 @@ def rotation(offset: int, width: int = D_MODEL) -> Tensor:
 
     sin(a + b) = cos b · sin a + sin b · cos a, and cos(a + b) = −sin b · sin a + cos b · cos a.
     """
-    frequencies = BASE ** (-torch.arange(0, width, 2, dtype=torch.float64) / D_MODEL)
-    blocks = [
-        torch.tensor([[a.cos(), a.sin()], [-a.sin(), a.cos()]], dtype=torch.float64)
-        for a in offset * frequencies
-    ]
-    return torch.block_diag(*blocks)
+    angles = offset * BASE ** (-torch.arange(0, width, 2, dtype=torch.float64) / D_MODEL)
+    sine = angles.sin()
+    cosine = angles.cos()
+    rows = torch.stack([cosine, sine, -sine, cosine], dim=-1)  # [width / 2, 4]
+    return torch.block_diag(*rows.view(-1, 2, 2))
 
 
 def _shift_error(table: Tensor, offset: int) -> float:
@@ -168,23 +170,19 @@ class Wavelengths(Study):
     def measure(self, effort: Effort) -> Numbers:
         length = effort.choose(20_000, 200_000)
         table = sinusoids(torch.arange(length), D_MODEL, "interleaved", BASE)
-        dimensions = []
-        measured = []
+        measured = {}
         for index in range(0, D_MODEL, 2):
             wave = table[1:, index]  # the sine at position 0 is 0
-            crossings = (wave[1:] * wave[:-1] < 0).nonzero()[:, 0]
+            crossings = (wave[1:] * wave[:-1] < 0).nonzero()[:, 0].tolist()
             if len(crossings) >= 3:  # slower ones have no full wave within the table
-                dimensions.append(index)
-                half_waves = len(crossings) - 1
-                measured.append(2 * int(crossings[-1] - crossings[0]) / half_waves)
-        distances = range(256)
+                measured[index] = 2 * (crossings[-1] - crossings[0]) / (len(crossings) - 1)
         # Many positions, to see whether the product depends on them.
         starts = torch.arange(0, 1000, 50)
         # [distances, starts]
-        products = torch.stack([(table[starts] * table[starts + k]).sum(-1) for k in distances])
+        products = torch.stack([(table[starts] * table[starts + k]).sum(-1) for k in range(256)])
         return {
-            "dimensions": dimensions,
-            "wavelengths": measured,
+            "dimensions": list(measured),
+            "wavelengths": list(measured.values()),
             "products": products.mean(-1).tolist(),
             "variation": float((products.amax(-1) - products.amin(-1)).max()),
         }
@@ -193,52 +191,48 @@ class Wavelengths(Study):
         """Holds if wavelengths grow with the dimension within 5 % of 2π·10000^(2i/d), the dot
         product varies by less than 1e-6 over positions, and it never rises with the distance;
         within limits if it falls up to some distance only; else it does not hold."""
+        dimensions = numbers["dimensions"]
+        measured = numbers["wavelengths"]
         # Relative to the formula.
-        errors = [
+        error = max(
             abs(length / wavelength(index) - 1)
-            for index, length in zip(numbers["dimensions"], numbers["wavelengths"], strict=True)
-        ]
-        products = numbers["products"]
-        falling = first_rise(products)
-        # Slow dimensions are the high ones if wavelengths are sorted already.
-        grows = numbers["wavelengths"] == sorted(numbers["wavelengths"])
-        rises = sum(b > a for a, b in pairwise(products))
-        reason = (
-            f"Measured wavelengths go from {numbers['wavelengths'][0]:.2f} (dimension "
-            f"{numbers['dimensions'][0]}) to {numbers['wavelengths'][-1]:,.0f} (dimension "
-            f"{numbers['dimensions'][-1]}), within {100 * max(errors):.1f} % of the formula: the "
-            "slow sinusoids are the high dimensions. The dot product varies by "
-            f"{numbers['variation']:.1e} over positions, and falls without a rise up to a distance "
-            f"of {falling}; of {len(products) - 1} steps {rises} go up."
+            for index, length in zip(dimensions, measured, strict=True)
         )
-        as_stated = max(errors) <= 0.05 and grows and numbers["variation"] <= 1e-6
-        return judge(falling == len(products) - 1, as_stated, reason)
+        rises = [after > before for before, after in pairwise(numbers["products"])]
+        falling = [*rises, True].index(True)
+        reason = (
+            f"Measured wavelengths go from {measured[0]:.2f} (dimension {dimensions[0]}) to "
+            f"{measured[-1]:,.0f} (dimension {dimensions[-1]}), within {100 * error:.1f} % of the "
+            "formula: the slow sinusoids are the high dimensions. The dot product varies by "
+            f"{numbers['variation']:.1e} over positions, and falls without a rise up to a distance "
+            f"of {falling}; of {len(rises)} steps {sum(rises)} go up."
+        )
+        # Slow dimensions are the high ones if wavelengths are sorted already.
+        grows = measured == sorted(measured)
+        as_stated = error <= 0.05 and grows and numbers["variation"] <= 1e-6
+        return judge(not any(rises), as_stated, reason)
 
     def show(self, numbers: Numbers) -> Shown:
         dimensions = numbers["dimensions"]
-        # The formula goes on where the table is too short to measure a wave.
-        every = range(0, D_MODEL, 2)
         # Every sixth frequency is enough for a table.
         rows = [
             [str(index), f"{length:,.2f}", f"{wavelength(index):,.2f}"]
             for index, length in zip(dimensions, numbers["wavelengths"], strict=True)
         ][::6]
         return [
-            Chart(
+            chart(
                 "Wavelength of each dimension",
-                Axis("dimension"),
-                Axis("positions", log=True),
-                [
-                    Series("measured", dimensions, numbers["wavelengths"], style="points"),
-                    Series(
-                        "2π · 10000^(2i/d)", every, [wavelength(i) for i in every], style="dashed"
-                    ),
-                ],
+                "dimension",
+                "positions",
+                dimensions,
+                {"measured": [numbers["wavelengths"]]},
+                theory={"2π · 10000^(2i/d)": [*map(wavelength, dimensions)]},
+                log=True,
             ),
             chart(
                 "Dot product over distance",
-                Axis("distance k"),
-                Axis("PE(pos) · PE(pos + k)"),
+                "distance k",
+                "PE(pos) · PE(pos + k)",
                 range(len(numbers["products"])),
                 {"": [numbers["products"]]},
                 note=f"At distance 0 it is d_model/2 = {D_MODEL // 2}.",
@@ -250,12 +244,6 @@ class Wavelengths(Study):
 def wavelength(index: int) -> float:
     """2π · 10000^(2i/d) of the sine at dimension 2i."""
     return float(2 * math.pi * BASE ** (index / D_MODEL))
-
-
-def first_rise(values: list[float]) -> int:
-    """How far the values fall without a rise."""
-    steps = enumerate(pairwise(values))
-    return next((index for index, (before, after) in steps if after > before), len(values) - 1)
 
 
 LENGTH = 12  # tokens
@@ -292,21 +280,22 @@ class Permutation(Study):
             {name: mean(column(runs, key)) for name, runs in numbers["runs"].items()}
             for key in ("permuted", "reversed")
         )
+        without = permuted.pop("none")
         # The kind that breaks the symmetry least decides.
-        least = min((value, name) for name, value in permuted.items() if name != "none")
+        least = min(permuted, key=permuted.__getitem__)
         # A reversal keeps all distances |i − j|, so that a symmetric bias cannot see it.
-        blind = [name for name in reversed_ if name != "none" and reversed_[name] < DIFFERENT]
+        blind = {name: reversed_[name] for name in permuted if reversed_[name] < DIFFERENT}
         reason = (
-            f"Without positions f(Px) differs from P f(x) by {permuted['none']:.1e}; with "
-            f"positions by at least {least[0]:.2g} ({least[1]})."
+            f"Without positions f(Px) differs from P f(x) by {without:.1e}; with "
+            f"positions by at least {permuted[least]:.2g} ({least})."
         )
         if blind:
             reason += (
                 f" {', '.join(blind)} in an encoder knows distances only: a reversed sequence "
-                f"gives reversed representations up to "
-                f"{max(reversed_[name] for name in blind):.1e}, so it cannot tell who chased whom."
+                f"gives reversed representations up to {max(blind.values()):.1e}, so it cannot "
+                "tell who chased whom."
             )
-        breaks = permuted["none"] <= EQUAL and least[0] >= DIFFERENT
+        breaks = without <= EQUAL and permuted[least] >= DIFFERENT
         return judge(not blind, breaks, reason)
 
     def show(self, numbers: Numbers) -> Shown:
@@ -326,13 +315,7 @@ class Permutation(Study):
             measured_bars(
                 "“dog” in “dog chased cat” and “cat chased dog”", label, runs, {"dog": ""}, log=True
             ),
-            table(
-                "positions",
-                columns,
-                runs,
-                "Relative differences, mean ± standard deviation",
-                ".1e",
-            ),
+            table("positions", columns, runs, OVER_SEEDS, ".1e"),
         ]
 
 
@@ -343,28 +326,25 @@ def _differences(position: str, seed: int, sequences: int) -> dict[str, float]:
     # Dropout is off in evaluation mode: the function itself is compared.
     sizes = {"d_model": 64, "heads": 4, "layers": 2, "d_ff": 128}
     encoder = build_seeded(preset("bert", vocabulary, 64, position=position, **sizes), seed).eval()
-    generator = torch.Generator().manual_seed(seed)
-    # Weights as after training: the initial ones are so small that attention is uniform.
-    for parameter in encoder.parameters():
-        if parameter.dim() > 1:
-            parameter.normal_(std=parameter.shape[-1] ** -0.5, generator=generator)
-    # Ids below are those of the three words.
-    x = torch.randint(len(WORDS), vocabulary, (sequences, LENGTH), generator=generator)
-    # One permutation for all sequences.
-    order = torch.randperm(LENGTH, generator=generator)
+    with seeded(seed):
+        as_after_training(encoder)
+        # Ids below are those of the three words.
+        x = torch.randint(len(WORDS), vocabulary, (sequences, LENGTH))
+        # One permutation for all sequences.
+        order = torch.randperm(LENGTH)
     sentence = torch.arange(len(WORDS))[None]  # dog chased cat
 
-    def hidden(tokens: Tensor) -> Tensor:
-        return encoder(tokens)[0]  # [B, T, 64]
-
-    def difference(a: Tensor, b: Tensor) -> float:
-        """The distance relative to the norm; at least the smallest difference of float32."""
-        distance = (a - b).norm() / b.norm()
+    def difference(tokens: Tensor, changed: Tensor, a: Any, b: Any) -> float:
+        """The relative distance of places of both; at least the smallest difference of float32."""
+        before = encoder(tokens)[0][:, a]
+        after = encoder(changed)[0][:, b]
+        distance = (after - before).norm() / before.norm()
         return max(float(distance), torch.finfo(torch.float32).eps / 10)
 
+    places = torch.arange(LENGTH)
     return {
-        "permuted": difference(hidden(x[:, order]), hidden(x)[:, order]),
-        "reversed": difference(hidden(x.flip(1)), hidden(x).flip(1)),
+        "permuted": difference(x, x[:, order], order, places),
+        "reversed": difference(x, x.flip(1), places.flip(0), places),
         # cat chased dog
-        "dog": difference(hidden(sentence.flip(1))[:, -1], hidden(sentence)[:, 0]),
+        "dog": difference(sentence, sentence.flip(1), 0, -1),
     }

@@ -12,15 +12,13 @@ from regard.lab.study.evidence import (
     every,
     failures,
     finite,
-    judge_cases,
     judge_sentences,
+    judge_tasks,
     negated,
 )
 from regard.lab.study.figure import (
-    OVER_SEEDS,
     Shown,
     Table,
-    cells,
     chart,
     column,
     curve_cells,
@@ -28,6 +26,7 @@ from regard.lab.study.figure import (
     mean,
     mean_text,
     measured_bars,
+    table,
 )
 from regard.lab.study.study import Effort, Numbers, Study, Verdict
 from regard.lab.study.training_run import (
@@ -39,7 +38,6 @@ from regard.lab.study.training_run import (
     language_model,
     trained,
 )
-from regard.look.drawing import Axis
 
 # `none` shows how much positions matter for the task at all.
 KINDS = ("sinusoidal", "learned", "none")
@@ -74,31 +72,24 @@ class LearnedPositions(Study):
         """The two kinds are alike on a task if their losses differ by less than 2 % or by less than
         the standard deviations of both. Holds if they are alike on both tasks, within limits on
         one; else it does not hold."""
-        alike = []
-        parts = []
+        alike = {}
         for task, runs in numbers["runs"].items():
             fixed, learned = (column(runs[kind], "loss") for kind in KINDS[:2])
             # Alike: within the noise, or too near to matter.
             noise = deviation(fixed) + deviation(learned)
-            alike.append(abs(mean(fixed) - mean(learned)) < max(0.02 * mean(fixed), noise))
-            parts.append(
-                f"{task}: loss {mean_text(fixed)} sinusoidal, {mean_text(learned)} learned"
-            )
-        return judge_cases(alike, "; ".join(parts) + ".")
+            part = f"{task}: loss {mean_text(fixed)} sinusoidal, {mean_text(learned)} learned"
+            alike[part] = abs(mean(fixed) - mean(learned)) < max(0.02 * mean(fixed), noise)
+        return judge_tasks(alike)
 
     def show(self, numbers: Numbers) -> Shown:
-        runs = numbers["runs"]
-        rows = [
-            [task, kind, *cells(scores, ["loss", "accuracy"])]
-            for task, kinds in runs.items()
-            for kind, scores in kinds.items()
-        ]
+        columns = {"loss": "loss", "accuracy": "accuracy, %"}
         return [
-            *(
-                measured_bars(f"Loss on {task}", "test loss, nats a token", kinds, {"loss": ""})
-                for task, kinds in runs.items()
-            ),
-            Table(OVER_SEEDS, ["task", "positions", "loss", "accuracy, %"], rows),
+            shown
+            for task, kinds in numbers["runs"].items()
+            for shown in (
+                measured_bars(f"Loss on {task}", "test loss, nats a token", kinds, {"loss": ""}),
+                table(f"{task}, positions", columns, kinds),
+            )
         ]
 
 
@@ -132,13 +123,13 @@ class Extrapolation(Study):
         steps = effort.choose(130, 500)
         task = TaskBatches(Copying(max_length=TRAINED))
         # The same inputs for all kinds and seeds.
-        tests = {length: [_test(task, length, effort.choose(64, 256))] for length in LENGTHS}
+        tests = [[_test(task, length, effort.choose(64, 256))] for length in LENGTHS]
         longest = 2 * max(LENGTHS) + 2  # start, letters, separator, letters
 
         def accuracies(kind: str, seed: int) -> list[float]:
             description = language_model(len(task.vocabulary), longest, position=POSITIONS[kind])
             model = trained(description, seed, task.stream("train", seed), steps)
-            return [evaluate(model, tests[length]).accuracy for length in LENGTHS]
+            return [evaluate(model, test).accuracy for test in tests]
 
         scores = effort.each(POSITIONS, accuracies)
         return {"lengths": list(LENGTHS), "accuracies": scores, "steps": steps}
@@ -156,16 +147,15 @@ class Extrapolation(Study):
             f"training: {listed}.{failures(shares, ' to copy')}"
         )
         # ALiBi's share above the mean of another kind.
-        main = "sinusoids extrapolate"
         sentences = {
-            main: above(shares["sinusoidal"], EXTRAPOLATES),
+            "sinusoids extrapolate": above(shares["sinusoidal"], EXTRAPOLATES),
             "learned positions do not": negated(above(shares["learned"], EXTRAPOLATES)),
             "ALiBi keeps more than both": every(
                 above(differences(shares["ALiBi"], shares[kind]), 0.0)
                 for kind in ("sinusoidal", "learned")
             ),
         }
-        return judge_sentences(sentences, reason, main=main)
+        return judge_sentences(sentences, reason, main_first=True)
 
     def show(self, numbers: Numbers) -> Shown:
         lengths = numbers["lengths"]
@@ -177,11 +167,13 @@ class Extrapolation(Study):
         return [
             chart(
                 "Copying beyond the training length",
-                Axis("letters", ticks=lengths),
-                Axis("accuracy of a letter, %", low=0.0, high=100.0),
+                "letters",
+                "accuracy of a letter, %",
                 lengths,
                 accuracies,
                 note=f"Trained on up to {TRAINED} letters; bands: worst to best seed.",
+                low=0.0,
+                high=100.0,
             ),
             Table(
                 f"Accuracy in % after {numbers['steps']} steps",
@@ -206,9 +198,7 @@ def shares_left(numbers: Numbers, kind: str) -> list[float]:
 
 def _percent(shares: list[float]) -> str:
     learned = finite(shares)
-    if not learned:
-        return "not learned"
-    return f"{100 * mean(learned):.0f} %"
+    return f"{100 * mean(learned):.0f} %" if learned else "not learned"
 
 
 def _test(task: TaskBatches, length: int, rows: int) -> Batch:

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import math
 import random
-from collections.abc import Callable, Sequence
-from itertools import pairwise, product
-from operator import itemgetter
+from collections.abc import Sequence
+from itertools import count, pairwise, product
 from typing import Any, NamedTuple
 
+import numpy as np
 import torch
 from torch import Tensor
 from torch.nn import functional
@@ -16,7 +16,7 @@ from torch.nn import functional
 from regard import spec
 from regard.builder.parameter_count import parameter_count
 from regard.lab.plan.compute_optimal import Law
-from regard.lab.study.figure import Shown, Table, mean
+from regard.lab.study.figure import Shown, Table, column, mean
 from regard.lab.study.study import Effort, Numbers, Study, Verdict, judge
 from regard.lab.study.training_run import (
     ROW,
@@ -46,10 +46,10 @@ def fit(points: Sequence[Point], begin: Law | None = None) -> Law:
     E, A and B are exponentials, so that they are positive (Equation 3 of Hoffmann et al.).
     """
     n, d, y = torch.tensor(points, dtype=torch.float64).log().T
-    beginnings = product((-0.5,), (1.0, 4.0), (0.3, 0.8), (1.0, 4.0), (0.3, 0.8))
+    beginnings = [*product((-0.5,), (1.0, 4.0), (0.3, 0.8), (1.0, 4.0), (0.3, 0.8))]
     if begin is not None:
         e, a, alpha, b, beta = begin
-        beginnings = product((math.log(e),), (math.log(a),), (alpha,), (math.log(b),), (beta,))
+        beginnings = [(math.log(e), math.log(a), alpha, math.log(b), beta)]
     fits = [_minimize(torch.tensor(one, dtype=torch.float64), n, d, y) for one in beginnings]
     _, (e, a, alpha, b, beta) = min(one for one in fits if math.isfinite(one[0]))
     return Law(math.exp(e), math.exp(a), alpha, math.exp(b), beta)
@@ -88,9 +88,8 @@ def bootstrap(points: Sequence[Point], law: Law, samples: int, seed: int) -> lis
 
 def interval(values: Sequence[float]) -> tuple[float, float]:
     """The interval from the 5th to the 95th percentile."""
-    ordered = sorted(values)
-    last = len(ordered) - 1
-    return ordered[round(0.05 * last)], ordered[round(0.95 * last)]
+    low, high = np.quantile(values, (0.05, 0.95), method="nearest")
+    return float(low), float(high)
 
 
 WIDTHS = [8, 12, 16, 24, 32]
@@ -98,6 +97,11 @@ LAYERS = 2
 ROWS = 16
 FACTOR = 4  # the model that is predicted is at least so many times larger than any in the fit
 WARMUP = 30
+NAMES = ("E, irreducible loss", "A", "α, of parameters", "B", "β, of tokens", "a of N ∝ C^a")
+PUBLISHED = [
+    ["Kaplan et al. 2020, words of web text", "0.076", "0.095"],
+    ["Hoffmann et al. 2022, third approach", "0.34", "0.28"],
+]
 
 
 class ScalingLaw(Study):
@@ -135,51 +139,48 @@ class ScalingLaw(Study):
         """Holds if loss falls with N at the largest D from each model to the next, the interval of
         α is above zero, and the measured loss of the larger model lies within the interval of its
         prediction or within 5 % of it; within limits if only the prediction misses."""
-        law, laws = _laws(numbers)
+        law, *laws = _laws(numbers)
         # Resampled points, not seeds alone: the ladder itself is a choice.
         low, high = interval([one.size_exponent for one in laws])
         parameters, tokens, loss = _held_out(numbers)
         predicted = law.loss(parameters, tokens)
-        bounds = interval([one.loss(parameters, tokens) for one in laws])
+        least, most = interval([one.loss(parameters, tokens) for one in laws])
         miss = loss / predicted - 1
         reason = (
             f"α = {law.size_exponent:.2f} ({low:.2f} to {high:.2f}), "
             f"β = {law.data_exponent:.2f}. For N = {parameters:,.0f} the law predicts "
-            f"{predicted:.3f} ({bounds[0]:.3f} to {bounds[1]:.3f}); measured: {loss:.3f}, "
-            f"{miss:+.1%}."
+            f"{predicted:.3f} ({least:.3f} to {most:.3f}); measured: {loss:.3f}, {miss:+.1%}."
         )
+        # At the largest D, from each model of the ladder to the next
+        ends = [[*of_size.values()][-1] for of_size in _means(numbers["points"]).values()]
+        falls = all(after < before for before, after in pairwise(ends))
         # The interval is of the fit alone; one seed of the larger model varies as well.
-        is_predicted = bounds[0] <= loss <= bounds[1] or abs(miss) <= 0.05
-        return judge(is_predicted, low > 0 and _falls(numbers), reason)
+        is_predicted = least <= loss <= most or abs(miss) <= 0.05
+        return judge(is_predicted, low > 0 and falls, reason)
 
     def show(self, numbers: Numbers) -> Shown:
-        law, laws = _laws(numbers)
+        law, *laws = _laws(numbers)
         parameters, tokens, loss = _held_out(numbers)
         means = _means(numbers["points"])
-        series = []
-        for count in next(iter(means.values())):
-            by_size = {size: losses[count] for size, losses in means.items()}
-            series.append(Series(f"{count:,.0f} tokens", *_curve(by_size), style="points"))
+        sizes = [*means]
+        series = [
+            Series(f"{seen:,.0f} tokens", sizes, column(means.values(), seen), style="points")
+            for seen in means[sizes[0]]
+        ]
         # The curve goes on to the larger model.
-        curve = [*means, parameters]
+        curve = [*sizes, parameters]
         bounds = [interval([one.loss(n, tokens) for one in laws]) for n in curve]
         fitted = [law.loss(n, tokens) for n in curve]
         series.append(Series("fitted law, 90 % interval", curve, fitted, bounds))
         series.append(Series("larger model, measured", [parameters], [loss], style="points"))
         by_compute = [
-            Series(
-                f"N = {size:,.0f}",
-                *_curve({6 * size * count: value for count, value in losses.items()}),
-            )
+            Series(f"N = {size:,.0f}", [6 * size * seen for seen in losses], [*losses.values()])
             for size, losses in _means([*numbers["points"], *numbers["measured"]]).items()
         ]
-
-        def row(name: str, of: Callable[[Law], float], number_format: str) -> list[str]:
-            low, high = (format(end, number_format) for end in interval([of(one) for one in laws]))
-            return [name, format(of(law), number_format), f"{low} to {high}"]
-
-        names = ["E, irreducible loss", "A", "α, of parameters", "B", "β, of tokens"]
-        rows = [row(name, itemgetter(index), ".3g") for index, name in enumerate(names)]
+        rows = []
+        for name, value, *resampled in zip(NAMES, *map(_with_optimum, (law, *laws)), strict=True):
+            low, high = interval(resampled)
+            rows.append([name, f"{value:.3g}", f"{low:.3g} to {high:.3g}"])
         y = Axis("nats a character")
         return [
             Chart(
@@ -189,26 +190,14 @@ class ScalingLaw(Study):
                 series,
             ),
             Chart("Loss over compute", Axis("FLOP = 6·N·D", log=True), y, by_compute),
-            Table(
-                "L = E + A/N^α + B/D^β",
-                [f"on {numbers['text']}", "fit", "90 % interval"],
-                [*rows, row("a of N ∝ C^a", _optimal, ".2f")],
-            ),
-            Table(
-                "Published exponents",
-                ["", "α", "β"],
-                [
-                    ["Kaplan et al. 2020, words of web text", "0.076", "0.095"],
-                    ["Hoffmann et al. 2022, third approach", "0.34", "0.28"],
-                    ["here", f"{law.size_exponent:.2f}", f"{law.data_exponent:.2f}"],
-                ],
-            ),
+            Table("L = E + A/N^α + B/D^β", [f"on {numbers['text']}", "fit", "90 % interval"], rows),
+            Table("Published exponents", ["", "α", "β"], PUBLISHED),
         ]
 
 
-def _optimal(law: Law) -> float:
-    """The compute-optimal exponent of N: β / (α + β), Equation 4 of Hoffmann et al."""
-    return law.data_exponent / (law.size_exponent + law.data_exponent)
+def _with_optimum(law: Law) -> tuple[float, ...]:
+    """The law, and the compute-optimal exponent of N: Equation 4 of Hoffmann et al."""
+    return *law, law.data_exponent / (law.size_exponent + law.data_exponent)
 
 
 def _means(points: list[Any]) -> dict[float, dict[float, float]]:
@@ -219,26 +208,15 @@ def _means(points: list[Any]) -> dict[float, dict[float, float]]:
     return {n: {d: mean(values) for d, values in of_n.items()} for n, of_n in losses.items()}
 
 
-def _curve(values: dict[float, float]) -> tuple[list[float], list[float]]:
-    return list(values), list(values.values())
-
-
-def _laws(numbers: Numbers) -> tuple[Law, list[Law]]:
-    return Law(*numbers["law"]), [Law(*one) for one in numbers["bootstrap"]]
+def _laws(numbers: Numbers) -> list[Law]:
+    """The law, and those of the resampled points."""
+    return [Law(*one) for one in (numbers["law"], *numbers["bootstrap"])]
 
 
 def _held_out(numbers: Numbers) -> tuple[float, float, float]:
     """Parameters, tokens and mean loss of the larger model at the end of its training."""
-    # Where the larger model has seen all its data
     ((parameters, losses),) = _means(numbers["measured"]).items()
-    tokens, loss = list(losses.items())[-1]
-    return parameters, tokens, loss
-
-
-def _falls(numbers: Numbers) -> bool:
-    """Whether each larger model of the ladder has a lower loss at the end."""
-    losses = [list(of_size.values())[-1] for of_size in _means(numbers["points"]).values()]
-    return all(after < before for before, after in pairwise(losses))
+    return parameters, *max(losses.items())
 
 
 # ------------------------------------------------------------------ the ladder
@@ -263,10 +241,7 @@ def size(width: int) -> int:
 def larger_width(width: int) -> int:
     """The smallest multiple of 8 whose model is `FACTOR` times larger."""
     # Heads are as wide at every size, so the width grows in steps.
-    larger = width
-    while size(larger) < FACTOR * size(width):
-        larger += 8
-    return larger
+    return next(larger for larger in count(width, 8) if size(larger) >= FACTOR * size(width))
 
 
 def _losses(width: int, seed: int, steps: list[int]) -> list[Point]:

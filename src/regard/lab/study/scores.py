@@ -23,14 +23,15 @@ from regard.lab.study.figure import (
     OVER_SEEDS,
     Shown,
     bar_chart,
-    by_key,
     chart,
     column,
-    curve_cells,
+    columns,
+    curve_table,
     mean,
     means,
+    named_columns,
     table,
-    table_of_columns,
+    transposed,
 )
 from regard.lab.study.study import Effort, Numbers, Study, Verdict, judge
 from regard.lab.study.training_run import (
@@ -39,9 +40,10 @@ from regard.lab.study.training_run import (
     compare,
     language_model,
     packaged_translator,
+    seeded,
     with_attention,
 )
-from regard.look.drawing import Axis
+from regard.look.drawing import Figure
 from regard.look.forward import forward
 from regard.look.model_inputs import LabelledBatch, batch
 
@@ -68,8 +70,8 @@ class ScoreScaling(Study):
         queries = effort.choose(1000, 10_000)
 
         def measure(seed: int) -> list[dict[str, float]]:
-            generator = torch.Generator().manual_seed(seed)
-            return [_at_width(width, queries, generator) for width in widths]
+            with seeded(seed):
+                return [_at_width(width, queries) for width in widths]
 
         return {"widths": widths, "runs": effort.each_seed(measure)}
 
@@ -96,9 +98,6 @@ class ScoreScaling(Study):
 
     def show(self, numbers: Numbers) -> Shown:
         widths = numbers["widths"]
-        x = Axis("d_k", log=True, ticks=widths)
-        entropy = Axis("share of log(keys)", low=0.0, high=1.0)
-        jacobian = Axis("‖∂weights/∂scores‖", log=True)
         columns = {
             "variance": "Var(q·k)",
             "entropy": "entropy",
@@ -106,33 +105,29 @@ class ScoreScaling(Study):
             "jacobian": "Jacobian",
             "scaled_jacobian": "… scaled",
         }
-        by_width = zip(widths, zip(*numbers["runs"], strict=True), strict=True)
+        by_width = zip(widths, transposed(numbers["runs"]), strict=True)
+
+        def with_and_without(title: str, unit: str, key: str, **axis: Any) -> Figure:
+            curves = {
+                "unscaled": _by_seed(numbers, key),
+                "scaled by 1/√d_k": _by_seed(numbers, f"scaled_{key}"),
+            }
+            return chart(title, "d_k", unit, widths, curves, log_x=True, **axis)
+
         return [
             chart(
                 "Variance of the scores q·k",
-                x,
-                Axis("variance", log=True),
+                "d_k",
+                "variance",
                 widths,
                 {"unscaled": _by_seed(numbers, "variance")},
+                log_x=True,
                 # What independent components of variance 1 give.
                 theory={"d_k": widths},
+                log=True,
             ),
-            *(
-                chart(
-                    title,
-                    x,
-                    y,
-                    widths,
-                    {
-                        "unscaled": _by_seed(numbers, key),
-                        "scaled by 1/√d_k": _by_seed(numbers, f"scaled_{key}"),
-                    },
-                )
-                for title, y, key in (
-                    ("Entropy of the attention weights", entropy, "entropy"),
-                    ("Gradient that passes the softmax", jacobian, "jacobian"),
-                )
-            ),
+            with_and_without("Entropy of the weights", "share of log(keys)", "entropy", high=1.0),
+            with_and_without("Gradient of the softmax", "‖∂weights/∂scores‖", "jacobian", log=True),
             table("d_k", columns, dict(by_width)),
         ]
 
@@ -142,27 +137,21 @@ def _by_seed(numbers: Numbers, key: str) -> list[list[float]]:
     return [column(run, key) for run in numbers["runs"]]
 
 
-def _at_width(width: int, queries: int, generator: torch.Generator) -> dict[str, float]:
+def _at_width(width: int, queries: int) -> dict[str, float]:
     """The measurements at one d_k."""
     # [SETS, queries / SETS, d_k] and [SETS, KEYS, d_k]
-    q = torch.randn(SETS, queries // SETS, width, generator=generator)
-    k = torch.randn(SETS, KEYS, width, generator=generator)
+    q = torch.randn(SETS, queries // SETS, width)
+    k = torch.randn(SETS, KEYS, width)
     scores = q @ k.mT  # [SETS, queries / SETS, KEYS]
+    measured = {"variance": float(scores.var())}
     # Both softmaxes see the same scores.
-    unscaled = scores.softmax(-1)
-    scaled = (scores / math.sqrt(width)).softmax(-1)
-    return {
-        "variance": float(scores.var()),
-        "entropy": _entropy(unscaled),
-        "scaled_entropy": _entropy(scaled),
-        "jacobian": _jacobian_norm(unscaled),
-        "scaled_jacobian": _jacobian_norm(scaled),
-    }
-
-
-def _entropy(weights: Tensor) -> float:
-    """The mean entropy, as a share of that of equal weights."""
-    return float(torch.special.entr(weights).sum(-1).mean()) / math.log(KEYS)
+    for name, scale in (("", 1.0), ("scaled_", width**-0.5)):
+        weights = (scale * scores).softmax(-1)
+        # As a share of the entropy of equal weights
+        entropy = torch.special.entr(weights).sum(-1).mean() / math.log(KEYS)
+        measured[f"{name}entropy"] = float(entropy)
+        measured[f"{name}jacobian"] = _jacobian_norm(weights)
+    return measured
 
 
 def _jacobian_norm(weights: Tensor) -> float:
@@ -209,35 +198,33 @@ class ScoreFunction(Study):
             for width in WIDTHS
             for score, change in SCORES.items()
         }
-        runs = compare(variants, task, steps, effort)
         # The wide heads, where the score is most of the cost.
         times = {score: _times(variants[f"{score}, d_k = {WIDTHS[1]}"]) for score in SCORES}
-        return {"runs": runs, "times": times, "lengths": list(LENGTHS), "steps": steps}
+        return {"times": times, "lengths": LENGTHS, **compare(variants, task, steps, effort)}
 
     def verdict(self, numbers: Numbers) -> Verdict:
         """Three statements: for small d_k additive and unscaled dot product differ by less than 10
         % of the loss or 0.02; for large d_k the unscaled dot product is worse than additive by more
         than that; at the longest input the dot product is more than 1.5 times as fast. Holds if all
         are true, within limits if some are."""
-        small, large = (
-            {score: mean(_losses(numbers, score, width)) for score in SCORES} for width in WIDTHS
-        )
+        reason = ""
+        rises = []
+        for width in WIDTHS:
+            additive, scaled, unscaled = (mean(_losses(numbers, one, width)) for one in SCORES)
+            reason += (
+                f"d_k = {width}: loss {additive:.3f} additive, {scaled:.3f} scaled, "
+                f"{unscaled:.3f} unscaled. "
+            )
+            # In units of what counts as a difference
+            rises.append((unscaled - additive) / max(NEAR * additive, 0.02))
         speed = numbers["times"]["additive"][-1] / numbers["times"]["scaled dot product"][-1]
         sentences = {
-            "similar for small d_k": not _differs(small["additive"], small["dot product"]),
-            "unscaled worse for large d_k": large["dot product"] > large["additive"]
-            and _differs(large["additive"], large["dot product"]),
+            "similar for small d_k": abs(rises[0]) <= 1,
+            "unscaled worse for large d_k": rises[1] > 1,
             "dot product faster": speed > 1.5,
         }
-        losses = (
-            f"d_k = {width}: loss {of['additive']:.3f} additive, "
-            f"{of['scaled dot product']:.3f} scaled, {of['dot product']:.3f} unscaled. "
-            for width, of in zip(WIDTHS, (small, large), strict=True)
-        )
-        reason = (
-            f"{''.join(losses)}The dot product is {speed:.1f} times as fast at "
-            f"{numbers['lengths'][-1]} tokens."
-        )
+        tokens = numbers["lengths"][-1]
+        reason += f"The dot product is {speed:.1f} times as fast at {tokens} tokens."
         return judge_sentences(sentences, reason)
 
     def show(self, numbers: Numbers) -> Shown:
@@ -251,10 +238,12 @@ class ScoreFunction(Study):
             ),
             chart(
                 "Time of a forward pass",
-                Axis("tokens", log=True, ticks=lengths),
-                Axis("ms", log=True),
+                "tokens",
+                "ms",
                 lengths,
                 {score: [times] for score, times in numbers["times"].items()},
+                log_x=True,
+                log=True,
             ),
             table(
                 "score",
@@ -276,10 +265,6 @@ def _times(model_spec: spec.Model) -> list[float]:
 
 def _losses(numbers: Numbers, score: str, width: int) -> list[float]:
     return column(numbers["runs"][f"{score}, d_k = {width}"], "loss")
-
-
-def _differs(a: float, b: float) -> bool:
-    return abs(a - b) > max(NEAR * a, 0.02)
 
 
 STORED_KEYS = 32
@@ -309,13 +294,12 @@ class SoftLookup(Study):
 
     def measure(self, effort: Effort) -> Numbers:
         queries = effort.choose(200, 5000)
-        runs = effort.each_seed(partial(_look_up, queries))
         model = packaged_translator()
         sentences = list(islice(builtin.sentences("test"), effort.choose(50, 500)))
         texts = batch(model, [one.source for one in sentences], [one.target for one in sentences])
         return {
-            "temperatures": list(TEMPERATURES),
-            "runs": runs,
+            "temperatures": TEMPERATURES,
+            "runs": effort.each_seed(partial(_look_up, queries)),
             "translator": predictions(model.model, texts),
         }
 
@@ -342,60 +326,58 @@ class SoftLookup(Study):
         )
         # Of a model that cannot translate, nothing follows.
         can_tell = model["tokens"] >= FEWEST_TOKENS and model["right"] >= 50
-        limits = "the limits"
         sentences = {
-            limits: hard <= EXACT and flat <= 0.1 and above <= 0,
+            "the limits": hard <= EXACT and flat <= 0.1 and above <= 0,
             "the translator looks up": model["same"][0] >= LOOKED_UP if can_tell else None,
             "and needs to": model["same"][-1] < NEEDED if can_tell else None,
         }
-        return judge_sentences(sentences, reason, main=limits)
+        return judge_sentences(sentences, reason, main_first=True)
 
     def show(self, numbers: Numbers) -> Shown:
         runs = numbers["runs"]
         temperatures = numbers["temperatures"]
-        x = Axis("temperature τ", log=True)
         errors = {
             "hard_error": "from the best key's value",
             "mean_error": "from the mean of all",
             "tied_error": "best key stored twice",
         }
-        titles = {
-            "weight": "weight of the best",
-            "hard_error": "from its value",
-            "mean_error": "from the mean",
-            "tied_error": "stored twice",
-        }
-        same = numbers["translator"]["same"]
+        distances = named_columns(runs, errors)
+        weight = {"weight of the best key": column(runs, "weight")}
+        same = {"translator: same tokens, %": [numbers["translator"]["same"]]}
         return [
             chart(
                 "Distance from the hard look-up and from the mean",
-                x,
-                Axis("relative error", log=True, low=1e-8),
+                "temperature τ",
+                "relative error",
                 temperatures,
-                by_key(runs, errors),
+                distances,
+                log_x=True,
+                log=True,
+                low=1e-8,
             ),
             chart(
                 "Weight of the best key",
-                x,
-                Axis("weight", low=0.0, high=1.0),
+                "temperature τ",
+                "weight",
                 temperatures,
-                {"one best key": column(runs, "weight")},
+                weight,
+                log_x=True,
                 theory={"equal weights": [1 / STORED_KEYS] * len(temperatures)},
+                low=0.0,
+                high=1.0,
             ),
             chart(
-                "Tokens that a translator predicts as at τ = 1",
-                x,
-                Axis("%", low=0.0, high=100.0),
+                "Tokens that a translator predicts as at τ = 1, its cross-attention divided by τ",
+                "temperature τ",
+                "%",
                 temperatures,
-                {"cross-attention divided by τ": [same]},
+                same,
+                log_x=True,
+                low=0.0,
+                high=100.0,
             ),
-            table_of_columns(
-                OVER_SEEDS,
-                {
-                    "τ": [f"{temperature:g}" for temperature in temperatures],
-                    **{name: curve_cells(of) for name, of in by_key(runs, titles).items()},
-                    "translator: same tokens, %": [f"{share:.1f}" for share in same],
-                },
+            curve_table(
+                OVER_SEEDS, "τ", map("{:g}".format, temperatures), weight | distances | same
             ),
         ]
 
@@ -410,48 +392,48 @@ def _look_up(queries: int, seed: int) -> dict[str, Any]:
     normal = partial(torch.randn, generator=generator, dtype=torch.float64)
     keys = functional.normalize(normal(STORED_KEYS, STORED_WIDTH), dim=-1)
     values = normal(STORED_KEYS, STORED_WIDTH)
-    q = normal(queries, STORED_WIDTH)
-    scores = q @ keys.T  # [queries, STORED_KEYS]
-    best = scores.argmax(-1)
+    q = normal(queries, 1, STORED_WIDTH)
+    scores = q @ keys.T  # [queries, 1, STORED_KEYS]
     # The gap between the two best scores decides how low τ must be.
-    first, second = scores.topk(2).values.T
-    # What a dictionary would return.
-    hard = values[best]
+    (first, second), (best, _) = (of.unbind(-1) for of in scores.topk(2))  # [queries, 1] each
+    hard = values[best]  # what a dictionary would return
     # The best key once more at the end, with another value.
-    twice = torch.cat([keys.expand(queries, -1, -1), keys[best][:, None]], dim=1)
     other = normal(queries, 1, STORED_WIDTH)
-    both = torch.cat([values.expand(queries, -1, -1), other], dim=1)
+    best_keys = keys[best]
+    keys, values = (of.expand(queries, -1, -1) for of in (keys, values))
+    twice = torch.cat([keys, best_keys], dim=1)
+    both = torch.cat([values, other], dim=1)
 
     def at(temperature: float) -> dict[str, float]:
-        soft = _attend(q[None], keys[None], values[None], temperature)[0]
-        tied = _attend(q[:, None], twice, both, temperature)[:, 0]
-        weight = (scores / temperature).softmax(-1).gather(1, best[:, None])[:, 0]
+        soft = _attend(q, keys, values, temperature)
+        tied = _attend(q, twice, both, temperature)
+        weight = (scores / temperature).softmax(-1).amax(-1)
         # The weight of all others is at most (n − 1) · exp(−gap/τ).
         bound = (STORED_KEYS - 1) * ((second - first) / temperature).exp()
-        # Either of the two values would be a look-up.
-        nearest = torch.minimum((tied - hard).norm(dim=-1), (tied - other[:, 0]).norm(dim=-1))
         return {
-            "hard_error": _relative((soft - hard).norm(dim=-1)),
-            "mean_error": _relative((soft - values.mean(0)).norm(dim=-1)),
-            "tied_error": _relative(nearest),
+            "hard_error": _relative(soft - hard),
+            "mean_error": _relative(soft - values.mean(1, keepdim=True)),
+            # Either of the two values would be a look-up.
+            "tied_error": _relative(tied - hard, tied - other),
             "weight": float(weight.mean()),
             "above_bound": float((1 - weight - bound).max()) - 1e-12,
         }
 
     points = [at(temperature) for temperature in TEMPERATURES]
-    curves = {key: column(points, key) for key in points[0]}
+    curves = columns(points, points[0])
     return curves | {"above_bound": max(0.0, *curves["above_bound"])}
 
 
 def _attend(q: Tensor, k: Tensor, v: Tensor, temperature: float) -> Tensor:
-    """The attention kernel with one head: [B, T, STORED_WIDTH]."""
-    mask = AttentionMask(FullMask(), torch.arange(q.shape[1]), torch.arange(k.shape[1]))
+    """The attention kernel with one head: [B, 1, STORED_WIDTH]."""
+    mask = AttentionMask(FullMask(), torch.arange(1), torch.arange(k.shape[1]))
     return explicit(q[:, None], k[:, None], v[:, None], mask, 1 / temperature, 0.0)[:, 0]
 
 
-def _relative(distance: Tensor) -> float:
-    """The median distance, relative to the norm of values."""
-    return max(float(distance.median()) / math.sqrt(STORED_WIDTH), 1e-16)
+def _relative(*errors: Tensor) -> float:
+    """The median of the smallest error, relative to the norm of values."""
+    distances = torch.stack(errors).norm(dim=-1).amin(0)
+    return max(float(distances.median()) / math.sqrt(STORED_WIDTH), 1e-16)
 
 
 # ------------------------------------------------------------------ the trained model
@@ -462,21 +444,17 @@ def predictions(model: Any, texts: LabelledBatch) -> dict[str, Any]:
     """What a translator predicts at each temperature of its cross-attention, in %."""
     mixers = [block.cross.mixer for block in model.decoder.blocks]
     scales = [mixer.scale for mixer in mixers]
-    labels = texts.labels
+    is_token = texts.labels >= 0
 
     def predict(temperature: float) -> Tensor:
         for mixer, scale in zip(mixers, scales, strict=True):
             mixer.scale = scale / temperature
-        return forward(model, texts.named).argmax(-1)[labels >= 0]
+        return forward(model, texts.named).argmax(-1)[is_token]
 
     # The last one leaves the model as it was.
     *predicted, as_trained = [predict(temperature) for temperature in (*TEMPERATURES, 1.0)]
-    return {
-        "tokens": len(as_trained),
-        "right": _percent(as_trained == labels[labels >= 0]),
-        "same": [_percent(one == as_trained) for one in predicted],
-    }
-
-
-def _percent(truths: Tensor) -> float:
-    return 100 * float(truths.float().mean())
+    # In %: of the true tokens, and of those of each temperature
+    right, *same = (
+        float((100.0 * (one == as_trained)).mean()) for one in (texts.labels[is_token], *predicted)
+    )
+    return {"tokens": len(as_trained), "right": right, "same": same}

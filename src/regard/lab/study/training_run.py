@@ -11,10 +11,12 @@ import os
 import random
 import re
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 from functools import cache, partial
 from importlib.resources import as_file, files
 from itertools import islice
+from operator import add
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -32,7 +34,7 @@ from regard.data.generated.algorithmic_tasks import SEPARATOR, GeneratedTask
 from regard.data.padding import pad_rows
 from regard.evaluation.metrics.texts import Bleu
 from regard.families.presets import preset
-from regard.lab.study.study import Effort
+from regard.lab.study.study import Effort, Numbers
 from regard.look.forward import evaluation_mode
 from regard.models.loading import load
 from regard.training.engine.optimizer import ConstantRate, Schedule
@@ -51,18 +53,31 @@ class Batch(NamedTuple):
 
     tokens: Tensor  # [B, T]
     targets: Tensor  # [B, T], NO_TARGET where there is none
-    source: Tensor | None = None  # [B, S] of encoder–decoders
+    source: Any = None  # [B, S] of encoder–decoders
 
 
 # ------------------------------------------------------------------ models
 
 
-def build_seeded(model: spec.Model, seed: int) -> CoreModel:
-    """The model with weights that follow from the seed."""
-    # The caller's random state stays as it is.
+@contextmanager
+def seeded(seed: int) -> Iterator[None]:
+    """Chance that follows from the seed; the caller's random state stays as it is."""
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
+        yield
+
+
+def build_seeded(model: spec.Model, seed: int) -> CoreModel:
+    """The model with weights that follow from the seed."""
+    with seeded(seed):
         return build(model)
+
+
+def as_after_training(model: nn.Module) -> None:
+    """Random weights of the size of trained ones: those at the start make attention uniform."""
+    for parameter in model.parameters():
+        if parameter.dim() > 1:
+            parameter.normal_(std=parameter[0].numel() ** -0.5)
 
 
 def language_model(vocabulary: int, length: int = 64, **changes: Any) -> spec.Model:
@@ -184,28 +199,19 @@ class Score(NamedTuple):
 
 def evaluate(model: CoreModel, batches: Sequence[Batch]) -> Score:
     """The score over all rows of the batches; the model stays in its mode."""
-    losses = []
-    tokens_right = []
-    rows_right = []
+    parts = []
     for batch in batches:
         with evaluation_mode(model):
             output = logits(model, batch)
         has_target = batch.targets != NO_TARGET
         right = output.argmax(-1) == batch.targets
         # One loss for each token: batches have different numbers of them.
-        losses.append(
-            functional.cross_entropy(
-                output[has_target], batch.targets[has_target], reduction="none"
-            )
+        losses = functional.cross_entropy(
+            output[has_target], batch.targets[has_target], reduction="none"
         )
         # Padding and prompts have no target.
-        tokens_right.append(right[has_target])
-        rows_right.append((right | ~has_target).all(-1))
-    return Score(
-        float(torch.cat(losses).mean()),
-        100 * float(torch.cat(tokens_right).float().mean()),
-        100 * float(torch.cat(rows_right).float().mean()),
-    )
+        parts.append((losses, 100.0 * right[has_target], 100.0 * (right | ~has_target).all(-1)))
+    return Score(*(float(torch.cat(part).mean()) for part in zip(*parts, strict=True)))
 
 
 # ------------------------------------------------------------------ greedy decoding
@@ -218,21 +224,15 @@ def packaged_translator() -> Any:
 
 
 @torch.no_grad()
-def translate(model: Any, source: Tensor, limit: int) -> list[list[int]]:
-    """The greedy translations of an encoder–decoder, without start and end: ids for each row.
-
-    `source` [B, S] is padded on the right.
-    """
-    memory = model.encode(source, source != PADDING)
+def translate(model: Any, batch: Batch, limit: int) -> list[list[int]]:
+    """Greedy translations of an encoder–decoder, without start and end: ids for each row."""
+    memory = model.encode(batch.source, batch.source != PADDING)
     state = model.start(memory, width=1, capacity=limit + 1)
-    # [B, 1], the decoder's first input
-    tokens = torch.full((len(source), 1), START)
-    columns = []
+    columns = [batch.tokens[:, :1]]  # [B, 1], the decoder's first input
     # Rows that have ended go on; what follows the end is cut off below.
     for _ in range(limit):
-        tokens = model.step(tokens, state)[:, -1:].argmax(-1)  # [B, 1]
-        columns.append(tokens)
-    rows = torch.cat(columns, dim=1).tolist()
+        columns.append(model.step(columns[-1], state)[:, -1:].argmax(-1))
+    rows = torch.cat(columns[1:], dim=1).tolist()
     return [row[: [*row, END].index(END)] for row in rows]
 
 
@@ -243,10 +243,8 @@ def as_text(words: Vocabulary, row: Sequence[int]) -> str:
 
 def bleu(model: Any, batch: Batch, words: Vocabulary, limit: int = 40) -> float:
     """BLEU of greedy translations of a batch, whose words are tokens already."""
-    assert batch.source is not None
-    hypotheses = [as_text(words, row) for row in translate(model, batch.source, limit)]
-    references = [as_text(words, row.tolist()) for row in batch.targets]
-    return Bleu("none").compute(hypotheses, references)
+    rows = translate(model, batch, limit), batch.targets.tolist()
+    return Bleu("none").compute(*([as_text(words, row) for row in side] for side in rows))
 
 
 # ------------------------------------------------------------------ several models
@@ -265,14 +263,14 @@ class Task(NamedTuple):
 
 
 Variants = dict[str, spec.Model]
-Runs = dict[str, list[dict[str, float]]]  # for each variant, the score of each seed
 
 
-def compare(variants: Variants, task: Task, steps: int, effort: Effort) -> Runs:
-    """The scores of each variant with each seed."""
-    return effort.each(
+def compare(variants: Variants, task: Task, steps: int, effort: Effort) -> Numbers:
+    """The scores of each variant with each seed, after so many steps."""
+    runs = effort.each(
         variants, lambda name, seed: task.score(variants[name], seed, steps)._asdict()
     )
+    return {"runs": runs, "parameters": parameter_counts(variants), "steps": steps}
 
 
 def parameter_counts(variants: Variants) -> dict[str, int]:
@@ -283,12 +281,19 @@ def parameter_counts(variants: Variants) -> dict[str, int]:
 # ------------------------------------------------------------------ data
 
 
+Rows = Sequence[Sequence[int]]  # of ids
+
+
+def data_file(*names: str) -> Path | None:
+    """A file below $REGARD_DATA, if it is there."""
+    root = os.environ.get("REGARD_DATA")
+    file = Path(root, *names) if root else None
+    return file if file and file.is_file() else None
+
+
 def pad(rows: Rows, value: int = PADDING) -> Tensor:
     """Rows of ids as a tensor, filled up on the right."""
     return pad_rows(rows, value)[0]
-
-
-Rows = Sequence[Sequence[int]]  # of ids
 
 
 class Vocabulary:
@@ -307,8 +312,12 @@ class Vocabulary:
 
 def ended_batch(texts: Rows) -> Batch:
     """Texts between start and end, where each position predicts the token after it."""
-    tokens = pad([[START, *text] for text in texts])
-    return Batch(tokens, pad([[*text, END] for text in texts], NO_TARGET))
+    return shifted_batch([[START, *text, END] for text in texts])
+
+
+def shifted_batch(rows: Rows) -> Batch:
+    """Rows in which each position predicts the token after it."""
+    return Batch(pad([row[:-1] for row in rows]), pad([row[1:] for row in rows], NO_TARGET))
 
 
 def pair_batch(sources: Rows, targets: Rows) -> Batch:
@@ -335,15 +344,12 @@ class TaskBatches:
             yield self.batch(list(islice(examples, 32)))
 
     def batch(self, examples: Sequence[tuple[str, str]]) -> Batch:
-        tokens = []
-        targets = []
-        for source, target in examples:
-            prompt = [START, *self.vocabulary.encode([*source.split(), SEPARATOR])]
-            answer = [*self.vocabulary.encode(target.split()), END]
-            # Shifted by one: the target of a position is the token after it.
-            tokens.append([*prompt, *answer[:-1]])
-            targets.append([*[NO_TARGET] * (len(prompt) - 1), *answer])
-        return Batch(pad(tokens), pad(targets, NO_TARGET))
+        prompts = [self.vocabulary.encode([*source.split(), SEPARATOR]) for source, _ in examples]
+        answers = [self.vocabulary.encode(target.split()) for _, target in examples]
+        batch = ended_batch([*map(add, prompts, answers)])
+        for targets, prompt in zip(batch.targets, prompts, strict=True):
+            targets[: len(prompt)] = NO_TARGET
+        return batch
 
     def held_out(self, batches: int, split: str = "test") -> list[Batch]:
         """Held-out batches, the same for all models and seeds."""
@@ -397,7 +403,7 @@ def english(effort: Effort) -> Task:
 
 def builtin_pairs(split: str, count: int, seed: int, rows: int = 16) -> Iterator[Batch]:
     """Endless batches of English and German sentences for an encoder–decoder."""
-    yield from pair_batches(builtin_sentences(split, count), builtin_vocabulary(), seed, rows)
+    return pair_batches(builtin_sentences(split, count), builtin_vocabulary(), seed, rows)
 
 
 def pair_batches(
@@ -456,12 +462,12 @@ class CharacterText(NamedTuple):
 @cache
 def character_text() -> CharacterText:
     """The English of the built-in language; with $REGARD_DATA, Shakespeare from text/."""
-    training = _join("train", TRAINING_SENTENCES)
-    test = _join("test", TEST_SENTENCES)
+    training, test = (
+        "\n".join(sentence.source for sentence in islice(builtin.sentences(split), count))
+        for split, count in (("train", TRAINING_SENTENCES), ("test", TEST_SENTENCES))
+    )
     name = "the built-in language"
-    root = os.environ.get("REGARD_DATA")
-    file = Path(root) / "text" / "tinyshakespeare.txt.gz" if root else None
-    if file is not None and file.is_file():
+    if file := data_file("text", "tinyshakespeare.txt.gz"):
         text = gzip.decompress(file.read_bytes()).decode()
         name = "Shakespeare"
         training = text[: len(text) * 9 // 10]
@@ -469,13 +475,5 @@ def character_text() -> CharacterText:
     # Of both parts: a character that only the test has would have no id.
     characters = tuple(sorted(set(training + test)))
     ids = {character: number for number, character in enumerate(characters)}
-    return CharacterText(
-        name,
-        characters,
-        torch.tensor([ids[c] for c in training]),
-        torch.tensor([ids[c] for c in test]),
-    )
-
-
-def _join(split: str, count: int) -> str:
-    return "\n".join(sentence.source for sentence in islice(builtin.sentences(split), count))
+    parts = (torch.tensor([ids[character] for character in text]) for text in (training, test))
+    return CharacterText(name, characters, *parts)

@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import math
-import os
 from collections import Counter
 from functools import cache, partial
-from pathlib import Path
 from typing import Any, NamedTuple
 
 import torch
@@ -19,14 +17,15 @@ from regard.lab.study.figure import (
     Shown,
     Table,
     bar_chart,
-    by_key,
     chart,
     column,
+    columns,
     curve_table,
     deviation,
     mean,
     mean_text,
     measured_bars,
+    named_columns,
     table,
 )
 from regard.lab.study.study import Effort, Numbers, Study, Truth, Verdict, judge
@@ -42,6 +41,7 @@ from regard.lab.study.training_run import (
     builtin_pairs,
     builtin_sentences,
     builtin_vocabulary,
+    data_file,
     evaluate,
     language_model,
     logits,
@@ -54,7 +54,6 @@ from regard.lab.study.training_run import (
     with_attention,
     words_of,
 )
-from regard.look.drawing import Axis
 
 BINS = 10  # of the expected calibration error
 VARIANTS = {"none": 0.0, "smoothed": 0.1}  # ε_ls of the paper
@@ -79,41 +78,48 @@ class LabelSmoothing(Study):
 
     def measure(self, effort: Effort) -> Numbers:
         steps = effort.choose(400, 2000)
-        rows = effort.choose(60, 300)
-        return {
-            "runs": effort.each(
-                VARIANTS,
-                lambda variant, seed: _smoothing_scores(seed, VARIANTS[variant], steps, rows),
-            )
-        }
+        # One batch, the same for all models.
+        batch = next(builtin_pairs("test", 500, seed=0, rows=effort.choose(60, 300)))
+        has_target = batch.targets != NO_TARGET
+
+        def scores(variant: str, seed: int) -> dict[str, float]:
+            model = _translator(seed, steps, VARIANTS[variant])
+            # [B, T, V], with the true tokens before each position
+            with torch.no_grad():
+                probabilities = logits(model, batch).softmax(-1)
+            # The probability of the most probable token, and whether it is the true one.
+            confidence, chosen = probabilities[has_target].max(-1)
+            correct = (chosen == batch.targets[has_target]).float()
+            return {
+                "perplexity": math.exp(evaluate(model, [batch]).loss),
+                "bleu": bleu(model, batch, builtin_vocabulary()),
+                "calibration": 100 * calibration_error(confidence, correct),
+                "confidence": 100 * float(confidence.mean()),
+            }
+
+        return {"runs": effort.each(VARIANTS, scores)}
 
     def verdict(self, numbers: Numbers) -> Verdict:
         """Holds if smoothing raises the perplexity and raises BLEU, each by more than the standard
         deviation over the seeds; within limits if only the perplexity rises. A calibration error
         that shrinks is reported, not required."""
         none, smoothed = (numbers["runs"][variant] for variant in VARIANTS)
-        change = {
-            score: differences(column(smoothed, score), column(none, score)) for score in SCORES
-        }
-        by = {score: mean(values) for score, values in change.items()}
-        # A change counts if it is larger than its own spread over the seeds.
-        counts = {score: by[score] > deviation(values) for score, values in change.items()}
-        reason = (
-            f"Smoothing changes the perplexity by {by['perplexity']:+.2f}, BLEU by "
-            f"{by['bleu']:+.1f} and the calibration error by {by['calibration']:+.1f} points."
+        perplexity, quality, calibration, _ = (
+            differences(column(smoothed, score), column(none, score)) for score in SCORES
         )
-        return judge(counts["bleu"], counts["perplexity"], reason)
+        reason = (
+            f"Smoothing changes the perplexity by {mean(perplexity):+.2f}, BLEU by "
+            f"{mean(quality):+.1f} and the calibration error by {mean(calibration):+.1f} points."
+        )
+        # A change counts if it is larger than its own spread over the seeds.
+        better, worse = (mean(change) > deviation(change) for change in (quality, perplexity))
+        return judge(better, worse, reason)
 
     def show(self, numbers: Numbers) -> Shown:
-        runs = numbers["runs"]
-        names = [f"ε = {smoothing:g}" for smoothing in VARIANTS.values()]
-        titles = {"perplexity": "Perplexity", "bleu": "BLEU", "calibration": "Calibration error"}
-        named = {name: runs[variant] for name, variant in zip(names, VARIANTS, strict=True)}
+        named = {f"ε = {VARIANTS[name]:g}": runs for name, runs in numbers["runs"].items()}
+        *drawn, _ = SCORES.items()
         return [
-            *(
-                measured_bars(title, title.lower(), named, {score: title}, low=0.0)
-                for score, title in titles.items()
-            ),
+            *(measured_bars("Held-out sentences", name, named, {key: name}) for key, name in drawn),
             table("", SCORES, named, "Held-out sentences"),
         ]
 
@@ -122,25 +128,6 @@ def _translator(seed: int, steps: int, smoothing: float = 0.0) -> Any:
     description = translator(len(builtin_vocabulary()), d_model=32, d_ff=128)
     batches = builtin_pairs("train", 20_000, seed)
     return trained(description, seed, batches, steps, smoothing=smoothing)
-
-
-def _smoothing_scores(seed: int, smoothing: float, steps: int, rows: int) -> dict[str, float]:
-    model = _translator(seed, steps, smoothing)
-    # One batch, the same for all models.
-    batch = next(builtin_pairs("test", 500, seed=0, rows=rows))
-    # [B, T, V], with the true tokens before each position
-    with torch.no_grad():
-        probabilities = logits(model, batch).softmax(-1)
-    has_target = batch.targets != NO_TARGET
-    # The probability of the most probable token, and whether it is the true one.
-    confidence, chosen = probabilities[has_target].max(-1)
-    correct = (chosen == batch.targets[has_target]).float()
-    return {
-        "perplexity": math.exp(evaluate(model, [batch]).loss),
-        "bleu": bleu(model, batch, builtin_vocabulary()),
-        "calibration": 100 * calibration_error(confidence, correct),
-        "confidence": 100 * float(confidence.mean()),
-    }
 
 
 def calibration_error(confidence: Tensor, correct: Tensor) -> float:
@@ -171,8 +158,26 @@ class TeacherForcing(Study):
     def measure(self, effort: Effort) -> Numbers:
         # Not until it is perfect: a model without errors has none to accumulate.
         steps = effort.choose(600, 1500)
-        sentences = effort.choose(150, 500)
-        runs = effort.each_seed(lambda seed: _accuracies(seed, steps, sentences))
+        batch = next(builtin_pairs("test", 600, seed=0, rows=effort.choose(150, 500)))
+        targets = batch.targets[:, :POSITIONS]
+        has_target = targets != NO_TARGET
+
+        def accuracies(tokens: Tensor) -> list[float]:
+            """By position: sentences differ in length, so later positions have fewer."""
+            right = (tokens[:, :POSITIONS] == targets) & has_target
+            shares: list[float] = (100 * right.sum(0).double() / has_target.sum(0)).tolist()
+            return shares
+
+        def measure(seed: int) -> dict[str, list[float]]:
+            model = _translator(seed, steps)
+            rows = translate(model, batch, limit=POSITIONS + 1)
+            # A translation that has ended goes on with ends, wrong where words are due.
+            generated = pad([*rows, [END] * POSITIONS], END)[:-1]
+            # What the model would say after the true tokens.
+            forced = logits(model, batch).argmax(-1)
+            return {"forced": accuracies(forced), "free": accuracies(generated)}
+
+        runs = effort.each_seed(measure)
         return {"positions": list(range(1, POSITIONS + 1)), "runs": runs}
 
     def verdict(self, numbers: Numbers) -> Verdict:
@@ -192,34 +197,14 @@ class TeacherForcing(Study):
 
     def show(self, numbers: Numbers) -> Shown:
         positions = numbers["positions"]
-        runs = numbers["runs"]
-        curves = by_key(runs, {"forced": "true tokens before", "free": "own tokens before"})
-        y = Axis("right tokens, %", low=0.0, high=100.0)
+        names = {"forced": "true tokens before", "free": "own tokens before"}
+        curves = named_columns(numbers["runs"], names)
+        unit = "right tokens, %"
+        title = "Accuracy along a translation"
         return [
-            chart("Accuracy along a translation", Axis("position"), y, positions, curves),
-            curve_table("Right tokens, %", "position", map(str, positions), curves),
+            chart(title, "position", unit, positions, curves, low=0.0, high=100.0),
+            curve_table(unit, "position", map(str, positions), curves),
         ]
-
-
-def _accuracies(seed: int, steps: int, sentences: int) -> dict[str, list[float]]:
-    model = _translator(seed, steps)
-    batch = next(builtin_pairs("test", 600, seed=0, rows=sentences))
-    assert batch.source is not None
-    targets = batch.targets[:, :POSITIONS]
-    has_target = targets != NO_TARGET
-
-    def accuracies(tokens: Tensor) -> list[float]:
-        """By position: sentences differ in length, so later positions have fewer."""
-        right = (tokens == targets) & has_target
-        shares: list[float] = (100 * right.sum(0).double() / has_target.sum(0)).tolist()
-        return shares
-
-    rows = translate(model, batch.source, limit=POSITIONS + 1)
-    # A translation that has ended goes on with ends, which are wrong where words are due.
-    generated = torch.tensor([[*row, *[END] * POSITIONS][:POSITIONS] for row in rows])
-    # What the model would say after the true tokens.
-    forced = logits(model, batch).argmax(-1)[:, :POSITIONS]
-    return {"forced": accuracies(forced), "free": accuracies(generated)}
 
 
 class DecoderOnly(Study):
@@ -251,11 +236,10 @@ class DecoderOnly(Study):
             # layers in all; d_ff makes up for the rest.
             "decoder-only": language_model(words, 128, d_model=32, layers=5, d_ff=115),
         }
-        runs = effort.each(models, lambda name, seed: tasks[name].score(models[name], seed, steps))
-        scores = {
-            name: {"loss": [one.loss for one in each], "accuracy": [one.accuracy for one in each]}
-            for name, each in runs.items()
-        }
+        runs = effort.each(
+            models, lambda name, seed: tasks[name].score(models[name], seed, steps)._asdict()
+        )
+        scores = {name: columns(each, ("loss", "accuracy")) for name, each in runs.items()}
         return {"parameters": parameter_counts(models), "scores": scores}
 
     def verdict(self, numbers: Numbers) -> Verdict:
@@ -283,7 +267,7 @@ class DecoderOnly(Study):
         ]
         losses = column(scores.values(), "loss")
         return [
-            bar_chart("Held-out loss", "nats a token", scores, {"loss": losses}, low=0.0),
+            bar_chart("Held-out loss", "nats a token", scores, {"loss": losses}),
             Table(
                 "The same translation",
                 ["model", "parameters", "held-out loss", "right tokens, %"],
@@ -294,15 +278,13 @@ class DecoderOnly(Study):
 
 def one_text(batch: Batch) -> Batch:
     """Source and target of each row one after the other; only the target is predicted."""
-    assert batch.source is not None
     tokens = []
     targets = []
-    rows = zip(batch.source.tolist(), batch.tokens.tolist(), batch.targets.tolist(), strict=True)
-    for source, inputs, outputs in rows:
+    for source, inputs, outputs in zip(batch.source, batch.tokens, batch.targets, strict=True):
         # Padding between source and target would separate them by chance.
-        source = [token for token in source if token != PADDING]
-        outputs = [token for token in outputs if token != NO_TARGET]
-        tokens.append([*source, *inputs[: len(outputs)]])
+        source = source[source != PADDING].tolist()
+        outputs = outputs[outputs != NO_TARGET].tolist()
+        tokens.append([*source, *inputs.tolist()[: len(outputs)]])
         targets.append([*[NO_TARGET] * len(source), *outputs])
     return Batch(pad(tokens), pad(targets, NO_TARGET))
 
@@ -376,10 +358,8 @@ class Ablation(Study):
             perplexity = math.exp(evaluate(model, [held_out]).loss)
             return {"perplexity": perplexity, "bleu": bleu(model, held_out, data.words)}
 
-        scores = {
-            name: {key: column(of_row, key) for key in ("perplexity", "bleu")}
-            for name, of_row in effort.each(models, score).items()
-        }
+        runs = effort.each(models, score)
+        scores = {name: columns(each, ("perplexity", "bleu")) for name, each in runs.items()}
         return {"data": data.name, "scores": scores, "parameters": parameter_counts(models)}
 
     def verdict(self, numbers: Numbers) -> Verdict:
@@ -392,33 +372,29 @@ class Ablation(Study):
         printed = {name: ROWS[name].perplexity / ROWS["base"].perplexity - 1 for name in rows}
         agrees = {name: _agrees(values, base, printed[name]) for name, values in rows.items()}
         truths = list(agrees.values())
-        others = {
-            text: ", ".join(name for name, agree in agrees.items() if agree is truth) or "none"
-            for text, truth in (("otherwise", False), ("open", None))
-        }
+        otherwise, undecided = (
+            ", ".join(name for name, agree in agrees.items() if agree is truth) or "none"
+            for truth in (False, None)
+        )
         reason = (
             f"{truths.count(True)} of {len(truths)} rows move as printed (base perplexity "
-            f"{mean(base):.2f} on {numbers['data']}); otherwise: {others['otherwise']}; open: "
-            f"{others['open']}."
+            f"{mean(base):.2f} on {numbers['data']}); otherwise: {otherwise}; open: {undecided}."
         )
         return judge(share(truths, 0.8), share(truths, 0.5), reason)
 
     def show(self, numbers: Numbers) -> Shown:
         scores = numbers["scores"]
         base = mean(scores["base"]["perplexity"])
-        names = [name for name in scores if name != "base"]
         # Ratios, because perplexities of other vocabularies cannot be compared.
         ratios = {
-            "here": [[v / base for v in scores[name]["perplexity"]] for name in names],
-            "the paper": [[ROWS[name].perplexity / ROWS["base"].perplexity] for name in names],
+            "here": [[v / base for v in of_row["perplexity"]] for of_row in scores.values()],
+            "the paper": [[ROWS[name].perplexity / ROWS["base"].perplexity] for name in scores],
         }
-        title = "Perplexity relative to the base model"
         rows = [
             [
                 name,
                 f"{numbers['parameters'][name] / 1e3:,.0f} k",
-                mean_text(of_row["perplexity"]),
-                mean_text(of_row["bleu"]),
+                *map(mean_text, of_row.values()),
                 f"{ROWS[name].perplexity:.2f}",
                 f"{ROWS[name].bleu:.1f}",
             ]
@@ -426,7 +402,7 @@ class Ablation(Study):
         ]
         columns = ["", "parameters", "perplexity", "BLEU", "paper: perplexity", "paper: BLEU"]
         return [
-            bar_chart(title, "perplexity ÷ base", names, ratios),
+            bar_chart("Perplexity relative to the base model", "perplexity ÷ base", scores, ratios),
             Table(f"Table 3 on {numbers['data']}", columns, rows),
         ]
 
@@ -459,17 +435,14 @@ UNKNOWN = "<unk>"
 @cache
 def corpus() -> PairCorpus:
     """The built-in language, or Multi30k under the data root."""
-    root = os.environ.get("REGARD_DATA")
-    folder = Path(root) / "multi30k" if root else None
-    if folder is None or not (folder / "train.en").is_file():
+    if not data_file("multi30k", "train.en"):
         return PairCorpus(
             "the built-in language",
             builtin_vocabulary(),
             builtin_sentences("train", PAIRS),
             builtin_sentences("test", 600),
         )
-    training = _read_pairs(folder, "train")[:PAIRS]
-    held_out = _read_pairs(folder, "val")
+    training = _read_pairs("train")[:PAIRS]
     counts = Counter(word for pair in training for side in pair for word in side)
     # Words and not subwords: enough to compare models with each other.
     frequent = {word for word, _ in counts.most_common(MOST_WORDS)}
@@ -477,26 +450,26 @@ def corpus() -> PairCorpus:
     def with_unknown(side: list[str]) -> list[str]:
         return [word if word in frequent else UNKNOWN for word in side]
 
-    return PairCorpus(
-        "Multi30k",
-        Vocabulary([*frequent, UNKNOWN]),
-        [(with_unknown(a), with_unknown(b)) for a, b in training],
-        [(with_unknown(a), with_unknown(b)) for a, b in held_out],
+    training, held_out = (
+        [(with_unknown(a), with_unknown(b)) for a, b in pairs]
+        for pairs in (training, _read_pairs("val"))
     )
+    return PairCorpus("Multi30k", Vocabulary([*frequent, UNKNOWN]), training, held_out)
 
 
-def _read_pairs(folder: Path, split: str) -> Pairs:
+def _read_pairs(split: str) -> Pairs:
     sides = []
     for language in ("en", "de"):
-        lines = (folder / f"{split}.{language}").read_text(encoding="utf-8").splitlines()
+        file = data_file("multi30k", f"{split}.{language}")
+        assert file is not None
         # 40 words: few captions of Multi30k are longer, and positions end at 64.
-        sides.append([words_of(line)[:40] for line in lines])
+        sides.append([words_of(line)[:40] for line in file.read_text("utf-8").splitlines()])
     return list(zip(*sides, strict=True))
 
 
 def _varied_model(row: Row) -> spec.Model:
     settings = {**BASE, **row.changes}
-    d_k = settings.pop("d_k", None)
-    model = preset("transformer:tiny", len(corpus().words), 64, **settings)
     # Queries and keys of another width, in encoder and decoder alike; values keep theirs.
-    return model if d_k is None else with_attention(model, d_k=d_k)
+    d_k = settings.pop("d_k", settings["d_model"] // settings["heads"])
+    model = preset("transformer:tiny", len(corpus().words), 64, **settings)
+    return with_attention(model, d_k=d_k)
