@@ -27,7 +27,8 @@ from regard.models.sound_models import CTCModel
 from regard.system.errors import DataError, ModelError, SettingError, TrainingInterrupted
 from regard.training import model_spec
 from regard.training.assembly import assemble
-from regard.training.data.sound_sources import RecordedSpeech, alignment_length
+from regard.training.data.sound_sources import alignment_length
+from regard.training.data.stored_items import StoredItems
 from regard.training.recipe import loading
 from regard.training.run import resume
 from regard.training.run_folder import begin
@@ -264,16 +265,16 @@ def test_recordings_are_stored_as_the_model_hears_them(
 ) -> None:
     run = regard.train(settings(table, "whisper:tiny"), out=tmp_path / "run").folder
     assert capfd.readouterr().err.count("8,000 samples per second is resampled to 16,000") == 1
-    stored = RecordedSpeech.open(run / "state" / "data" / "train")
+    stored = StoredItems.open(run / "state" / "data" / "train")
     model: Any = regard.load(run, device="cpu")
     assert model.seconds == 1.0  # the longest recording has 0.52
     for row, recording in enumerate(read_transcripts(table)):
-        assert stored.transcripts[row] == recording.text
+        assert stored.texts[row] == recording.text
         assert model.transcribe(stored[row]) == model.transcribe(recording.audio)
     assert capfd.readouterr().err.count("resampled") == len(stored)  # once for each call
-    (run / "state" / "data" / "train" / "samples").write_bytes(b"")
+    (run / "state" / "data" / "train" / "values").write_bytes(b"")
     with pytest.raises(DataError, match="are damaged"):
-        RecordedSpeech.open(run / "state" / "data" / "train")
+        StoredItems.open(run / "state" / "data" / "train")
 
 
 def test_words_are_learnt_by_teacher_forcing(table: Path, tmp_path: Path) -> None:

@@ -18,11 +18,16 @@ import io
 import os
 import sys
 import zlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any, BinaryIO
+from zipfile import BadZipFile
 
+import numpy as np
+from numpy.typing import NDArray
+
+from regard.system import disk
 from regard.system.errors import DataError
 
 LONGEST_LINE = 1 << 28  # bytes; there are corpora of 100 MB in one line (text8)
@@ -276,3 +281,27 @@ def raw_lines(stream: BinaryIO, name: str) -> Iterator[bytes]:
             f"{name} is damaged or cannot be read: {getattr(error, 'strerror', None) or error}",
             "copy or download it again",
         ) from error
+
+
+# --- arrays ---------------------------------------------------------------------------------------
+
+
+def write_arrays(path: Path, arrays: Mapping[str, Any]) -> None:
+    """An .npz file of arrays, complete or not at all; strings become arrays of a fixed width."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with (
+        disk.disk_errors(str(path)),
+        disk.atomic_file(path) as temporary,
+        open(temporary, "wb") as file,
+    ):
+        np.savez_compressed(file, **arrays)
+
+
+def read_arrays(path: Path, repair: str) -> dict[str, NDArray[Any]]:
+    """The arrays of an .npz file by name."""
+    try:
+        # A file may come from anywhere, and a pickle in it could run code.
+        with np.load(path, allow_pickle=False) as arrays:
+            return dict(arrays)
+    except (OSError, ValueError, EOFError, BadZipFile, zlib.error) as error:
+        raise DataError(f"{path} cannot be read: {error}", repair) from None

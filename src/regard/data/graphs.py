@@ -7,12 +7,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
-from zipfile import BadZipFile
 
 import numpy as np
 from numpy.typing import NDArray
 
 from regard.data import text_files
+from regard.data.file_access import read_arrays
 from regard.system.errors import DataError, RegardWarning, did_you_mean
 
 Level = Literal["nodes", "graphs"]
@@ -145,11 +145,7 @@ def _features(texts: Sequence[str]) -> NDArray[np.float32]:
 
 
 def _read_arrays(path: Path) -> GraphData:
-    try:
-        with np.load(path, allow_pickle=False) as arrays:
-            values: dict[str, Any] = {name: arrays[name] for name in arrays.files}
-    except (OSError, ValueError, EOFError, BadZipFile) as error:
-        raise DataError(f"{path} cannot be read: {error}", "write it with numpy.savez") from None
+    values: dict[str, Any] = read_arrays(path, "write it with numpy.savez")
     for name in ("features", "edges", "labels"):
         if name not in values:
             raise DataError(f"{path} has no array {name!r}", f"it has: {', '.join(values)}")

@@ -37,6 +37,11 @@ class Series:
     def __len__(self) -> int:
         return len(self.values)
 
+    def of_rows(self, rows: slice) -> Series:
+        """The series at some time steps."""
+        dates = None if self.dates is None else self.dates[rows]
+        return replace(self, values=self.values[rows], dates=dates)
+
     def of_columns(self, names: Sequence[str]) -> Series:
         """The channels of these names."""
         chosen = [self.columns.index(name) for name in names]

@@ -10,7 +10,6 @@ from typing import Any
 import numpy as np
 
 from regard.data.corpus import Corpus
-from regard.data.labelled import Recording
 from regard.data.series import Series
 from regard.decode.strategy import BeamSearch
 from regard.evaluation import evaluation, examples
@@ -20,9 +19,8 @@ from regard.evaluation.tasks import TASKS
 from regard.models import Model, load
 from regard.system.errors import SettingError
 from regard.training.data.graph_sources import open_graphs
-from regard.training.data.image_sources import stored_examples
 from regard.training.data.series_source import open_series
-from regard.training.data.sound_sources import RecordedSpeech
+from regard.training.data.stored_items import stored_examples
 from regard.training.recipe.schema import Recipe
 from regard.training.run_folder import RunFolder, read_run
 
@@ -176,15 +174,11 @@ def _stored_examples(run_folder: RunFolder, task: str, split: str, model: Any) -
         # Only what is in the split has a label to compare with.
         labels = tuple(label if i in rows else "" for i, label in enumerate(data.labels))
         return [replace(data, labels=labels, splits=("",) * len(labels))]
-    if task in ("transcribe", "sounds"):
-        speech = RecordedSpeech.open(run_folder.data / split)
-        return [Recording(speech[row], text) for row, text in enumerate(speech.transcripts)]
     file = run_folder.data / f"{split}.jsonl"
     if file.is_file():
         return TASKS[task].reads.read(str(file))
-    images = stored_examples(run_folder, split)
-    if images is not None:
-        return images
+    if items := stored_examples(run_folder, split):
+        return items
     # Plain text is stored as token ids, and its score is called `validation`.
     folder = "valid" if split == "validation" else split
     columns = Corpus.open(run_folder.data / folder).columns

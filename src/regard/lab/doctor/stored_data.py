@@ -12,9 +12,9 @@ import numpy as np
 from regard.data.corpus import Corpus
 from regard.data.labelled import LabelledText, Question, RatedText, TaggedWords, TextPair
 from regard.data.text.tokenizer import Tokenizer
-from regard.training.data.image_sources import StoredImages
 from regard.training.data.parallel_text import ParallelCorpora
 from regard.training.data.plain_text import TextCorpora
+from regard.training.data.stored_items import StoredItems
 from regard.training.data.text_sources import LabelledData
 from regard.training.objectives.objective import Objective
 
@@ -43,7 +43,7 @@ def examples(objective: Objective) -> dict[str, list[Example]]:
 def is_text(objective: Objective) -> bool:
     """Whether the inputs are texts; images are digests here."""
     sets = getattr(objective.data, "sets", {})
-    return not any(isinstance(split, StoredImages) for split in sets.values())
+    return not any(isinstance(split, StoredItems) for split in sets.values())
 
 
 def texts(objective: Objective) -> dict[str, str]:
@@ -98,9 +98,9 @@ def _decoded(corpus: Corpus, tokenizer: Tokenizer) -> str:
 
 
 def _labelled(split: Any) -> list[Example]:
-    if isinstance(split, StoredImages):
+    if isinstance(split, StoredItems):
         count = min(len(split), MAX_EXAMPLES)
-        return [(_digest(split.pixels[i]), split.texts[i]) for i in range(count)]
+        return [(_digest(split[i]), split.texts[i]) for i in range(count)]
     if not isinstance(split, Iterable):
         return []
     return [_fields(example) for example in islice(split, MAX_EXAMPLES)]

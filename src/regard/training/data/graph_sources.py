@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
-from zipfile import BadZipFile
 
 import numpy as np
 import torch
@@ -13,11 +12,11 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from regard.data.batching import Batch, Rows
+from regard.data.file_access import read_arrays, write_arrays
 from regard.data.graphs import GraphData, Level, read_graphs
 from regard.data.padding import IGNORED
 from regard.models import GraphModel, Model
 from regard.models.graph_model import graph_tensors
-from regard.system import disk
 from regard.system.errors import DataError, SettingError
 from regard.training.data.labelled_text import class_names
 from regard.training.data.source import Position, Source
@@ -40,9 +39,7 @@ def stored_graphs(setup: Setup, level: Level) -> GraphData:
         if not data.rows("train"):
             raise DataError("the split 'train' is empty", "write it into the split column")
         # Once, with all splits in it: a resumed run needs no other file.
-        path.parent.mkdir(parents=True, exist_ok=True)
-        with disk.disk_errors(str(path)), disk.atomic_file(path) as temporary:
-            _write(temporary, data)
+        write_arrays(path, vars(data))
     data = open_graphs(setup.run_folder)
     counts = ", ".join(f"{len(data.rows(name)):,} {name}" for name in data.split_names())
     # Edges are stored in both directions, with a loop at each node: neither counts for a reader.
@@ -63,37 +60,13 @@ def _read(setup: Setup) -> GraphData:
     return read_graphs(setup.recipe.files["train"][0])
 
 
-def _write(path: object, data: GraphData) -> None:
-    with open(str(path), "wb") as file:
-        np.savez_compressed(
-            file,
-            features=data.features,
-            edges=data.edges,
-            graph=data.graph,
-            # Fixed-width strings: an object array could only be stored as a pickle.
-            labels=np.array(data.labels, dtype=np.str_),
-            splits=np.array(data.splits, dtype=np.str_),
-            level=np.array(data.level),
-        )
-
-
 def open_graphs(run_folder: RunFolder) -> GraphData:
     """The graphs that a run has stored."""
-    path = run_folder.data / _FILE
-    try:
-        # A run folder may come from anywhere, and a pickle in it could run code.
-        with np.load(path, allow_pickle=False) as arrays:
-            level: Level = "nodes" if str(arrays["level"]) == "nodes" else "graphs"
-            return GraphData(
-                arrays["features"],
-                arrays["edges"],
-                arrays["graph"],
-                tuple(map(str, arrays["labels"])),
-                tuple(map(str, arrays["splits"])),
-                level,
-            )
-    except (OSError, ValueError, KeyError, EOFError, BadZipFile) as error:
-        raise DataError(f"{path} cannot be read: {error}", "start a new run") from None
+    arrays = read_arrays(run_folder.data / _FILE, "start a new run")
+    features, edges, graph = (arrays[name] for name in ("features", "edges", "graph"))
+    labels, splits = (tuple(map(str, arrays[name])) for name in ("labels", "splits"))
+    level: Level = "nodes" if arrays["level"] == "nodes" else "graphs"
+    return GraphData(features, edges, graph, labels, splits, level)
 
 
 class GraphSource(Source):

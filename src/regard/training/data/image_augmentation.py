@@ -8,7 +8,7 @@ model is: a loop over images on the host would be what a GPU waits for.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import lru_cache, partial
 from typing import NamedTuple
@@ -65,7 +65,7 @@ class Augmentation:
         draws = _draws(self, epoch)
         return draws.operation[rows], draws.magnitude[rows]
 
-    def blend_weights(self, row: int, epoch: int, size: tuple[int, int]) -> NDArray[np.float32]:
+    def blend_weights(self, row: int, epoch: int, size: Sequence[int]) -> NDArray[np.float32]:
         """The weight of the image itself in a blend with its neighbour.
 
         A scalar of mixup, or of each pixel [H, W] where there is CutMix: 0 inside the box.

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from functools import partial
-from pathlib import Path
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 
 from regard import spec
 from regard.data.batching import Batch, Rows
+from regard.data.file_access import read_arrays, write_arrays
 from regard.data.series import (
     CALENDAR,
     PROCESSOR_FILE,
@@ -26,15 +27,12 @@ from regard.data.series import (
     windows,
 )
 from regard.models import SeriesModel
-from regard.system import disk
 from regard.system.errors import DataError, ModelError, SettingError
 from regard.training.data.source import Position, Source
 from regard.training.run_folder import RunFolder
 from regard.training.setup import Setup, Split
 
-_VALUES = "series.npy"
-_DATES = "dates.npy"
-_BORDERS = "series.json"
+_FILE = "series.npz"
 _ORDER = ("train", "valid", "test")  # in time; other splits follow
 
 
@@ -81,8 +79,8 @@ def stored_series(
     `processor` is that of a model to fine-tune; by default the training data is standardized by
     its own statistics, unless it is of `counts`.
     """
-    folder = setup.run_folder.data
-    if not (folder / _BORDERS).exists():
+    path = setup.run_folder.data / _FILE
+    if not path.exists():
         splits = setup.splits(_series_splits)
         others = [name for name in splits if name not in _ORDER]
         in_time = [name for name in (*_ORDER, *others) if name in splits]
@@ -92,53 +90,32 @@ def stored_series(
         if counts:
             processor = SeriesProcessor.of_counts(train)
         processor = processor or SeriesProcessor.of(train)
-        borders = {}
-        end = 0
-        for name, part in parts.items():
-            borders[name] = (end, end + len(part))
-            end += len(part)
-        values = np.concatenate([processor.standardized(part) for part in parts.values()])
-        folder.mkdir(parents=True, exist_ok=True)
-        _save(folder / _VALUES, values)
         dates = [part.dates for part in parts.values() if part.dates is not None]
+        arrays: dict[str, Any] = {
+            "values": np.concatenate([processor.standardized(part) for part in parts.values()]),
+            "splits": list(parts),
+            "ends": np.cumsum([len(part) for part in parts.values()]),
+            "columns": processor.columns,
+            "mean": processor.mean,
+            "std": processor.std,
+        }
         if len(dates) == len(parts):
-            _save(folder / _DATES, np.concatenate(dates))
-        # Written last: its presence says that all is there.
-        disk.write_json(folder / _BORDERS, {"borders": borders, **processor.to_config()})
+            arrays["dates"] = np.concatenate(dates)
+        write_arrays(path, arrays)
     return open_series(setup.run_folder)
 
 
 def open_series(run_folder: RunFolder) -> StoredSeries:
     """The series that a run has stored."""
-    folder = run_folder.data
-    content = disk.read_json(folder / _BORDERS, DataError)
-    values = _load(folder / _VALUES)
-    dates = _load(folder / _DATES) if (folder / _DATES).exists() else None
-    borders = {name: (begin, end) for name, (begin, end) in content["borders"].items()}
-    # The array and its borders are two files: both must be of one run.
-    if max(end for _, end in borders.values()) != len(values):
-        raise DataError(f"the stored series in {folder} are damaged", "start a new run")
-    processor = SeriesProcessor(
-        tuple(content["columns"]), tuple(content["mean"]), tuple(content["std"])
+    arrays = read_arrays(run_folder.data / _FILE, "start a new run")
+    borders = pairwise([0, *arrays["ends"].tolist()])
+    columns, mean, std = (tuple(arrays[name].tolist()) for name in ("columns", "mean", "std"))
+    return StoredSeries(
+        arrays["values"],
+        dict(zip(arrays["splits"].tolist(), borders, strict=True)),
+        SeriesProcessor(columns, mean, std),
+        arrays.get("dates"),
     )
-    return StoredSeries(values, borders, processor, dates)
-
-
-def _save(path: Path, array: NDArray[Any]) -> None:
-    with (
-        disk.disk_errors(str(path.parent)),
-        disk.atomic_file(path) as temporary,
-        open(temporary, "wb") as file,
-    ):
-        np.save(file, array)
-
-
-def _load(path: Path) -> NDArray[Any]:
-    try:
-        array: NDArray[Any] = np.load(path, mmap_mode="r", allow_pickle=False)
-    except (OSError, ValueError) as error:
-        raise DataError(f"{path} cannot be read: {error}", "start a new run") from None
-    return array
 
 
 def _joined(parts: Iterator[Series]) -> Series:
@@ -173,9 +150,7 @@ def _series_splits(setup: Setup) -> dict[str, Split]:
     # One number is all training data; two have no test.
     for name, begin, end in zip(_ORDER, ends - counts, ends, strict=False):
         if end > begin:
-            dates = None if series.dates is None else series.dates[begin:end]
-            part = Series(series.values[begin:end], series.columns, dates)
-            splits[name] = partial(iter, [part])
+            splits[name] = partial(iter, [series.of_rows(slice(begin, end))])
     return splits
 
 

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from functools import partial
 from itertools import pairwise
 from pathlib import Path
 from typing import Any, ClassVar
@@ -33,123 +33,11 @@ from regard.models.sound_models import WaveformModel
 from regard.system import disk
 from regard.system.errors import DataError, SettingError
 from regard.training import model_spec
-from regard.training.data.labelled_text import (
-    class_names,
-    label_id,
-    sets_of_files,
-    stored_tokenizer,
-)
+from regard.training.data.labelled_text import stored_tokenizer
 from regard.training.data.sound_augmentation import LengthLimits, SoundAugmentation
-from regard.training.data.source import ModelInputs, Position, Source, decoder_token_ids
+from regard.training.data.source import ModelInputs, Position, decoder_token_ids
+from regard.training.data.stored_items import ItemData, ItemSource, LabelledItems, StoredItems
 from regard.training.setup import Setup
-
-Reader = Callable[[str], list[Recording]]
-_SAMPLES = "samples"
-_OFFSETS = "offsets.npy"
-_TRANSCRIPTS = "transcripts.json"
-_DTYPE = np.dtype("<f4")  # little endian on every machine: run folders travel
-
-
-@dataclass(frozen=True)
-class RecordedSpeech:
-    """Recordings of a split: their samples, memory-mapped, and their transcripts or labels."""
-
-    samples: Samples
-    offsets: NDArray[np.int64]  # where each begins, and the last one ends
-    transcripts: list[str]
-
-    @classmethod
-    def open(cls, folder: Path) -> RecordedSpeech:
-        """A split that `write_recordings` stored; its sizes are checked."""
-        try:
-            offsets = np.load(folder / _OFFSETS, allow_pickle=False)
-            transcripts = disk.read_json(folder / _TRANSCRIPTS, DataError)
-            samples = np.memmap(folder / _SAMPLES, dtype=_DTYPE, mode="r")
-        except (OSError, ValueError) as error:
-            raise _damaged(folder, str(error)) from None
-        # Three files that belong together: an interrupted copy may have one of them only.
-        if len(offsets) != len(transcripts) + 1 or offsets[-1] != len(samples):
-            raise _damaged(folder, "its files do not match")
-        # A plain array is faster to slice than np.memmap itself.
-        return cls(np.asarray(samples), offsets, transcripts)
-
-    def __len__(self) -> int:
-        return len(self.transcripts)
-
-    def __getitem__(self, row: int) -> Samples:
-        """The samples of a recording."""
-        # A copy: torch cannot wrap memory that must not be written to.
-        return self.samples[self.offsets[row] : self.offsets[row + 1]].copy()
-
-    @property
-    def lengths(self) -> NDArray[np.int64]:
-        """The number of samples of each recording."""
-        return np.diff(self.offsets)  # [N]
-
-
-def recorded_speech(setup: Setup, read: Reader = read_transcripts) -> dict[str, RecordedSpeech]:
-    """The recordings by split, stored in the run folder on the first call.
-
-    `read` reads a table or a folder that the recipe names.
-    """
-    folder = setup.run_folder.data
-    if not (folder / "train").is_dir():
-        rates: set[int] = set()
-        for name, recordings in sets_of_files(setup, read):
-            write_recordings(recordings, folder / name, rates)
-        say_resampled(rates, setup.say)
-    # A killed process may have left the temporary folder of a split.
-    names = sorted(path.name for path in folder.iterdir() if not path.name.startswith("."))
-    stored = {name: RecordedSpeech.open(folder / name) for name in names}
-    counts = ", ".join(f"{len(speech):,} {name}" for name, speech in stored.items())
-    setup.say(f"data: {counts} recordings")
-    return stored
-
-
-def write_recordings(recordings: Iterable[Recording], folder: Path, rates: set[int]) -> None:
-    """Stores the samples of recordings at 16 kHz, completely or not at all.
-
-    The sample rates of their files are added to `rates`.
-    """
-    offsets = [0]
-    transcripts = []
-    folder.parent.mkdir(parents=True, exist_ok=True)
-    with disk.atomic_folder(folder) as partial_folder:
-        # Streamed: an hour of speech is 230 MB, and only one recording is in memory.
-        with open(partial_folder / _SAMPLES, "wb") as file:
-            for recording in recordings:
-                samples = _samples(recording, rates)
-                file.write(samples.astype(_DTYPE).tobytes())
-                offsets.append(offsets[-1] + len(samples))
-                transcripts.append(_transcript(recording))
-        if not transcripts:
-            raise DataError("there are no recordings", "give a table with at least one")
-        np.save(partial_folder / _OFFSETS, np.array(offsets, np.int64))
-        disk.write_json(partial_folder / _TRANSCRIPTS, transcripts)
-
-
-def _samples(recording: Recording, rates: set[int]) -> Samples:
-    if not isinstance(recording.audio, Path):
-        return read_samples(recording.audio)
-    samples, rate = read_wav_and_rate(recording.audio)
-    rates.add(rate)
-    if not len(samples):
-        raise DataError(f"{recording.audio} contains no audio", "leave it out of the table")
-    return resample(samples, rate)
-
-
-def _transcript(recording: Recording) -> str:
-    # As text comes out of a model: one space between words, none at the ends.
-    text = " ".join(recording.text.split())
-    if not text:
-        name = recording.audio if isinstance(recording.audio, Path) else "a recording"
-        raise DataError(f"{name} has no transcript or label", "write what is heard in it")
-    return text
-
-
-def _damaged(folder: Path, detail: str) -> DataError:
-    return DataError(f"the stored recordings in {folder} are damaged: {detail}", "start a new run")
-
 
 WAVEFORM = "input_values"  # the main inputs of models of sound
 SPECTROGRAM = "input_features"
@@ -157,15 +45,26 @@ SPECTROGRAM = "input_features"
 POSITIONS_PER_SECOND = 50
 
 
-@dataclass(frozen=True)
-class SoundData:
-    """Recordings by split, and what turns their texts into labels: classes, or a vocabulary."""
+def _stored_recording(recording: Recording, rates: set[int]) -> tuple[Samples, str]:
+    """Samples at 16 kHz and the text of a recording, whose file's rate is added to `rates`."""
+    name: str | Path = "a recording"
+    if isinstance(recording.audio, Path):
+        name = recording.audio
+        samples, rate = read_wav_and_rate(name)
+        rates.add(rate)
+        if not len(samples):
+            raise DataError(f"{name} contains no audio", "leave it out of the table")
+        samples = resample(samples, rate)
+    else:
+        samples = read_samples(recording.audio)
+    # As text comes out of a model: one space between words, none at the ends.
+    text = " ".join(recording.text.split())
+    if not text:
+        raise DataError(f"{name} has no transcript or label", "write what is heard in it")
+    return samples.astype("<f4"), text  # little endian on every machine: run folders travel
 
-    sets: dict[str, RecordedSpeech]
-    vocabulary: Any = None
 
-
-class Recordings(Source):
+class Recordings(ItemSource):
     """Batches of recordings of similar lengths, augmented; these have no labels."""
 
     unit = "recordings"
@@ -173,13 +72,11 @@ class Recordings(Source):
     evaluation_factor = 1
     read: ClassVar[staticmethod[..., Any]] = staticmethod(read_unlabelled_recordings)
     fewest_frames: ClassVar[int] = 1  # of a recording
-    data: SoundData
 
-    def __init__(self, model: Any, data: SoundData, setup: Setup) -> None:
+    def __init__(self, model: Any, data: ItemData, setup: Setup) -> None:
         super().__init__(model, data, setup)
         self.augmentation = SoundAugmentation(self.settings)
         self.reads_waveforms = model.spec.main_input_name == WAVEFORM
-        self.splits = data.sets
         self.labels = {name: self.label(name, speech) for name, speech in data.sets.items()}
         # Checked for all splits before the first step.
         self._lengths = {name: self._positions(name) for name in data.sets}
@@ -187,14 +84,13 @@ class Recordings(Source):
     # --- preparing a run --------------------------------------------------------------------------
 
     @classmethod
-    def prepare(cls, setup: Setup, base: Model | None) -> SoundData:
-        sets = recorded_speech(setup, cls.read)
-        return SoundData(sets, cls.vocabulary(setup, base, sets["train"].transcripts))
-
-    @classmethod
-    def vocabulary(cls, setup: Setup, base: Any, texts: list[str]) -> Any:
-        """What turns the texts of recordings into labels."""
-        return None
+    def prepare(cls, setup: Setup, base: Model | None) -> ItemData:
+        rates: set[int] = set()
+        sets = cls.stored(setup, partial(_stored_recording, rates=rates))
+        say_resampled(rates, setup.say)
+        counts = ", ".join(f"{len(speech):,} {name}" for name, speech in sets.items())
+        setup.say(f"data: {counts} recordings")
+        return ItemData(sets, cls.vocabulary(setup, base, sets["train"].texts))
 
     @classmethod
     def files(cls, model: Model, setup: Setup) -> dict[str, dict[str, Any]]:
@@ -205,7 +101,7 @@ class Recordings(Source):
 
     # --- labels -----------------------------------------------------------------------------------
 
-    def label(self, name: str, speech: RecordedSpeech) -> list[list[int]]:
+    def label(self, name: str, speech: StoredItems) -> list[list[int]]:
         """The labels of the recordings of a split; what cannot be learnt is refused."""
         return [[] for _ in range(len(speech))]
 
@@ -233,7 +129,7 @@ class Recordings(Source):
             row = int(too_short[0])
             raise DataError(
                 f"{len(too_short):,} recordings of {name} are too short: "
-                f"{speech.transcripts[row]!r} needs {needed[row]} frames, and there are "
+                f"{speech.texts[row]!r} needs {needed[row]} frames, and there are "
                 f"{max(0, int(frames[row]))}",
                 "correct the transcripts, or leave these recordings out",
             )
@@ -250,14 +146,6 @@ class Recordings(Source):
         is_alone = self.reads_waveforms and self.model.spec.waves.normalizes_over_time
         return 1 if is_alone else None
 
-    def targets(self, split: str, rows: Rows) -> dict[str, Tensor]:
-        """The labels of some recordings, as tensors."""
-        return {}
-
-    def label_count(self, split: str, rows: Rows) -> int:
-        """How many labels count in the loss."""
-        return len(rows)
-
     def collate(self, split: str, rows: Rows, position: Position) -> Batch:
         """`waves` and `padding_mask` [B, samples], or `features` [B, mels, frames]; and labels."""
         epoch, _ = position
@@ -268,7 +156,9 @@ class Recordings(Source):
         else:
             tensors["features"] = torch.cat([self.spectrogram(split, row, epoch) for row in rows])
         tensors |= self.targets(split, rows)
-        return Batch(tensors, self.label_count(split, rows), np.asarray(rows))
+        # Recordings without labels, or with a class each, count themselves.
+        labels = sum(len(self.labels[split][row]) for row in rows)
+        return Batch(tensors, labels or len(rows), np.asarray(rows))
 
     def model_inputs(self, tensors: Mapping[str, Tensor]) -> ModelInputs:
         inputs = tensors["waves" if self.reads_waveforms else "features"]
@@ -308,51 +198,26 @@ class Recordings(Source):
     def describe(self) -> str:
         return ""  # said when the recordings were opened
 
-    def example(self, row: int) -> dict[str, Any]:
-        return {"transcript": self.splits["train"].transcripts[row]}
 
-
-class LabelledRecordings(Recordings):
+class LabelledRecordings(LabelledItems, Recordings):
     """Recordings of one class each: a keyword, a speaker, a language."""
 
     read = staticmethod(read_labelled_recordings)
 
     @classmethod
-    def vocabulary(cls, setup: Setup, base: Any, texts: list[str]) -> list[str]:
-        return class_names(texts)
-
-    @classmethod
-    def wrap(cls, model: Any, description: Any, config: dict[str, Any], data: SoundData) -> Model:
+    def wrap(cls, model: Any, description: Any, config: dict[str, Any], data: ItemData) -> Model:
         if description.main_input_name == SPECTROGRAM:
             return SpectrogramClassifier(model, description, config)
         return SoundClassifier(model, description, config)
 
-    def label(self, name: str, speech: RecordedSpeech) -> list[list[int]]:
-        return [[label_id(text, self.label_ids)] for text in speech.transcripts]
 
-    def targets(self, split: str, rows: Rows) -> dict[str, Tensor]:
-        return {"labels": torch.tensor([self.labels[split][i][0] for i in rows])}
-
-    @classmethod
-    def class_names(cls, data: SoundData) -> list[str]:
-        names: list[str] = data.vocabulary
-        return names
-
-
-class Transcripts(Recordings):
-    """Recordings with their transcripts."""
-
-    read = staticmethod(read_transcripts)
-
-    def label_count(self, split: str, rows: Rows) -> int:
-        return sum(len(self.labels[split][i]) for i in rows)
-
-
-class SpelledTranscripts(Transcripts):
+class SpelledTranscripts(Recordings):
     """Transcripts as characters: those of the training data, or of the folder that is fine-tuned.
 
     The padding token is the blank of CTC.
     """
+
+    read = staticmethod(read_transcripts)
 
     @classmethod
     def vocabulary(cls, setup: Setup, base: Any, texts: list[str]) -> CTCDecoder:
@@ -365,7 +230,7 @@ class SpelledTranscripts(Transcripts):
         return decoder
 
     @classmethod
-    def wrap(cls, model: Any, description: Any, config: dict[str, Any], data: SoundData) -> Model:
+    def wrap(cls, model: Any, description: Any, config: dict[str, Any], data: ItemData) -> Model:
         decoder: CTCDecoder = data.vocabulary
         head = description.labels
         # Folders may have more outputs than characters, never fewer.
@@ -381,11 +246,11 @@ class SpelledTranscripts(Transcripts):
     def files(cls, model: Any, setup: Setup) -> dict[str, dict[str, Any]]:
         return super().files(model, setup) | model.decoder.files()
 
-    def label(self, name: str, speech: RecordedSpeech) -> list[list[int]]:
+    def label(self, name: str, speech: StoredItems) -> list[list[int]]:
         # Characters that only occur in other splits cannot be learnt, but count as errors.
         allow = name != "train"
         decoder = self.data.vocabulary
-        return [decoder.labels(text, allow_unknown=allow) for text in speech.transcripts]
+        return [decoder.labels(text, allow_unknown=allow) for text in speech.texts]
 
     def frames_needed(self, split: str, row: int) -> int:
         # One infinite loss would skip an update.
@@ -398,12 +263,13 @@ class SpelledTranscripts(Transcripts):
         return {"labels": labels, "label_lengths": torch.tensor([len(row) for row in selected])}
 
 
-class PromptedTranscripts(Transcripts):
+class PromptedTranscripts(Recordings):
     """Transcripts as tokens after a prompt: start, perhaps language and task."""
 
+    read = staticmethod(read_transcripts)
     model: SpeechToText
 
-    def __init__(self, model: SpeechToText, data: SoundData, setup: Setup) -> None:
+    def __init__(self, model: SpeechToText, data: ItemData, setup: Setup) -> None:
         self.language = setup.recipe.data.languages if model.languages else None
         self.prompt = model.decoder_prompt(None, self.language)
         super().__init__(model, data, setup)
@@ -421,11 +287,11 @@ class PromptedTranscripts(Transcripts):
         return stored_tokenizer(setup, "characters", learn)
 
     @classmethod
-    def special_token_ids(cls, data: SoundData) -> folders.SpecialTokenIds:
+    def special_token_ids(cls, data: ItemData) -> folders.SpecialTokenIds:
         return decoder_token_ids(data.vocabulary)
 
     @classmethod
-    def wrap(cls, model: Any, description: Any, config: dict[str, Any], data: SoundData) -> Model:
+    def wrap(cls, model: Any, description: Any, config: dict[str, Any], data: ItemData) -> Model:
         tokenizer = data.vocabulary
         model_spec.check_vocabulary("target", description.target, len(tokenizer))
         ids = cls.special_token_ids(data)
@@ -446,9 +312,9 @@ class PromptedTranscripts(Transcripts):
             ),
         }
 
-    def label(self, name: str, speech: RecordedSpeech) -> list[list[int]]:
+    def label(self, name: str, speech: StoredItems) -> list[list[int]]:
         end = self.model.ids.end
-        return [[*ids, end] for ids in self.data.vocabulary.encode_batch(speech.transcripts)]
+        return [[*ids, end] for ids in self.data.vocabulary.encode_batch(speech.texts)]
 
     def _positions(self, name: str) -> NDArray[Any]:
         positions = super()._positions(name)

@@ -32,16 +32,16 @@ from regard.models.memory_network import MemoryNetworkModel, pad_stories, split_
 from regard.system.errors import DataError, ModelError
 from regard.training import model_spec
 from regard.training.data.graph_sources import Graphs, GraphSource, Nodes
-from regard.training.data.image_sources import PREVIOUS, ImageData, LabelledImages
+from regard.training.data.image_sources import PREVIOUS, LabelledImages
 from regard.training.data.labelled_text import Generator, stored_tokenizer
 from regard.training.data.sound_sources import (
     POSITIONS_PER_SECOND,
     SPECTROGRAM,
     WAVEFORM,
     LabelledRecordings,
-    SoundData,
 )
 from regard.training.data.source import Position
+from regard.training.data.stored_items import ItemData
 from regard.training.data.text_sources import LabelledData, LabelledSource, LabelledTexts
 from regard.training.objectives.head_objective import HeadObjective, TextHead, has_classes
 from regard.training.objectives.losses import cross_entropy, r_drop
@@ -126,8 +126,8 @@ class ImageClassification(MediaClassification):
     head_fields = "heads=(Pool(), ClassifierHead(CLASSES))"
 
     @classmethod
-    def describe(cls, setup: Setup, data: ImageData) -> spec.Model:
-        count = len(data.labels)
+    def describe(cls, setup: Setup, data: ItemData) -> spec.Model:
+        count = len(data.vocabulary)
         return cls.classifier(model_spec.describe(setup.recipe, count), count)
 
     @classmethod
@@ -163,7 +163,7 @@ class SoundClassification(MediaClassification):
     head_fields = "heads=(Pool('mean', None), ClassifierHead(CLASSES))"
 
     @classmethod
-    def describe(cls, setup: Setup, data: SoundData) -> spec.Encoder:
+    def describe(cls, setup: Setup, data: ItemData) -> spec.Encoder:
         recipe = setup.recipe
         changes = {}
         if recipe.model.spec is None and presets.about(recipe.preset_name).kind == "speech":

@@ -28,8 +28,9 @@ from regard.evaluation.scores import Score, scored
 from regard.models import Model, TextEncoder
 from regard.models.sentence_transformers import SentencePooling
 from regard.training import model_spec
-from regard.training.data.image_sources import CaptionedImages, ImageData
+from regard.training.data.image_sources import CaptionedImages
 from regard.training.data.source import Position
+from regard.training.data.stored_items import ItemData
 from regard.training.data.text_sources import LabelledData, LabelledSource
 from regard.training.objectives.objective import ScoredObjective
 from regard.training.parallel.ranks import ONE_RANK, Ranks
@@ -176,17 +177,17 @@ class ImageTextContrastive(ScoredObjective):
     # --- assembling a run -------------------------------------------------------------------------
 
     @classmethod
-    def describe(cls, setup: Setup, data: ImageData) -> spec.Model:
-        assert data.tokenizer is not None, "prepared with the captions"
-        description: Any = model_spec.describe(setup.recipe, len(data.tokenizer))
+    def describe(cls, setup: Setup, data: ItemData) -> spec.Model:
+        tokenizer = data.vocabulary
+        description: Any = model_spec.describe(setup.recipe, len(tokenizer))
         text = description.text
         assert text.pool is not None, "both towers of a dual encoder have one"
         pool = text.pool
         if isinstance(pool.which, spec.EndToken):
             # The vector of a text is that of its end token, whose id the tokenizer decides.
-            end_token = spec.EndToken(data.tokenizer.required_token_id("eos"))
+            end_token = spec.EndToken(tokenizer.required_token_id("eos"))
             pool = replace(pool, which=end_token)
-        tokens = replace(text.tokens, vocabulary=len(data.tokenizer))
+        tokens = replace(text.tokens, vocabulary=len(tokenizer))
         text = replace(text, input=tokens).with_head(pool)
         return replace(description, text=text)
 

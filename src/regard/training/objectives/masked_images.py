@@ -22,8 +22,9 @@ from regard.evaluation.scores import Score
 from regard.models import Model
 from regard.system.errors import ModelError
 from regard.training import model_spec
-from regard.training.data.image_sources import ImageData, Images
+from regard.training.data.image_sources import Images
 from regard.training.data.source import Position
+from regard.training.data.stored_items import ItemData
 from regard.training.objectives.losses import LossTerms
 from regard.training.objectives.objective import ScoredObjective
 from regard.training.setup import Setup
@@ -53,11 +54,11 @@ class MaskedImages(ScoredObjective):
         return description.pixels is not None
 
     @classmethod
-    def describe(cls, setup: Setup, data: ImageData) -> spec.Model:
+    def describe(cls, setup: Setup, data: ItemData) -> spec.Model:
         return model_spec.describe_masked_images(setup.recipe)
 
     @classmethod
-    def adapt(cls, base: Any, data: ImageData, setup: Setup) -> Model:
+    def adapt(cls, base: Any, data: ItemData, setup: Setup) -> Model:
         """The same autoencoder, with another share of masked patches if one is asked for."""
         if base.spec.pixels is None:
             raise ModelError(

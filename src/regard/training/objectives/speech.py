@@ -43,10 +43,10 @@ from regard.training.data.sound_sources import (
     WAVEFORM,
     PromptedTranscripts,
     Recordings,
-    SoundData,
     SpelledTranscripts,
 )
 from regard.training.data.source import Position
+from regard.training.data.stored_items import ItemData
 from regard.training.objectives.losses import (
     LossTerms,
     linear_cross_entropy,
@@ -64,7 +64,7 @@ class SpeechObjective(ScoredObjective):
     # Whether each validation transcribes all recordings, or only if the metric asks for it.
     always_transcribes: ClassVar[bool]
 
-    def __init__(self, model: Model, data: SoundData, setup: Setup) -> None:
+    def __init__(self, model: Model, data: ItemData, setup: Setup) -> None:
         WordErrorRate()  # a missing package is reported before hours of training
         super().__init__(model, data, setup)
 
@@ -85,11 +85,11 @@ class SpeechObjective(ScoredObjective):
         rows = len(speech) if is_scored else min(samples, len(speech))
         texts = self._transcripts("valid", rows, Greedy())
         if is_scored:
-            score = scored("transcribe", texts, speech.transcripts)
+            score = scored("transcribe", texts, speech.texts)
             metrics |= {"wer": score.wer, "cer": score.cer}
         metrics["samples"] = [
             {"transcript": text, "reference": reference}
-            for text, reference in zip(texts[:samples], speech.transcripts, strict=False)
+            for text, reference in zip(texts[:samples], speech.texts, strict=False)
         ]
         return metrics
 
@@ -109,7 +109,7 @@ class SpeechObjective(ScoredObjective):
         strategy = BeamSearch(recipe.decode.beam, recipe.length_penalty)
         speech = self.source.splits[split]
         texts = self._transcripts(split, len(speech), strategy)
-        return scored("transcribe", texts, speech.transcripts)
+        return scored("transcribe", texts, speech.texts)
 
 
 class ConnectionistTemporalClassification(SpeechObjective):
@@ -135,7 +135,7 @@ class ConnectionistTemporalClassification(SpeechObjective):
         return description.task == "transcribe"
 
     @classmethod
-    def describe(cls, setup: Setup, data: SoundData) -> spec.Model:
+    def describe(cls, setup: Setup, data: ItemData) -> spec.Model:
         count = len(data.vocabulary.names)
         description: Any = model_spec.describe(setup.recipe, count)
         # Nothing is masked in training: a mask vector would keep its initial value.
@@ -145,12 +145,12 @@ class ConnectionistTemporalClassification(SpeechObjective):
         return encoder
 
     @classmethod
-    def head_config(cls, data: SoundData) -> dict[str, Any]:
+    def head_config(cls, data: ItemData) -> dict[str, Any]:
         # transformers takes the blank of its CTC loss from here.
         return {"pad_token_id": data.vocabulary.blank}
 
     @classmethod
-    def adapt(cls, base: Any, data: SoundData, setup: Setup) -> Model:
+    def adapt(cls, base: Any, data: ItemData, setup: Setup) -> Model:
         """The same encoder with a new head for these characters, unless it has one."""
         if cls.has_head(base.spec):
             cls.source_class.wrap(base.model, base.spec, base.config, data)  # only for its errors
@@ -214,7 +214,7 @@ class Transcription(SpeechObjective):
     input_names = (SPECTROGRAM,)
 
     @classmethod
-    def describe(cls, setup: Setup, data: SoundData) -> spec.Model:
+    def describe(cls, setup: Setup, data: ItemData) -> spec.Model:
         longest = max(int(speech.lengths.max()) for speech in data.sets.values())
         seconds = -(-longest // RATE)  # rounded up
         return model_spec.describe(
@@ -314,7 +314,7 @@ class SpeechContrastive(ScoredObjective):
         return description.contrastive is not None
 
     @classmethod
-    def describe(cls, setup: Setup, data: SoundData) -> spec.Encoder:
+    def describe(cls, setup: Setup, data: ItemData) -> spec.Encoder:
         return contrastive_encoder(model_spec.describe(setup.recipe, 1))  # nothing is spelled
 
     # --- batches ----------------------------------------------------------------------------------

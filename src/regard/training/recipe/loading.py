@@ -208,12 +208,12 @@ def choose(
     splits = {"": data}
     if not named.get("files"):  # beside these, both are settings of fine-tuning
         splits |= {f"{split}_": changes.pop(split, None) for split in ("valid", "test")}
-    given = {before: file for before, file in splits.items() if file is not None}
-    if given:
+    files = {before: file for before, file in splits.items() if file is not None}
+    if files:
         # A text is the simplest data: what the model learns from it decides.
         objective = _objective(named, has_text=True)
         kind = "pairs" if objective is None else DATA_KEYS[objective_settings(objective).data]
-    for before, file in given.items():
+    for before, file in files.items():
         flag = before[:-1] or "data"
         key = f"{before}{kind}"
         if key not in KEYS:
