@@ -28,6 +28,19 @@ _MAX_LOGITS = 1 << 31  # logits that exist at once; more rows are computed in ch
 
 
 @triton.jit
+def _load(at, valid):
+    """Logits in float32, −∞ where they are not valid."""
+    return tl.load(at, mask=valid, other=float("-inf")).to(tl.float32)
+
+
+@triton.jit
+def _store_results(losses, nlls, position, is_token, loss, nll):
+    """The loss and −log p of one position: 0 at padding."""
+    tl.store(nlls + position, tl.where(is_token, nll, 0.0))
+    tl.store(losses + position, tl.where(is_token, loss, 0.0))
+
+
+@triton.jit
 def _logsumexp(row, size, SUM: tl.constexpr, BLOCK: tl.constexpr):
     """log Σ exp(x) of a row, and Σ x if SUM asks for it.
 
@@ -41,7 +54,7 @@ def _logsumexp(row, size, SUM: tl.constexpr, BLOCK: tl.constexpr):
     plain_sum = tl.zeros_like(top)
     for begin in range(0, size, BLOCK):
         valid = begin + offsets < size
-        x = tl.load(row + begin + offsets, mask=valid, other=float("-inf")).to(tl.float32)
+        x = _load(row + begin + offsets, valid)
         new_top = tl.maximum(top, tl.max(x, axis=1))
         total = total * tl.exp(top - new_top) + tl.sum(tl.exp(x - new_top[:, None]), axis=1)
         top = new_top
@@ -70,8 +83,7 @@ def _loss_kernel(
     normalizer, plain_sum = _logsumexp(row, size, SUM, BLOCK)
     nll = normalizer - tl.load(row + label).to(tl.float32)
     loss = (1 - smoothing - smoothed) * nll + smoothed * (size * normalizer - plain_sum)
-    tl.store(nlls + position, tl.where(is_token, nll, 0.0))
-    tl.store(losses + position, tl.where(is_token, loss, 0.0))
+    _store_results(losses, nlls, position, is_token, loss, nll)
     offsets = tl.arange(0, BLOCK)
     smoothed = tl.where(is_token, smoothed, 0.0)
     # exp(x − ∞) = 0: the gradient of padding is zero.
@@ -79,7 +91,7 @@ def _loss_kernel(
     for begin in range(0, width, BLOCK):
         columns = begin + offsets
         valid = columns < size
-        x = tl.load(row + columns, mask=valid, other=float("-inf")).to(tl.float32)
+        x = _load(row + columns, valid)
         gradient = tl.exp(x - normalizer) - tl.where(valid, smoothed, 0.0)
         tl.store(row + columns, gradient, mask=columns < width)
     tl.debug_barrier()  # the label's number is written again, after all threads have written
@@ -113,16 +125,15 @@ def _rdrop_kernel(
     for begin in range(0, size, BLOCK):
         at = begin + offsets
         valid = at < size
-        log_p = tl.load(p_row + at, mask=valid, other=float("-inf")).to(tl.float32) - p_normalizer
-        log_q = tl.load(q_row + at, mask=valid, other=float("-inf")).to(tl.float32) - q_normalizer
+        log_p = _load(p_row + at, valid) - p_normalizer
+        log_q = _load(q_row + at, valid) - q_normalizer
         difference = tl.where(valid, log_p - log_q, 0.0)
         kl_pq += tl.sum(tl.exp(log_p) * difference, axis=0)
         kl_qp -= tl.sum(tl.exp(log_q) * difference, axis=0)
     loss = (
         (1 - smoothing - smoothed) * nll + smoothed * nll_of_all + agreement * (kl_pq + kl_qp) / 2
     )
-    tl.store(nlls + position, tl.where(is_token, nll, 0.0))
-    tl.store(losses + position, tl.where(is_token, loss, 0.0))
+    _store_results(losses, nlls, position, is_token, loss, nll)
     for begin in range(0, width, BLOCK):
         columns = begin + offsets
         inside = columns < size
@@ -173,10 +184,8 @@ class FusedLinearCrossEntropy(torch.autograd.Function):
             for first in range(0, rows, chunk):
                 last = min(first + chunk, rows)
                 slices = [slice(rows * i + first, rows * i + last) for i in range(copies)]
-                if chunk >= rows:
-                    hidden = x.to(dtype)
-                else:
-                    hidden = torch.cat([x[part] for part in slices]).to(dtype)
+                hidden = x if chunk >= rows else torch.cat([x[part] for part in slices])
+                hidden = hidden.to(dtype)
                 logits = hidden @ weight.mT  # [copies · (last − first), padded V]
                 if bias is not None:
                     logits[:, : len(bias)] += bias
@@ -214,21 +223,14 @@ def _replace_by_gradient(
 ) -> Tensor:
     """Puts the gradient in the place of the logits; returns the sums of loss and NLL [2]."""
     results = torch.empty(2, len(labels), device=logits.device)  # loss and NLL of each position
-    losses = results[0]
-    nlls = results[1]
-    width = logits.shape[1]
-    smoothed = smoothing / (size - 1)
+    outputs = (logits, labels, *results)
+    smoothings = (logits.shape[1], size, smoothing, smoothing / (size - 1))
     grid = (len(labels),)
     options: dict[str, Any] = {"SUM": smoothing > 0, "BLOCK": _BLOCK, "num_warps": _WARPS}
     if agreement:
-        _rdrop_kernel[grid](
-            logits, labels, losses, nlls, len(labels), width, size, smoothing, smoothed, agreement,
-            **options,
-        )  # fmt: skip
+        _rdrop_kernel[grid](*outputs, len(labels), *smoothings, agreement, **options)
     else:
-        _loss_kernel[grid](
-            logits, labels, losses, nlls, width, size, smoothing, smoothed, **options
-        )
+        _loss_kernel[grid](*outputs, *smoothings, **options)
     return results.sum(dim=1)
 
 

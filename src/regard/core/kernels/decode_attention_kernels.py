@@ -44,12 +44,12 @@ def grouped_query_attention(
     dtype = q.dtype.element_ty
     if ROPE:
         # (q1, q2) rotated by the angles of the newest position, and rounded as PyTorch rounds.
-        c = tl.load(cos + half)[None, :]
-        d = tl.load(sin + half)[None, :]
+        c = tl.load(cos + half)
+        d = tl.load(sin + half)
         one = q1.to(tl.float32)
         two = q2.to(tl.float32)
-        q1 = (one * c - two * d).to(dtype)
-        q2 = (two * c + one * d).to(dtype)
+        q1 = (one * c[None, :] - two * d[None, :]).to(dtype)
+        q2 = (two * c[None, :] + one * d[None, :]).to(dtype)
     end = S  # how many cached keys are attended to; with NEW, also where the new one goes
     if LAST:
         end = tl.load(last).to(tl.int32) * columns
@@ -64,12 +64,7 @@ def grouped_query_attention(
         new1 = tl.load(new_at).to(tl.float32)
         new2 = tl.load(new_at + HALF).to(tl.float32)
         if ROPE:
-            c_row = tl.load(cos + half)
-            d_row = tl.load(sin + half)
-            rotated1 = new1 * c_row - new2 * d_row
-            rotated2 = new2 * c_row + new1 * d_row
-            new1 = rotated1
-            new2 = rotated2
+            new1, new2 = new1 * c - new2 * d, new2 * c + new1 * d
         value = tl.load(new_v + b * nv_b + g * nv_g + full)
         slot = k + b * k_b + g * k_g + end * k_s + half
         tl.store(slot, new1)

@@ -28,10 +28,16 @@ def _activation(x, KIND: tl.constexpr):
 
 
 @triton.jit
+def _load(at, valid):
+    """The values at these places in float32, zeros where they are not valid."""
+    return tl.load(at, mask=valid, other=0.0).to(tl.float32)
+
+
+@triton.jit
 def _norm_statistics(x, K, eps, NORM: tl.constexpr, ROW: tl.constexpr):
     """Mean (0 for RMSNorm) and inverse standard deviation of x [K]; ROW is a power of two."""
     column = tl.arange(0, ROW)
-    row = tl.load(x + column, mask=column < K, other=0.0).to(tl.float32)
+    row = _load(x + column, column < K)
     mean = tl.full((), 0.0, tl.float32)
     if NORM == "layer":
         mean = tl.sum(row, axis=0) / K
@@ -44,7 +50,7 @@ def _row_or_zeros(row, at, valid, PRESENT: tl.constexpr):
     """The values of a row at these indices, in float32; zeros if there is no row."""
     values = tl.zeros_like(at).to(tl.float32)
     if PRESENT:
-        values = tl.load(row + at, mask=valid, other=0.0).to(tl.float32)
+        values = _load(row + at, valid)
     return values
 
 
@@ -76,9 +82,9 @@ def linear_one_row(
     g = tl.zeros([BK], dtype=tl.float32)
     s = tl.zeros([BK], dtype=tl.float32)
     if NORM != "none":
-        g = tl.load(gain + k, mask=k < K, other=0.0).to(tl.float32)
+        g = _load(gain + k, k < K)
         if SHIFT:
-            s = tl.load(shift + k, mask=k < K, other=0.0).to(tl.float32)
+            s = _load(shift + k, k < K)
     wait_for_previous(PDL)
     mean = 0.0
     scale = 1.0
@@ -88,14 +94,14 @@ def linear_one_row(
     total = tl.zeros([BN, BK], dtype=tl.float32)
     gate = tl.zeros([BN, BK], dtype=tl.float32)
     for begin in range(0, K, BK):
-        x_part = tl.load(x + begin + k, mask=begin + k < K, other=0.0).to(tl.float32)
+        x_part = _load(x + begin + k, begin + k < K)
         next_k = begin + BK + k
         next_valid = next_k < K
         if NORM != "none":
             x_part = (x_part - mean) * scale * (g + offset) + s
-            g = tl.load(gain + next_k, mask=next_valid, other=0.0).to(tl.float32)
+            g = _load(gain + next_k, next_valid)
             if SHIFT:
-                s = tl.load(shift + next_k, mask=next_valid, other=0.0).to(tl.float32)
+                s = _load(shift + next_k, next_valid)
         total += w.to(tl.float32) * x_part[None, :]
         weight_at += BK
         next_tile = n_valid[:, None] & next_valid[None, :]
@@ -146,16 +152,15 @@ def linear_few_rows(
             gate = tl.dot(x_part, gate_w, gate, input_precision=PRECISION)
     y = total
     if BIAS:
-        y += tl.load(bias + n, mask=n_valid, other=0.0).to(tl.float32)[None, :]
+        y += _load(bias + n, n_valid)[None, :]
     y = _activation(y, ACTIVATION)
     if GATED:
         if BIAS:
-            gate += tl.load(bias + N + n, mask=n_valid, other=0.0).to(tl.float32)[None, :]
+            gate += _load(bias + N + n, n_valid)[None, :]
         y = y * gate
     out_valid = m_valid[:, None] & n_valid[None, :]
     if RESIDUAL:
-        residual_at = residual + m[:, None] * N + n[None, :]
-        y += tl.load(residual_at, mask=out_valid, other=0.0).to(tl.float32)
+        y += _load(residual + m[:, None] * N + n[None, :], out_valid)
     row = (part * M + m).to(tl.int64)
     tl.store(out + row[:, None] * N + n[None, :], y, mask=out_valid)
 
@@ -170,18 +175,11 @@ def residual_sum_norm(
     k = tl.arange(0, BK)
     valid = k < K
     row = tl.program_id(0) * K + k
-    zeros = tl.zeros([BK], dtype=tl.float32)
-    b = zeros
-    g = zeros
-    s = zeros
-    if BIAS:
-        b = tl.load(bias + k, mask=valid, other=0.0).to(tl.float32)
-    if NORM != "none":
-        g = tl.load(gain + k, mask=valid, other=0.0).to(tl.float32) + offset
-    if SHIFT:
-        s = tl.load(shift + k, mask=valid, other=0.0).to(tl.float32)
+    b = _row_or_zeros(bias, k, valid, BIAS)
+    g = _row_or_zeros(gain, k, valid, NORM != "none") + offset
+    s = _row_or_zeros(shift, k, valid, SHIFT)
     wait_for_previous(PDL)
-    y = tl.load(x + row, mask=valid, other=0.0).to(tl.float32) + b
+    y = _load(x + row, valid) + b
     for i in tl.static_range(PARTS):
         y += tl.load(parts + i * part_stride + row, mask=valid, other=0.0)
     y = y.to(x.dtype.element_ty)  # the norm is that of the sum as it is stored
@@ -206,7 +204,7 @@ def embedding_lookup(
     valid = k < K
     row = tl.program_id(0)
     token = tl.load(tokens + row)
-    y = tl.load(table + token * K + k, mask=valid, other=0.0).to(tl.float32) * scale
+    y = _load(table + token * K + k, valid) * scale
     if POSITIONS:
-        y += tl.load(positions + tl.load(position) * K + k, mask=valid, other=0.0).to(tl.float32)
+        y += _load(positions + tl.load(position) * K + k, valid)
     tl.store(out + row * K + k, y, mask=valid)

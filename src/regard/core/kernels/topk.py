@@ -6,8 +6,6 @@ logit and its index are packed into one 64-bit key, so that the maximum of keys 
 
 from __future__ import annotations
 
-from typing import NamedTuple
-
 import torch
 import triton
 import triton.language as tl
@@ -123,24 +121,16 @@ def _greedy_kernel(
 # --- launches ---
 
 
-class _Pieces(NamedTuple):
-    """What `_piece_kernel` finds of logits [rows, V]."""
-
-    maxima: Tensor  # [rows, pieces]
-    sums: Tensor  # [rows, pieces]
-    keys: Tensor  # [rows, pieces · count]
-
-
 def top(logits: Tensor, count: int) -> tuple[Tensor, Tensor, Tensor]:
     """The top-k of logits [rows, V]: values and tokens [rows, count], and log Σ exp [rows]."""
-    piece_results = _pieces(logits, count)
-    rows, pieces = piece_results.maxima.shape
+    maxima, sums, keys = _pieces(logits, count)
+    rows, pieces = maxima.shape
     values = torch.empty(rows, count, device=logits.device)
     tokens = torch.empty(rows, count, dtype=torch.long, device=logits.device)
     normalizers = torch.empty(rows, device=logits.device)
     candidates = pieces * count
     _topk_kernel[(rows,)](
-        *piece_results, normalizers, values, tokens, pieces, candidates, COUNT=count,
+        maxima, sums, keys, normalizers, values, tokens, pieces, candidates, COUNT=count,
         PIECES=triton.next_power_of_2(pieces), CANDIDATES=triton.next_power_of_2(candidates),
         num_warps=1,
     )  # fmt: skip
@@ -163,15 +153,16 @@ def take_best(
     added to `totals` [rows], and `ended` [rows] says whether it is the end token. Rows that had
     ended or reached their limit get the end token again, and nothing else of them changes.
     """
-    piece_results = _pieces(logits, 1)
-    rows, pieces = piece_results.maxima.shape
+    maxima, sums, keys = _pieces(logits, 1)
+    rows, pieces = maxima.shape
     _greedy_kernel[(rows,)](
-        *piece_results, t, limits, ended.view(torch.uint8), totals, tokens, last, pieces,
+        maxima, sums, keys, t, limits, ended.view(torch.uint8), totals, tokens, last, pieces,
         tokens.stride(0), end, PIECES=triton.next_power_of_2(pieces), num_warps=1,
     )  # fmt: skip
 
 
-def _pieces(logits: Tensor, count: int) -> _Pieces:
+def _pieces(logits: Tensor, count: int) -> tuple[Tensor, Tensor, Tensor]:
+    """The maxima and sums [rows, pieces] of logits [rows, V], and keys [rows, pieces · count]."""
     rows, size = logits.shape
     pieces = triton.cdiv(size, _BLOCK)
     maxima, sums = torch.empty(2, rows, pieces, device=logits.device)
@@ -179,4 +170,4 @@ def _pieces(logits: Tensor, count: int) -> _Pieces:
     _piece_kernel[(rows, pieces)](
         logits, logits.stride(0), size, maxima, sums, keys, COUNT=count, BLOCK=_BLOCK, num_warps=4
     )
-    return _Pieces(maxima, sums, keys)
+    return maxima, sums, keys
