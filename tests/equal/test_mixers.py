@@ -15,6 +15,7 @@ from regard import spec
 from regard.builder import build, trainable
 from regard.builder.parameter_count import parameter_count
 from regard.core import projection
+from regard.core.caches.kv_cache import CacheRoom
 from regard.core.context import Context, LayerContext
 from regard.core.masks import attention_mask as mask_module
 from regard.core.masks.attention_mask import AttentionMask
@@ -451,7 +452,7 @@ def test_large_keys_do_not_overflow() -> None:
     k = torch.randn(1, 2, 30, 8) * torch.linspace(0.1, 9, 30)[:, None]
     places = torch.arange(30)
     whole = mixer(q, k, q, AttentionMask(CausalMask(), places, places))
-    past = mixer.start(q, 1, 30, (2, 8, 8), None)
+    past = mixer.start(CacheRoom(q, 1, 30), (2, 8, 8))
     pieces = []
     for i in range(30):
         piece = slice(i, i + 1)

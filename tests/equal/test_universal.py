@@ -63,7 +63,7 @@ def test_halting_is_the_mean_by_probabilities() -> None:
     inputs = model.stack.layer_inputs(x, None, Context())[0]  # type: ignore[operator, union-attr]
     states = [x]
     for _ in range(5):
-        states.append(block(states[-1], inputs.mask, inputs.positions, LayerContext()))
+        states.append(block(states[-1], inputs, LayerContext()))
     likely = [torch.sigmoid(universal.halt(state))[..., 0] for state in states[:-1]]
     found, losses = model(TOKENS)
     spent = 0.0

@@ -7,7 +7,7 @@ from typing import cast
 import torch
 from torch import Tensor, nn
 
-from regard.core.caches.kv_cache import NO_CACHE, Cache, CrossKV, start_kv_cache
+from regard.core.caches.kv_cache import NO_CACHE, Cache, CacheRoom, CrossKV, start_kv_cache
 from regard.core.context import LayerContext
 from regard.core.linear import Linear, dimensions
 from regard.core.masks.attention_mask import AttentionMask, ScoreBias
@@ -46,9 +46,7 @@ class Mixer(nn.Module):
         values that are one-hot positions. Kernels that can compute less do."""
         one_hot = torch.eye(k.shape[2], dtype=q.dtype, device=q.device)
         weights = self(q, k, one_hot.expand(*k.shape[:2], -1, -1), mask, bias)[:, :, rows]
-        if heads is None:
-            return weights
-        return weights[:, heads]
+        return weights if heads is None else weights[:, heads]
 
     def prepare(self, mask: AttentionMask, bias: ScoreBias | None) -> None:
         """Makes what all layers will ask of a mask before the first of them does."""
@@ -56,17 +54,9 @@ class Mixer(nn.Module):
     def keep(self, heads: Tensor) -> None:
         """Prunes what it has of all but these heads."""
 
-    def start(
-        self,
-        like: Tensor,
-        rows: int,
-        capacity: int,
-        shape: tuple[int, int, int],
-        max_lookback: int | None,
-    ) -> Cache:
-        """An empty cache for `rows` sequences of at most `capacity` tokens; `shape` is
-        (G, K, E)."""
-        return start_kv_cache(like, rows, capacity, shape, max_lookback)
+    def start(self, room: CacheRoom, shape: tuple[int, int, int]) -> Cache:
+        """An empty cache; `shape` is (G, K, E)."""
+        return start_kv_cache(room, shape)
 
 
 class Attention(nn.Module):
@@ -124,11 +114,10 @@ class Attention(nn.Module):
 
     # ------------------------------------------------------------------ caches
 
-    def start(self, rows: int, capacity: int, max_lookback: int | None, like: Tensor) -> Cache:
-        """An empty cache for `rows` sequences of at most `capacity` tokens, none of which attends
-        farther back than `max_lookback`, in the dtype and on the device of `like`."""
-        shape = (self.project.groups, self.project.d_k, self.project.d_v)
-        return self.mixer.start(like, rows, capacity, shape, max_lookback)
+    def start(self, room: CacheRoom) -> Cache:
+        """An empty cache."""
+        part = self.project
+        return self.mixer.start(room, (part.groups, part.d_k, part.d_v))
 
     def start_segments(self, x: Tensor) -> Cache:
         """An empty memory of segments, whose inputs are still zeros x [B, M, D]."""

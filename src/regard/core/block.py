@@ -5,13 +5,13 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Iterable
 from contextlib import AbstractContextManager, nullcontext
-from typing import Any, cast
+from typing import Any, NamedTuple, cast
 
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
 from regard.core.attention import Attention
-from regard.core.caches.kv_cache import LayerCache
+from regard.core.caches.kv_cache import CacheRoom, LayerCache
 from regard.core.context import LayerContext
 from regard.core.dropout import DropPath
 from regard.core.feedforward import PositionWise
@@ -23,6 +23,16 @@ from regard.core.residual import LayerScale, ParallelResidual, SequentialResidua
 # Of a sublayer in `layer_scales`, whose parameters are stored by index. The feed-forward's is the
 # last one, with cross-attention and without.
 LAYER_SCALE_INDEX = {"self": 0, "cross": 1, "feedforward": -1}
+
+
+class LayerInputs(NamedTuple):
+    """Inputs that all layers of a type share in one forward pass."""
+
+    mask: AttentionMask
+    positions: PositionTerms
+    memory: Tensor | None = None  # [B, S, D] that cross-attention attends to
+    memory_mask: AttentionMask | None = None
+    padding_mask: Tensor | None = None  # [B, T] of the new positions, True at tokens
 
 
 class AnyBlock(nn.Module, ABC):
@@ -48,34 +58,17 @@ class AnyBlock(nn.Module, ABC):
         return self.feedforward.meets_padding or any(norm.meets_padding for norm in norms)
 
     @abstractmethod
-    def forward(
-        self,
-        x: Tensor,
-        mask: AttentionMask,
-        positions: PositionTerms,
-        context: LayerContext,
-        memory: Tensor | None = None,
-        memory_mask: AttentionMask | None = None,
-    ) -> Tensor:
-        """x [B, T, D] → [B, T, D]; cross-attention attends to the `memory` [B, S, D]."""
+    def forward(self, x: Tensor, inputs: LayerInputs, context: LayerContext) -> Tensor:
+        """x [B, T, D] → [B, T, D]"""
 
-    def self_attention(
-        self, x: Tensor, mask: AttentionMask, positions: PositionTerms, context: LayerContext
-    ) -> Tensor:
+    def self_attention(self, x: Tensor, inputs: LayerInputs, context: LayerContext) -> Tensor:
         context = context.scope("self")
         x = context.probe.through("input", x)
         cache = context.cache.self_attention
-        attended = self.attention(x, mask, positions, context, cache=cache)
-        attended = self.scaled("self", attended)
-        return context.probe.through("output", attended)
+        attended = self.attention(x, inputs.mask, inputs.positions, context, cache=cache)
+        return context.probe.through("output", self.scaled("self", attended))
 
-    def cross_attention(
-        self,
-        x: Tensor,
-        memory_mask: AttentionMask | None,
-        context: LayerContext,
-        memory: Tensor | None,
-    ) -> Tensor:
+    def cross_attention(self, x: Tensor, inputs: LayerInputs, context: LayerContext) -> Tensor:
         """Attends to the encoder memory, or to its cached keys and values."""
         assert self.cross is not None
         context = context.scope("cross")
@@ -83,9 +76,9 @@ class AnyBlock(nn.Module, ABC):
         # No position terms: positions of source and target are not comparable.
         cached = context.cache.cross_attention
         if cached is None:
-            attended = self.cross(x, memory_mask, None, context, memory)
+            attended = self.cross(x, inputs.memory_mask, None, context, inputs.memory)
         else:
-            attended = self.cross(x, memory_mask, None, context, cached, cached)
+            attended = self.cross(x, inputs.memory_mask, None, context, cached, cached)
         return context.probe.through("output", self.scaled("cross", attended))
 
     def feed_forward(self, x: Tensor, context: LayerContext) -> Tensor:
@@ -107,17 +100,10 @@ class AnyBlock(nn.Module, ABC):
         if self.cross is not None and memory_mask is not None:
             self.cross.mixer.prepare(memory_mask, None)
 
-    def start(
-        self,
-        rows: int,
-        capacity: int,
-        memory: Tensor | None,
-        max_lookback: int | None,
-        like: Tensor,
-    ) -> LayerCache:
-        """An empty cache of this block for `rows` sequences that will attend to `memory`."""
-        past = self.attention.start(rows, capacity, max_lookback, like)
-        convolutions = self.feedforward.start(rows, like)
+    def start(self, room: CacheRoom, memory: Tensor | None) -> LayerCache:
+        """An empty cache of this block for sequences that will attend to `memory`."""
+        past = self.attention.start(room)
+        convolutions = self.feedforward.start(room.rows, room.like)
         if self.cross is None or memory is None:
             return LayerCache(past, convolutions=convolutions)
         return LayerCache(past, self.cross.cross_keys_and_values(memory), convolutions)
@@ -149,24 +135,14 @@ class Block(AnyBlock):
             y = self.drop_path(y)
         return y
 
-    def forward(
-        self,
-        x: Tensor,
-        mask: AttentionMask,
-        positions: PositionTerms,
-        context: LayerContext,
-        memory: Tensor | None = None,
-        memory_mask: AttentionMask | None = None,
-    ) -> Tensor:
+    def forward(self, x: Tensor, inputs: LayerInputs, context: LayerContext) -> Tensor:
         # Residual connections, x + sublayer(x), with the norm before or after. Iterated once: an
         # index into a ModuleList costs as much as a small product of a decoding step.
         residuals = tuple(self.residual.each)
         padding = context.padding_mask
-        x = residuals[0](x, lambda y: self.self_attention(y, mask, positions, context), padding)
+        x = residuals[0](x, lambda y: self.self_attention(y, inputs, context), padding)
         if self.cross is not None:
-            x = residuals[1](
-                x, lambda y: self.cross_attention(y, memory_mask, context, memory), padding
-            )
+            x = residuals[1](x, lambda y: self.cross_attention(y, inputs, context), padding)
         # The last connection is the feed-forward's, with cross-attention and without.
         return residuals[-1](x, lambda y: self.feed_forward(y, context), padding)
 
@@ -176,20 +152,12 @@ class ParallelBlock(AnyBlock):
 
     residual: ParallelResidual
 
-    def forward(
-        self,
-        x: Tensor,
-        mask: AttentionMask,
-        positions: PositionTerms,
-        context: LayerContext,
-        memory: Tensor | None = None,
-        memory_mask: AttentionMask | None = None,
-    ) -> Tensor:
+    def forward(self, x: Tensor, inputs: LayerInputs, context: LayerContext) -> Tensor:
         norms = self.residual.norms
         first = normalize(norms[0], x, context.padding_mask)
         # GPT-J and PaLM have one norm for both sublayers, GPT-NeoX one for each.
         second = first if len(norms) == 1 else normalize(norms[1], x, context.padding_mask)
-        attended = self.self_attention(first, mask, positions, context)
+        attended = self.self_attention(first, inputs, context)
         x = x + self.residual.dropout(attended)
         return x + self.residual.dropout(self.feed_forward(second, context))
 

@@ -43,7 +43,7 @@ class LayerContext(NamedTuple):
     def add_loss(self, name: str, loss: Tensor) -> None:
         """Adds to the auxiliary loss of this name, if losses are collected."""
         if self.losses is not None:
-            add_loss(self.losses, name, loss)
+            self.losses[name] = self.losses[name] + loss if name in self.losses else loss
 
 
 @dataclass
@@ -136,8 +136,3 @@ class Context:
         if self.layer_outputs is not None:
             self.layer_outputs.append(hidden)
         return hidden
-
-
-def add_loss(losses: Losses, name: str, loss: Tensor) -> None:
-    """Adds to the auxiliary loss of this name."""
-    losses[name] = losses[name] + loss if name in losses else loss

@@ -9,8 +9,8 @@ from typing import NamedTuple, cast
 import torch
 from torch import Tensor, nn
 
-from regard.core.block import AnyBlock, run_checkpointed
-from regard.core.caches.kv_cache import NO_LAYER_CACHE, LayerCache
+from regard.core.block import AnyBlock, LayerInputs, run_checkpointed
+from regard.core.caches.kv_cache import NO_LAYER_CACHE, CacheRoom, LayerCache
 from regard.core.context import Context, LayerContext
 from regard.core.dropout import Dropout, LayerDrop
 from regard.core.encoder_output import EncoderOutput, cross_attention_mask
@@ -29,16 +29,6 @@ class LayerType(NamedTuple):
 
     pattern: MaskPattern
     position: StackPosition | None = None
-
-
-class LayerInputs(NamedTuple):
-    """Inputs that all layers of a type share in one forward pass."""
-
-    mask: AttentionMask
-    positions: PositionTerms
-    memory: EncoderOutput | None = None
-    memory_mask: AttentionMask | None = None
-    padding_mask: Tensor | None = None  # [B, T] of the new positions, True at tokens
 
 
 class StackParts(NamedTuple):
@@ -114,15 +104,13 @@ class Stack(Side):
     ) -> Tensor:
         """One layer: x [B, T, D] → [B, T, D]."""
         block = self.block(number)
-        memory = None if inputs.memory is None else inputs.memory.for_layer(number)
         if inputs.padding_mask is not None:
             context = context._replace(padding_mask=inputs.padding_mask)
-        arguments = (x, inputs.mask, inputs.positions, context, memory, inputs.memory_mask)
         # Not with a cache: the second forward pass would extend it again.
         if self.activation_checkpointing and self.training and context.cache is NO_LAYER_CACHE:
-            y = run_checkpointed(block, *arguments)
+            y = run_checkpointed(block, x, inputs, context)
         else:
-            y = block(*arguments)
+            y = block(x, inputs, context)
         return y if self.layer_drop is None else self.layer_drop(x, y)
 
     def block(self, number: int) -> AnyBlock:
@@ -166,8 +154,10 @@ class Stack(Side):
         memory_mask = cross_attention_mask(memory, context.state, context.documents)
         inputs: list[LayerInputs] = []
         for number, first in enumerate(self.first_alike):
+            hidden = None if memory is None else memory.for_layer(number)
             if first < number:
-                inputs.append(inputs[first])
+                alike = inputs[first]
+                inputs.append(alike if hidden is None else alike._replace(memory=hidden))
                 continue
             pattern, position = self.layer_types[number]
             if number > 0:  # other caches may hold other keys
@@ -176,7 +166,7 @@ class Stack(Side):
             ids = _position_ids(mask, call, pattern)
             terms = PositionTerms(ids) if position is None else position.terms(mask, ids, call)
             self.block(number).prepare(mask, terms, memory_mask)
-            inputs.append(LayerInputs(mask, terms, memory, memory_mask, token_mask))
+            inputs.append(LayerInputs(mask, terms, hidden, memory_mask, token_mask))
         return inputs
 
     def _token_mask(
@@ -209,11 +199,11 @@ class Stack(Side):
         caches = []
         for number in range(self.layers):
             hidden = None if memory is None else memory.for_layer(number)
-            block = self.block(number)
             # The number of positions before the new ones that a layer needs; None: all.
             limits = (self.layer_types[number].pattern.max_lookback, self.segment_length)
             lookback = min((limit for limit in limits if limit is not None), default=None)
-            caches.append(block.start(rows, capacity, hidden, lookback, like))
+            room = CacheRoom(like, rows, capacity, lookback)
+            caches.append(self.block(number).start(room, hidden))
         return caches
 
     def start_segments(self, rows: int, width: int) -> list[LayerCache]:

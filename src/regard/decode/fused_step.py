@@ -15,7 +15,7 @@ import torch
 from torch import Tensor, nn
 
 from regard.core.attention import Attention
-from regard.core.block import Block
+from regard.core.block import Block, LayerInputs
 from regard.core.caches.kv_cache import LayerCache, StaticKVCache
 from regard.core.context import Context
 from regard.core.feedforward import ACTIVATIONS, FeedForward, GatedFeedForward
@@ -31,7 +31,7 @@ from regard.core.positions.rotary import Rope
 from regard.core.projection import CrossProjection, SelfProjection
 from regard.core.residual import PostNorm, PreNorm
 from regard.core.side import Side
-from regard.core.stack import LayerInputs, Stack
+from regard.core.stack import Stack
 from regard.wirings.generative import Generative
 
 if TYPE_CHECKING:

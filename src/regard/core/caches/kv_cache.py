@@ -12,6 +12,7 @@ from typing import ClassVar, NamedTuple
 
 import torch
 from torch import Tensor
+from torch.nn import functional
 
 from regard.core.masks.attention_mask import DeviceLimit, MaskAxes
 from regard.core.masks.mask import MaskPattern
@@ -31,6 +32,16 @@ class Positions(NamedTuple):
     start: int | Tensor  # [1] on the device, if it is a tensor
     length: int
     end: int
+
+
+class CacheRoom(NamedTuple):
+    """What a cache must have room for: `rows` sequences of at most `capacity` tokens, none of which
+    attends farther back than `max_lookback`, in the dtype and on the device of `like`."""
+
+    like: Tensor
+    rows: int
+    capacity: int
+    max_lookback: int | None = None
 
 
 class Cache:
@@ -85,42 +96,37 @@ NO_CACHE = Cache()
 
 
 @dataclass
-class _Columns(Cache):
-    """Keys and values in buffers of L positions. W is 1, or the beams of a sentence once they share
-    its row: each writes into its own column."""
+class _KeysAndValues(Cache):
+    """Abstract: keys and values, in one row for each sentence or for each of its beams."""
 
     row_tensors = ("k", "v")
-    k: Tensor  # [B, G, L, W, K]
-    v: Tensor  # [B, G, L, W, E]
+    k: Tensor
+    v: Tensor
+
+    def fold(self, x: Tensor) -> Tensor:
+        rows = self.k.shape[0]
+        if x.shape[0] == rows:
+            return x
+        return x.reshape(rows, -1, x.shape[-1])
+
+
+@dataclass
+class _Columns(_KeysAndValues):
+    """Keys [B, G, L, W, K] and values [B, G, L, W, E] in buffers of L positions. W is 1, or the
+    beams of a sentence once they share its row: each writes into its own column."""
 
     @property
     def rows(self) -> int:
         return len(self.k) * self.k.shape[3]
 
-    def fold(self, x: Tensor) -> Tensor:
-        return _fold(x, self.k)
-
 
 @dataclass
 class KVCache(_Columns):
     """The KV cache: keys and values of the tokens so far, with room for more, which grow up to
-    `capacity` positions. `shareable`: whether beams of a sentence may share its row, as far as the
-    attention kernel is concerned."""
+    `capacity` positions."""
 
     capacity: int
     filled: int = 0  # of the L positions
-    shareable: bool = False
-
-    @classmethod
-    def empty(
-        cls, like: Tensor, rows: int, capacity: int, shape: tuple[int, int, int], *, shareable: bool
-    ) -> KVCache:
-        """For `rows` sequences, in the dtype and on the device of `like`; `shape` is (G, K, E)."""
-        groups, d_k, d_v = shape
-        room = capacity if like.is_cuda else min(capacity, _GROWTH)
-        k = like.new_zeros(rows, groups, room, 1, d_k)
-        v = like.new_zeros(rows, groups, room, 1, d_v)
-        return cls(k, v, capacity, shareable=shareable)
 
     def extend(self, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
         """Adds new positions, or one position of all beams, and returns all of them up to now."""
@@ -145,9 +151,9 @@ class KVCache(_Columns):
     def grow(self, length: int) -> None:
         """Grows to `length` positions, at most to the capacity."""
         more = min(length, self.capacity) - self.k.shape[2]
-        if more > 0:
-            self.k = _with_room(self.k, more)
-            self.v = _with_room(self.v, more)
+        if more > 0:  # zeros at the end of the third dimension
+            self.k = functional.pad(self.k, (0, 0, 0, 0, 0, more))
+            self.v = functional.pad(self.v, (0, 0, 0, 0, 0, more))
 
     def select(self, rows: Tensor) -> None:
         """Keeps `rows`, in that order, which may repeat; copies the filled part only."""
@@ -198,14 +204,6 @@ class StaticKVCache(_Columns):
             self.v = v.copy_(self.v)
 
 
-def _fold(x: Tensor, keys: Tensor) -> Tensor:
-    """[B·W, T, D] → [B, W·T, D] where there are only B rows of keys; else unchanged."""
-    rows = keys.shape[0]
-    if x.shape[0] == rows:
-        return x
-    return x.reshape(rows, -1, x.shape[-1])
-
-
 def _as_columns(x: Tensor, buffer: Tensor) -> Tensor:
     """[B, G, T, K] → [B, G, T / W, W, K] as the buffer has it."""
     rows, groups, _, width = x.shape
@@ -217,19 +215,11 @@ def _rows_to_columns(x: Tensor, width: int) -> Tensor:
     return x[:, :, :, 0].unflatten(0, (-1, width)).permute(0, 2, 3, 1, 4).contiguous()
 
 
-def _with_room(x: Tensor, more: int) -> Tensor:
-    """[B, G, L, W, K] with `more` zero positions at the end."""
-    return torch.cat([x, x.new_zeros(*x.shape[:2], more, *x.shape[3:])], dim=2)
-
-
 @dataclass
-class SlidingWindowCache(Cache):
-    """A sliding-window KV cache: the last `window` positions, so that a long text takes no more
-    memory than a short one."""
+class SlidingWindowCache(_KeysAndValues):
+    """A sliding-window KV cache: keys [B, G, up to window, K] and values [B, G, up to window, E] of
+    the last `window` positions, so that a long text takes no more memory than a short one."""
 
-    row_tensors = ("k", "v")
-    k: Tensor  # [B, G, up to window, K]
-    v: Tensor  # [B, G, up to window, E]
     window: int
 
     def axes(self, position: int, x: Tensor) -> MaskAxes:
@@ -246,14 +236,13 @@ class SlidingWindowCache(Cache):
         return k, v
 
 
-def start_kv_cache(
-    like: Tensor, rows: int, capacity: int, shape: tuple[int, int, int], max_lookback: int | None
-) -> KVCache | SlidingWindowCache:
-    """An empty KV cache for `rows` sequences of at most `capacity` tokens; `shape` is (G, K, E).
+def start_kv_cache(room: CacheRoom, shape: tuple[int, int, int]) -> KVCache | SlidingWindowCache:
+    """An empty KV cache; `shape` is (G, K, E).
 
     Where no query looks back farther than `max_lookback`, older positions are forgotten. The kernel
     must take all that it hides from a query from the mask: beams may share a row of the cache.
     """
+    like, rows, capacity, max_lookback = room
     groups, d_k, d_v = shape
     if like.is_cuda:
         capacity = -(-capacity // 64) * 64  # few sizes, aligned as kernels like them
@@ -261,7 +250,10 @@ def start_kv_cache(
         k = like.new_empty(rows, groups, 0, d_k)
         v = like.new_empty(rows, groups, 0, d_v)
         return SlidingWindowCache(k, v, max_lookback)
-    return KVCache.empty(like, rows, capacity, shape, shareable=True)
+    length = capacity if like.is_cuda else min(capacity, _GROWTH)
+    k = like.new_zeros(rows, groups, length, 1, d_k)
+    v = like.new_zeros(rows, groups, length, 1, d_v)
+    return KVCache(k, v, capacity)
 
 
 @dataclass
@@ -285,15 +277,9 @@ class PrefixSumCache(Cache):
 
 
 @dataclass
-class CrossKV(Cache):
-    """Keys and values of the encoder memory, computed once for each sentence."""
-
-    row_tensors = ("k", "v")
-    k: Tensor  # [B, G, S, K]
-    v: Tensor  # [B, G, S, E]
-
-    def fold(self, x: Tensor) -> Tensor:
-        return _fold(x, self.k)
+class CrossKV(_KeysAndValues):
+    """Keys [B, G, S, K] and values [B, G, S, E] of the encoder memory, computed once for each
+    sentence."""
 
 
 @dataclass
@@ -365,7 +351,7 @@ class DecoderState:
         mask = self.padding_mask if self.ancestry is not None else self.row_padding_mask()
         if mask is None or end <= mask.shape[1]:
             return None if mask is None else mask[:, :end]
-        return torch.cat([mask, mask.new_ones(mask.shape[0], end - mask.shape[1])], dim=1)
+        return functional.pad(mask, (0, end - mask.shape[1]), value=True)
 
     def positions(self, new: int) -> Positions:
         """The positions of the next `new` tokens, as embeddings count them."""
@@ -381,9 +367,8 @@ class DecoderState:
         # Each position has a key of each beam.
         keys = torch.arange(axes.length, device=x.device).repeat_interleave(width)
         limit = None if axes.limit is None else axes.limit._replace(columns=width)
-        queries = axes.queries.expand(width)
         return axes._replace(
-            queries=queries,
+            queries=axes.queries.expand(width),
             keys=keys,
             rows=axes.rows // width,
             limit=limit,
@@ -408,9 +393,8 @@ class DecoderState:
     def share_rows(self) -> None:
         """From now on the beams of a sentence share a row, where the attention kernels can work
         that way: changing their order copies nothing."""
-        caches = [layer.self_attention for layer in self.layers]
-        shared = [cache for cache in caches if isinstance(cache, KVCache) and cache.shareable]
-        if not 1 < self.width <= MOST_SHARED_BEAMS or len(shared) < len(self.layers):
+        shared = self._kv_caches()
+        if not shared or not 1 < self.width <= MOST_SHARED_BEAMS:
             return
         for cache in shared:
             cache.share(self.width)
@@ -449,9 +433,8 @@ class DecoderState:
     def make_static(self) -> bool:
         """From now on one token a step, every step of the same shapes (CUDA graphs); False if what
         is remembered has no fixed size."""
-        caches = [layer.self_attention for layer in self.layers]
-        growing = [cache for cache in caches if isinstance(cache, KVCache)]
-        if len(growing) < len(caches) or any(layer.convolutions for layer in self.layers):
+        growing = self._kv_caches()
+        if not growing or any(layer.convolutions for layer in self.layers):
             return False
         device = growing[0].k.device
         self.device_position = torch.full((1,), self.position, dtype=torch.long, device=device)
@@ -462,6 +445,12 @@ class DecoderState:
             layer.self_attention = StaticKVCache(cache.k, cache.v, self.device_position)
         return True
 
+    def _kv_caches(self) -> list[KVCache]:
+        """The caches of all layers, if each of them is a growing KV cache."""
+        caches = [layer.self_attention for layer in self.layers]
+        growing = [cache for cache in caches if isinstance(cache, KVCache)]
+        return growing if len(growing) == len(caches) else []
+
     def reorder(self, rows: Tensor) -> None:
         """Row i continues what row rows[i] had; rows stay inside their sentence, so the encoder
         memory is untouched."""
@@ -470,7 +459,7 @@ class DecoderState:
                 state.select(rows)
         if self.ancestry is not None:
             parents = (rows % self.width).view(-1, self.width, 1)  # [B, W, 1], inside each sentence
-            self.ancestry.copy_(self.ancestry.gather(1, parents.expand_as(self.ancestry)))
+            self.ancestry.copy_(self.ancestry.take_along_dim(parents, dim=1))
             return
         for layer in self.layers:
             layer.self_attention.select(rows)

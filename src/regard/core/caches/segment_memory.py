@@ -141,16 +141,17 @@ class CompressiveMemory(nn.Module):
         # The memory after this is gathered from all that was remembered, x, and what is new.
         moved, source = self._sources(leaving, x)
         everything = torch.cat([memory.x.to(x.dtype), x.detach(), leaving.new.detach()], dim=1)
-        memory.x = _gather(everything, source).to(memory.x.dtype)
+        memory.x = everything.take_along_dim(source[..., None], dim=1).to(memory.x.dtype)
         slots = torch.arange(compressed, self.room, device=x.device)
         # [B, room − length]: what is left once complete groups have gone, filled from the end.
         filled = slots >= self.room - (count - leaving.groups * self.factor)
         padding = torch.cat([memory.padding_mask, leaving.padding_mask], dim=1)
-        memory.padding_mask = torch.cat([_gather(padding, moved), filled], dim=1)
+        memory.padding_mask = torch.cat([padding.gather(1, moved), filled], dim=1)
         if memory.k is not None:
             _, new_k, new_v = project(leaving.new, None)
-            memory.k = _gather_heads(torch.cat([k, new_k], dim=2), source)
-            memory.v = _gather_heads(torch.cat([v, new_v], dim=2), source)
+            source = source[:, None, :, None]  # the same for all heads
+            memory.k = torch.cat([k, new_k], dim=2).take_along_dim(source, dim=2)
+            memory.v = torch.cat([v, new_v], dim=2).take_along_dim(source, dim=2)
         return leaving
 
     def _sources(self, leaving: Leaving, x: Tensor) -> tuple[Tensor, Tensor]:
@@ -170,8 +171,9 @@ class CompressiveMemory(nn.Module):
         # No more groups than these can become complete by `new` positions: shapes stay fixed.
         most = (new + self.factor - 1) // self.factor
         offsets = torch.arange(most * self.factor, device=queue.device)
-        first = queue.shape[1] - count + offsets  # [B, most · factor]
-        old = _gather(queue, first.clamp_max(queue.shape[1] - 1))
+        length = queue.shape[1]
+        first = (length - count + offsets).clamp_max(length - 1)  # [B, most · factor]
+        old = queue.take_along_dim(first[..., None], dim=1)
         return Leaving(old, self.function(old.unflatten(1, (most, self.factor))), groups)
 
     def loss(self, leaving: Leaving, q: Tensor, project: nn.Module, scale: float) -> Tensor:
@@ -188,14 +190,3 @@ class CompressiveMemory(nn.Module):
         old_mask = leaving.padding_mask.repeat_interleave(self.factor, dim=1)
         difference = attend(leaving.old, old_mask) - attend(leaving.new, leaving.padding_mask)
         return difference.float().square().mean()
-
-
-def _gather(x: Tensor, positions: Tensor) -> Tensor:
-    """x [B, N, ..] at `positions` [B, M]."""
-    index = positions.view(*positions.shape, *[1] * (x.ndim - 2)).expand(-1, -1, *x.shape[2:])
-    return x.gather(1, index)
-
-
-def _gather_heads(x: Tensor, positions: Tensor) -> Tensor:
-    """x [B, G, N, K] at `positions` [B, M]: [B, G, M, K]."""
-    return _gather(x.transpose(1, 2), positions).transpose(1, 2)

@@ -15,7 +15,7 @@ from torch.nn import functional
 
 from regard import spec
 from regard.core.attention import Mixer
-from regard.core.caches.kv_cache import Cache, PrefixSumCache
+from regard.core.caches.kv_cache import Cache, CacheRoom, PrefixSumCache
 from regard.core.masks.attention_mask import AttentionMask, ScoreBias
 from regard.core.seeding import generator
 from regard.system import memory
@@ -200,17 +200,11 @@ class LinearAttention(Mixer):
         total = weights.sum(dim=-1, keepdim=True)
         return weights / total.masked_fill(total == 0, 1.0)
 
-    def start(
-        self,
-        like: Tensor,
-        rows: int,
-        capacity: int,
-        shape: tuple[int, int, int],
-        max_lookback: int | None,
-    ) -> PrefixSumCache:
-        """An empty sum for `rows` sequences of any length; `shape` is (G, K, E)."""
+    def start(self, room: CacheRoom, shape: tuple[int, int, int]) -> PrefixSumCache:
+        """An empty sum, for sequences of any length."""
         groups, _, d_v = shape
-        return PrefixSumCache.empty(like.new_empty(rows, groups, 0, 0), self.features.count, d_v)
+        like = room.like.new_empty(room.rows, groups, 0, 0)
+        return PrefixSumCache.empty(like, self.features.count, d_v)
 
 
 def _prefix_sums(fq: Tensor, fk: Tensor, v: Tensor, total: Tensor) -> Tensor:

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from regard.core.attention import Attention
-from regard.core.caches.kv_cache import Cache, CrossKV
+from regard.core.caches.kv_cache import Cache, CacheRoom, CrossKV
 from regard.core.caches.segment_memory import CompressiveMemory, SegmentMemory
 from regard.core.context import LayerContext
 from regard.core.linear import Linear
@@ -75,14 +75,13 @@ class SegmentAttention(Attention):
     def start_segments(self, x: Tensor) -> SegmentMemory:
         return SegmentMemory(x, torch.zeros(x.shape[:2], dtype=torch.bool, device=x.device))
 
-    def start(self, rows: int, capacity: int, max_lookback: int | None, like: Tensor) -> Cache:
+    def start(self, room: CacheRoom) -> Cache:
         if self.compression is None:
-            return super().start(rows, capacity, max_lookback, like)
-        room = self.compression.room
+            return super().start(room)
+        rows = room.rows
+        length = self.compression.room
         part = self.project
-        return SegmentMemory(
-            x=like.new_zeros(rows, room, self.compression.d_model),
-            padding_mask=torch.zeros(rows, room, dtype=torch.bool, device=like.device),
-            k=like.new_zeros(rows, part.groups, room, part.d_k),
-            v=like.new_zeros(rows, part.groups, room, part.d_v),
-        )
+        memory = self.start_segments(room.like.new_zeros(rows, length, self.compression.d_model))
+        memory.k = room.like.new_zeros(rows, part.groups, length, part.d_k)
+        memory.v = room.like.new_zeros(rows, part.groups, length, part.d_v)
+        return memory

@@ -5,12 +5,13 @@ from __future__ import annotations
 from torch import Tensor, nn
 
 from regard import spec
+from regard.core.block import LayerInputs
 from regard.core.context import LayerContext
 from regard.core.dropout import Dropout
 from regard.core.feedforward import ACTIVATIONS
 from regard.core.masks.attention_mask import AttentionMask
 from regard.core.norm import Norm
-from regard.core.stack import LayerInputs, Stack, StackParts
+from regard.core.stack import Stack, StackParts
 
 
 class ConvLayer(nn.Module):

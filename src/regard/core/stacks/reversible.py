@@ -17,12 +17,10 @@ import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from regard.core.block import AnyBlock
+from regard.core.block import AnyBlock, LayerInputs
 from regard.core.context import Context, LayerContext
-from regard.core.masks.attention_mask import AttentionMask
-from regard.core.positions.position_terms import PositionTerms
 from regard.core.residual import SequentialResidual
-from regard.core.stack import LayerInputs, Stack, StackParts
+from regard.core.stack import Stack, StackParts
 
 Sublayer = Callable[[Tensor], Tensor]
 
@@ -33,34 +31,17 @@ class ReversibleBlock(AnyBlock):
 
     residual: SequentialResidual
 
-    def forward(
-        self,
-        x: Tensor,
-        mask: AttentionMask,
-        positions: PositionTerms,
-        context: LayerContext,
-        memory: Tensor | None = None,
-        memory_mask: AttentionMask | None = None,
-    ) -> Tensor:
+    def forward(self, x: Tensor, inputs: LayerInputs, context: LayerContext) -> Tensor:
         first, second = x.chunk(2, dim=-1)  # [B, T, D] each
-        for step in self.steps(mask, positions, context, memory, memory_mask):
-            added = first + step(second)
-            first = second
-            second = added
+        for step in self.steps(inputs, context):
+            first, second = second, first + step(second)
         return torch.cat([first, second], dim=-1)
 
-    def steps(
-        self,
-        mask: AttentionMask,
-        positions: PositionTerms,
-        context: LayerContext,
-        memory: Tensor | None,
-        memory_mask: AttentionMask | None,
-    ) -> list[Sublayer]:
+    def steps(self, inputs: LayerInputs, context: LayerContext) -> list[Sublayer]:
         """The functions of the sublayers, each added to the other stream, in order."""
         sublayers = [
-            partial(self.self_attention, mask=mask, positions=positions, context=context),
-            partial(self.cross_attention, memory_mask=memory_mask, context=context, memory=memory),
+            partial(self.self_attention, inputs=inputs, context=context),
+            partial(self.cross_attention, inputs=inputs, context=context),
             partial(self.feed_forward, context=context),
         ]
         if self.cross is None:
@@ -109,16 +90,14 @@ class ReversibleStack(Stack):
         self, x: Tensor, inputs: Sequence[LayerInputs], context: Context
     ) -> Tensor:
         steps: list[Sublayer] = []
-        outside: list[Tensor] = []
-        memory = inputs[0].memory
-        for number, (mask, positions, _, memory_mask, padding_mask) in enumerate(inputs):
+        memories: dict[int, Tensor] = {}  # layers may attend to the same one
+        for number, each in enumerate(inputs):
             block = cast(ReversibleBlock, self.block(number))
-            hidden = None if memory is None else memory.for_layer(number)
-            layer = context.layer(number)._replace(padding_mask=padding_mask)
-            steps += block.steps(mask, positions, layer, hidden, memory_mask)
-        if memory is not None:
-            outside = list(memory.layers) or [memory.hidden]
-        return run_reversibly(x, steps, (*self.blocks.parameters(), *outside))
+            layer = context.layer(number)._replace(padding_mask=each.padding_mask)
+            steps += block.steps(each, layer)
+            if each.memory is not None:
+                memories[id(each.memory)] = each.memory
+        return run_reversibly(x, steps, (*self.blocks.parameters(), *memories.values()))
 
 
 # ------------------------------------------------------------------ the backward pass
@@ -140,9 +119,7 @@ class _Reversible(torch.autograd.Function):
         for step in steps:
             # Dropout must draw the same again when the step is repeated.
             ctx.rng_states.append(_rng_state(x))
-            added = first + step(second)
-            first = second
-            second = added
+            first, second = second, first + step(second)
         out = torch.cat([first, second], dim=-1)
         # The activations of all steps follow from the output.
         ctx.save_for_backward(out, *inputs)
@@ -169,12 +146,9 @@ class _Reversible(torch.autograd.Function):
                 if grad is not None:
                     grads[i] = grad if grads[i] is None else grads[i] + grad  # type: ignore[operator]
             # (b, a + f(b)) came out: b is there, and f(b) is now too.
-            first = second - added.detach()
-            second = argument.detach()
+            first, second = second - added.detach(), argument.detach()
             # b goes to both outputs: as it is to the first, through f to the second.
-            grad_argument = grad_first + found[0]
-            grad_first = grad_second
-            grad_second = grad_argument
+            grad_first, grad_second = grad_second, grad_first + found[0]
         _set_rng_state(rng_state_now, out)
         return torch.cat([grad_first, grad_second], dim=-1), None, *grads
 

@@ -10,6 +10,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from regard.core.attention import Attention
+from regard.core.block import LayerInputs
 from regard.core.caches.kv_cache import NO_CACHE, Cache, CrossKV
 from regard.core.context import LayerContext
 from regard.core.linear import Linear
@@ -18,7 +19,7 @@ from regard.core.masks.mask import DocumentMask, FullMask, MaskPattern
 from regard.core.norm import Norm
 from regard.core.positions.position_terms import PositionTerms
 from regard.core.projection import Projection
-from regard.core.stack import LayerInputs, Stack, StackParts
+from regard.core.stack import Stack, StackParts
 
 
 class Windows(NamedTuple):
@@ -78,10 +79,10 @@ class WindowBias(nn.Module):
         distances = 2 * size - 1  # along one axis
         self.table = nn.Parameter(torch.zeros(distances**2, heads))
         line = torch.arange(size, device="cpu")
+        distance = line[:, None] - line + size - 1  # [size, size]
         # [size², size²] each, of rows and of columns.
-        rows = (line[:, None] - line[None, :] + size - 1).repeat_interleave(size, 0)
-        rows = rows.repeat_interleave(size, 1)
-        columns = (line[:, None] - line[None, :] + size - 1).repeat(size, size)
+        rows = distance.repeat_interleave(size, 0).repeat_interleave(size, 1)
+        columns = distance.repeat(size, size)
         self.register_buffer("index", rows * distances + columns, persistent=False)
 
     def extra_repr(self) -> str:

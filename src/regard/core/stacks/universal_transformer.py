@@ -9,10 +9,11 @@ import torch
 from torch import Tensor, nn
 
 from regard import spec
-from regard.core.context import Context, add_loss
+from regard.core.block import LayerInputs
+from regard.core.context import Context
 from regard.core.linear import Linear
 from regard.core.positions.positional_encoding import sinusoids
-from regard.core.stack import LayerInputs, Stack, StackParts
+from regard.core.stack import Stack, StackParts
 
 
 class Universal(nn.Module):
@@ -39,9 +40,7 @@ class Universal(nn.Module):
         return x + signal.to(x.dtype)
 
     def begin(self) -> Halting | None:
-        if self.halt is None:
-            return None
-        return Halting(self.halt, self.spec)
+        return None if self.halt is None else Halting(self.halt, self.spec)
 
 
 class Halting:
@@ -52,9 +51,10 @@ class Halting:
     def __init__(self, halt: Linear, part: spec.Universal) -> None:
         self.halt = halt
         self.spec = part
-        self.mean: Tensor | None = None
-        self.remainder: Tensor | None = None  # [B, T, 1]: what is not given away yet
-        self.steps: Tensor | None = None  # [B, T, 1]: steps made, and the remainder at the last
+        # At first one number for all positions, then [B, T, D], [B, T, 1] and [B, T, 1].
+        self.mean = torch.zeros(())
+        self.remainder = torch.ones(())  # what is not given away yet
+        self.steps = torch.zeros(())  # steps made, and the remainder at the last
 
     def add(self, before: Tensor, after: Tensor, *, last: bool) -> None:
         """One step, from `before` to `after` [B, T, D]; the last takes all that remains."""
@@ -63,8 +63,6 @@ class Halting:
         wide = logits if logits.dtype == torch.float64 else logits.float()
         probability = torch.sigmoid(wide)
         remainder = self.remainder
-        if remainder is None:
-            remainder = torch.ones_like(probability)
         # 1 while a position still computes, 0 once it has halted.
         running = (remainder > 0).to(probability.dtype)
         ends = running
@@ -72,19 +70,13 @@ class Halting:
             ends = running * (remainder - probability <= self.spec.least).to(probability.dtype)
         # A position's last step counts by the remainder, earlier ones by their probability.
         share = (ends * remainder + (running - ends) * probability).to(after.dtype)
+        self.mean = self.mean + share * after
         # N + R of Graves 2016: each step counts 1, and the remainder comes on top.
-        spent = running + ends * remainder
-        if self.mean is None or self.steps is None:
-            self.mean = share * after
-            self.steps = spent
-        else:
-            self.mean = self.mean + share * after
-            self.steps = self.steps + spent
+        self.steps = self.steps + running + ends * remainder
         self.remainder = remainder * (1 - ends) - (running - ends) * probability
 
     def ponder_cost(self) -> Tensor:
         """The ponder cost: the mean number of steps of a position, times `cost`."""
-        assert self.steps is not None
         return self.spec.cost * self.steps.mean()
 
 
@@ -116,7 +108,5 @@ class UniversalStack(Stack):
             x = context.layer_done(layer, x)
         if halting is None:
             return x
-        if context.losses is not None:
-            add_loss(context.losses, "ponder", halting.ponder_cost())
-        assert halting.mean is not None
+        layer.add_loss("ponder", halting.ponder_cost())
         return halting.mean
