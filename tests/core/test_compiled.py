@@ -63,7 +63,7 @@ def flex_equals_the_definition(pattern: MaskPattern, length: int, batch: int = 1
     positions = torch.arange(length)
     mask = AttentionMask(pattern.bind(Call(length)), positions, positions, batch, Span(0))
     q, k, v = torch.randn(3, batch, 2, length, 8).unbind()
-    actual = block_sparse_attention.flex(q, k, v, mask, 0.3, 0.0)
+    actual = block_sparse_attention.flex(q, k, v, mask, 0.3)
     expected = scaled_dot_product_attention.explicit(q, k, v, mask, 0.3, 0.0)
     torch.testing.assert_close(actual, expected, rtol=1e-4, atol=1e-5)
 

@@ -138,7 +138,7 @@ def test_flex_attention_is_given_the_same_pairs(name: str) -> None:
     attention_mask = sight_of(PATTERNS[name] & PaddingMask(WEAK))
     q, k, v = (x.detach().float() for x in tensors(groups=4))
     v = torch.nn.functional.pad(v, (0, 1))
-    found = block_sparse_attention.flex(q, k, v, attention_mask, 0.4, 0.0)
+    found = block_sparse_attention.flex(q, k, v, attention_mask, 0.4)
     expected = scaled_dot_product_attention.explicit(q, k, v, attention_mask, 0.4, 0.0)
     torch.testing.assert_close(found, expected, rtol=1e-4, atol=1e-5)
 
@@ -164,10 +164,8 @@ def test_flex_attention_is_told_which_blocks_are_seen_whole(
     q, k, v = (torch.randn(2, 2, len(keys), 16, generator=generator) for _ in range(3))
     attention_mask = AttentionMask(pattern, keys[start:], keys, 2, Span(start))
     q = q[:, :, start:]
-    found, expected = (
-        kernel(q, k, v, attention_mask, 0.3, 0.0)
-        for kernel in (block_sparse_attention.flex, scaled_dot_product_attention.explicit)
-    )
+    found = block_sparse_attention.flex(q, k, v, attention_mask, 0.3)
+    expected = scaled_dot_product_attention.explicit(q, k, v, attention_mask, 0.3, 0.0)
     torch.testing.assert_close(found, expected, rtol=1e-4, atol=1e-5)
     mask = block_sparse_attention._flex_block_mask(attention_mask, q.device, 2)
     assert mask is block_sparse_attention._flex_block_mask(attention_mask, q.device, 2)
@@ -202,7 +200,7 @@ def test_flex_attention_asks_no_table_beyond_its_end() -> None:
     """Blocks of 128 reach further than 300 positions do."""
     attention_mask = sight_of(RandomBlockMask(16, 2, seed=3) | SlidingWindowMask(9), 300)
     q, k, v = torch.randn(3, 2, 2, 300, 8).unbind()
-    found = block_sparse_attention.flex(q, k, v, attention_mask, 0.4, 0.0)
+    found = block_sparse_attention.flex(q, k, v, attention_mask, 0.4)
     expected = scaled_dot_product_attention.explicit(q, k, v, attention_mask, 0.4, 0.0)
     torch.testing.assert_close(found, expected, rtol=1e-4, atol=1e-5)
 
@@ -214,7 +212,7 @@ def test_what_is_kept_from_decoding_can_be_trained_with() -> None:
     with torch.inference_mode():
         mask = sight_of(RandomBlockMask(16, 2, seed=11) | SlidingWindowMask(9), length)
         q, k, v = torch.randn(3, 2, 2, length, 8).unbind()
-        block_sparse_attention.flex(q, k, v, mask, 0.4, 0.0)
+        block_sparse_attention.flex(q, k, v, mask, 0.4)
     block_mask = block_sparse_attention._flex_block_mask(mask, q.device, 2)
     assert isinstance(mask.pattern, Or)
     assert isinstance(mask.pattern.first, BlockTableMask)
@@ -231,7 +229,7 @@ def test_flex_attention_knows_that_rows_differ(length: int) -> None:
     documents[1, 64:] = 1
     attention_mask = sight_of(DocumentMask(documents), length)
     q, k, v = torch.randn(3, 2, 2, length, 8).unbind()
-    found = block_sparse_attention.flex(q, k, v, attention_mask, 0.4, 0.0)
+    found = block_sparse_attention.flex(q, k, v, attention_mask, 0.4)
     expected = scaled_dot_product_attention.explicit(q, k, v, attention_mask, 0.4, 0.0)
     torch.testing.assert_close(found, expected, rtol=1e-4, atol=1e-5)
     assert (

@@ -310,7 +310,8 @@ def test_a_gated_decoder_is_its_equations() -> None:
     assert isinstance(made, ConvolutionalDecoder)
     for unit, glance in zip(made.units, made.glances, strict=True):
         weight, bias = unit.convolution.weight, unit.convolution.bias
-        gated = []
+        weight = unit.convolution.weight
+        bias: Any = unit.convolution.bias
         for t in range(5):
             both = bias
             for j in range(3):

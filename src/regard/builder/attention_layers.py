@@ -47,18 +47,9 @@ def build_self_attention(block: spec.Block, layer: LayerParts) -> attention.Atte
             layer.scheme.compressed, d_model, layer.scheme.memory
         )
     mixer = _mixer(part, scale, layer.self_lengths)
-    if part.projection == "global":
-        assert isinstance(mixer, scaled_dot_product_attention.SoftmaxAttention)
-        # Longformer's query_global, key_global and value_global.
-        global_projection = projection.SelfProjection(part, d_model)
-        local_projection = projection.SelfProjection(part, d_model)
-        return global_attention.GlobalTokenAttention(
-            local_projection,
-            mixer,
-            _output_projection(part, d_model),
-            global_projection,
-            _shared_position(block, layer, scale),
-        )
+    is_global = part.projection == "global"
+    # Longformer's query_global, key_global and value_global.
+    global_projection = projection.SelfProjection(part, d_model) if is_global else None
     project: projection.Projection
     match part.projection:
         case "shared":
@@ -73,6 +64,11 @@ def build_self_attention(block: spec.Block, layer: LayerParts) -> attention.Atte
             project = projection.SelfProjection(part, d_model)
     output = _output_projection(part, d_model)
     position = relative or _shared_position(block, layer, scale)
+    if global_projection is not None:
+        assert isinstance(mixer, scaled_dot_product_attention.SoftmaxAttention)
+        return global_attention.GlobalTokenAttention(
+            project, mixer, output, global_projection, position
+        )
     if isinstance(layer.scheme, spec.Segments):
         return segment_attention.SegmentAttention(project, mixer, output, position, compression)
     if layer.windows is not None:

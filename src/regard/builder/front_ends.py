@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import assert_never
 
+from torch import nn
+
 from regard import spec
 from regard.builder.norms import build_norm, optional_norm
 from regard.core import linear, norm, side
@@ -61,9 +63,9 @@ def _waveform(part: spec.Waveform, d_model: int) -> waveform_frontend.Waveform:
     convolutions = []
     channels = 1  # samples are one channel; each convolution takes what the one before it gives
     for layer in part.convolutions:
-        normalize: norm.LayerNorm | norm.RMSNorm | waveform_frontend.TimeNorm | None
-        if isinstance(layer.norm, spec.TimeNorm):
-            normalize = waveform_frontend.TimeNorm(layer.channels, layer.norm.eps)
+        normalize: norm.LayerNorm | norm.RMSNorm | nn.GroupNorm | None
+        if isinstance(layer.norm, spec.TimeNorm):  # one group a channel
+            normalize = nn.GroupNorm(layer.channels, layer.channels, layer.norm.eps)
         else:
             normalize = optional_norm(layer.norm, layer.channels)
         convolutions.append(waveform_frontend.Convolution(layer, channels, normalize))
@@ -115,14 +117,11 @@ def build_embedding(part: spec.Tokens, table: embedding.Table, d_model: int) -> 
         position = _input_position(part.position, width)
     total_width = width + (concatenated.d_model if concatenated else 0)
     # The order of the random draws (position, segments, projection) is part of what a seed means.
-    segments = None
-    if part.segments:
-        segments = embedding.Table(part.segments, width)
+    segments = embedding.Table(part.segments, width) if part.segments else None
     norm_part = optional_norm(part.norm, total_width)
-    project = None
     # A width that is set explicitly has a projection, even where it equals d_model.
-    if part.width or concatenated:
-        project = linear.Linear(total_width, d_model)
+    projects = part.width or concatenated
+    project = linear.Linear(total_width, d_model) if projects else None
     return embedding.Embedding(
         table,
         position,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import partial
-from typing import Any, assert_never
+from typing import Any, assert_never, cast
 
 from regard import spec
 from regard.builder.norms import build_norm, optional_norm
@@ -38,6 +38,7 @@ def build_heads(
     head.
     """
     heads: dict[str, head.Head] = {}
+    encoder = cast(spec.Encoder, model)  # only its heads read windows, waves or patches
     for part in model.heads:
         match part:
             case spec.Pool():
@@ -49,26 +50,18 @@ def build_heads(
             case spec.DistilledHead(count, voters):
                 heads["labels"] = head.DistilledHead(width, count, voters)
             case spec.ForecastHead() | spec.PatchHead() | spec.ChannelHead():
-                windows = _encoder(model).windows
-                heads["series"] = SERIES_HEADS[type(part)](part, d_model, windows)
+                heads["series"] = SERIES_HEADS[type(part)](part, d_model, encoder.windows)
             case spec.ContrastiveHead():
-                channels = _encoder(model).waves.convolutions[-1].channels
+                channels = encoder.waves.convolutions[-1].channels
                 heads["contrastive"] = contrastive_head.ContrastiveHead(part, d_model, channels)
             case spec.PixelDecoder(inner):
                 decoder = build_stack(part.stack, inner)
-                patches = _encoder(model).patches
-                heads["pixels"] = pixel_decoder.PixelDecoder(part, width, decoder, patches)
+                heads["pixels"] = pixel_decoder.PixelDecoder(part, width, decoder, encoder.patches)
             case spec.PixelShuffleHead():
-                patches = _encoder(model).patches
-                heads["pixels"] = pixel_decoder.PixelShuffleHead(part, width, patches)
+                heads["pixels"] = pixel_decoder.PixelShuffleHead(part, width, encoder.patches)
             case _:
                 assert_never(part)
     return heads
-
-
-def _encoder(model: spec.ModelSpec) -> spec.Encoder:
-    assert isinstance(model, spec.Encoder), "the spec has checked that"
-    return model
 
 
 def build_lm_head(part: spec.LMHead, table: embedding.Table, d_model: int) -> head.LMHead:
@@ -81,7 +74,7 @@ def build_lm_head(part: spec.LMHead, table: embedding.Table, d_model: int) -> he
 
 
 def build_pool(part: spec.Pool, input_width: int, d_model: int) -> head.Pool:
-    which: str | attention_pool.AttentionPool
+    which: Any = part.which
     end = None
     match part.which:
         case spec.EndToken(token, position):
@@ -89,8 +82,6 @@ def build_pool(part: spec.Pool, input_width: int, d_model: int) -> head.Pool:
             which = "end" if position == "first" else "last end"
         case spec.AttentionPool():
             which = _attention_pool(part.which, input_width)
-        case _:
-            which = part.which
     norm = optional_norm(part.norm, input_width)
     return head.Pool(part, which, input_width, d_model, end=end, norm=norm)
 

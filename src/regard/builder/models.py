@@ -141,9 +141,8 @@ def trainable(model: nn.Module) -> int:
 def _encoder_decoder(model: spec.EncoderDecoder | spec.SequenceToSequence) -> EncoderDecoder:
     d_model = model.d_model
     tables = shared_tables(model)
-    wiring = EncoderDecoder
-    if isinstance(model, spec.EncoderDecoder) and model.looks == "matching":
-        wiring = LayerMatchedEncoderDecoder
+    matches = isinstance(model, spec.EncoderDecoder) and model.looks == "matching"
+    wiring = LayerMatchedEncoderDecoder if matches else EncoderDecoder
     return wiring(
         source=build_front_end(model.source, d_model, tables.source),
         target=build_embedding(model.target, tables.target, d_model),

@@ -13,7 +13,7 @@ def build_norm(part: spec.Norm, width: int) -> norm.LayerNorm | norm.RMSNorm:
     """A norm of each position by itself, which does not need the padding mask."""
     match part:
         case spec.LayerNorm(eps, bias):
-            return norm.LayerNorm(width, eps, bias)
+            return norm.LayerNorm(width, eps, bias=bias)
         case spec.RMSNorm(eps, offset):
             return norm.RMSNorm(width, eps, offset)
         case spec.BatchNorm():
@@ -27,9 +27,7 @@ def build_norm(part: spec.Norm, width: int) -> norm.LayerNorm | norm.RMSNorm:
 
 def optional_norm(part: spec.Norm | None, width: int) -> norm.LayerNorm | norm.RMSNorm | None:
     """The same, where there may be none."""
-    if part is None:
-        return None
-    return build_norm(part, width)
+    return None if part is None else build_norm(part, width)
 
 
 def build_block_norm(part: spec.Norm, width: int) -> norm.Norm:

@@ -36,9 +36,7 @@ def build_decoder_side(model: spec.EncoderDecoder | spec.SequenceToSequence) -> 
             halves = isinstance(model.encoder, spec.Recurrent) and model.encoder.bidirectional
             # The order of creation is the order of random draws.
             bridge = recurrent.Bridge(part, d_model, halves=halves)
-            attention = None
-            if part.looks is not None:
-                attention = _alignment(part.looks, d_model)
+            attention = _alignment(part.looks, d_model) if part.looks else None
             return recurrent.RecurrentDecoder(part, d_model, bridge, attention)
         case spec.Convolutional():
             return convolutional.ConvolutionalDecoder(part, d_model)

@@ -91,9 +91,7 @@ def _mask_pattern(
     by_default: spec.GlobalTokens | None,
 ) -> mask.MaskPattern:
     pattern = build_mask_pattern(part)
-    if has_global_tokens:
-        return global_attention.GlobalTokens(pattern, by_default)
-    return pattern
+    return global_attention.GlobalTokens(pattern, by_default) if has_global_tokens else pattern
 
 
 def _patch_merging(
@@ -122,9 +120,7 @@ def _conv_layer(part: spec.ConvLayer, d_model: int) -> conv_layer.ConvLayer:
 def _block(part: spec.Block, layer: LayerParts) -> block.AnyBlock:
     d_model = layer.d_model
     self_attention = build_self_attention(part, layer)
-    cross = None
-    if part.cross is not None:
-        cross = build_cross_attention(part.cross, layer)
+    cross = build_cross_attention(part.cross, layer) if part.cross else None
     feed_forward = _feedforward(part.feedforward, d_model, causal=spec.is_causal(part.pattern))
     sublayers = 3 if part.cross else 2  # one norm for each
     norms = [build_block_norm(part.norm, d_model) for _ in range(sublayers)]

@@ -34,9 +34,9 @@ class EncoderOutput(NamedTuple):
         document."""
         batch, length = self.hidden.shape[:2]
         keys = torch.arange(length, device=self.hidden.device)  # [S]
+        both = (self.documents is None) == (target_documents is None)
+        assert both, "sources and targets are packed alike"
         if self.documents is None or target_documents is None:
-            assert self.documents is None, "sources and targets are packed alike"
-            assert target_documents is None, "sources and targets are packed alike"
             return cross_mask(self.padding_mask, keys, batch)
         query_ids = target_documents.document_ids  # [B, T]
         pattern = padding_pattern(self.padding_mask) & DocumentMask(self.documents, query_ids)

@@ -15,13 +15,11 @@ from regard.core.dropout import Dropout
 from regard.core.quantized_linear import PackedWeight
 
 
-def normal(rows: int, width: int) -> Tensor:
-    """Rows of a table, of length about 1 each. On the meta device nothing is drawn: that costs a
-    second for large models."""
-    table = torch.empty(rows, width)
-    if table.is_meta:
-        return table
-    return table.normal_(std=width**-0.5)
+def normal(*shape: int, std: float | None = None) -> Tensor:
+    """Normal numbers; rows are of length about 1 each unless `std` says otherwise. On the meta
+    device nothing is drawn: that costs a second for large models."""
+    table = torch.empty(shape)
+    return table if table.is_meta else table.normal_(std=std or shape[-1] ** -0.5)
 
 
 class Linear(nn.Module):
@@ -70,9 +68,7 @@ class Linear(nn.Module):
         if self.packed is not None:
             return self.packed(x)
         y = functional.linear(x, self.weight, self.full_bias())
-        if self.added is None:
-            return y
-        return y + self.added(x)
+        return y if self.added is None else y + self.added(x)
 
     def full_bias(self) -> Tensor | None:
         """The bias of all outputs, with zeros for the parts that have none."""
@@ -135,8 +131,8 @@ class LoRA(nn.Module):
         self.dropout = Dropout(dropout)
 
     def forward(self, x: Tensor) -> Tensor:
-        narrow = nn.functional.linear(self.dropout(x), self.down)  # [..., rank]
-        return nn.functional.linear(narrow, self.up) * self.scale
+        narrow = functional.linear(self.dropout(x), self.down)  # [..., rank]
+        return functional.linear(narrow, self.up) * self.scale
 
     def extra_repr(self) -> str:
         return f"rank={len(self.down)}, scale={self.scale}"

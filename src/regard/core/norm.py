@@ -11,22 +11,10 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 
-class LayerNorm(nn.Module):
+class LayerNorm(nn.LayerNorm):
     """Layer normalisation (Ba, Kiros, Hinton 2016)."""
 
     meets_padding = False
-
-    def __init__(self, width: int, eps: float, bias: bool = True) -> None:
-        super().__init__()
-        self.weight = nn.Parameter(torch.ones(width))
-        self.bias = nn.Parameter(torch.zeros(width)) if bias else None
-        self.eps = eps
-
-    def extra_repr(self) -> str:
-        return f"{len(self.weight)}, eps={self.eps}"
-
-    def forward(self, x: Tensor) -> Tensor:
-        return functional.layer_norm(x, self.weight.shape, self.weight, self.bias, self.eps)
 
 
 class RMSNorm(nn.Module):

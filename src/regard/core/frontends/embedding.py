@@ -11,6 +11,7 @@ from torch.nn import functional
 from regard.core.context import Context
 from regard.core.dropout import Dropout
 from regard.core.linear import Linear, normal
+from regard.core.masks.attention_mask import first_token
 from regard.core.norm import Norm
 from regard.core.positions.positional_encoding import (
     InputPosition,
@@ -117,7 +118,5 @@ class Embedding(FrontEnd):
                 return rows[start : start + length]
             ids = torch.arange(start, start + length, device=tokens.device)
         if padding_mask is not None:
-            # argmax finds the first True, where left padding ends: [B, 1]
-            first_token = padding_mask.long().argmax(dim=1, keepdim=True)
-            ids = (ids - first_token).clamp_min(0)  # [B, T]
+            ids = (ids - first_token(padding_mask)).clamp_min(0)  # [B, T]
         return functional.embedding(ids, rows)

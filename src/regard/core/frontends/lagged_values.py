@@ -39,9 +39,11 @@ class SeriesState(NamedTuple):
 
     def repeat(self, count: int) -> SeriesState:
         """Each window `count` times, one copy after the other: [B · count, …]."""
-        scaling = Scaling(*(one.repeat_interleave(count, dim=0) for one in self.scaling))
-        normalized = self.normalized.repeat_interleave(count, dim=0)
-        return SeriesState(scaling, normalized, self.static.repeat_interleave(count, dim=0))
+        loc, scale, normalized, static = (
+            one.repeat_interleave(count, dim=0)
+            for one in (*self.scaling, self.normalized, self.static)
+        )
+        return SeriesState(Scaling(loc, scale), normalized, static)
 
     def append(self, values: Tensor) -> SeriesState:
         """With further steps [B, N, C], in the units of the window."""
@@ -116,10 +118,7 @@ class LaggedValues(nn.Module):
     ) -> Tensor:
         """The vectors [B, count, F] of some steps; `first` counts from the window's first step, and
         `time_features` [B, count, F] are those of these steps."""
-        lagged = []
-        for lag in self.spec.lags:
-            begin = first - lag
-            lagged.append(state.normalized[:, begin : begin + count])
+        lagged = [state.normalized.narrow(1, first - lag, count) for lag in self.spec.lags]
         # [B, count, C · lags]: the lags of a channel are next to each other.
         parts = [torch.stack(lagged, dim=-1).flatten(2)]
         parts.append(state.static[:, None].expand(-1, count, -1))

@@ -16,24 +16,13 @@ from regard.core.side import FrontEnd
 from regard.system.errors import DataError
 
 
-class TimeNorm(nn.Module):
-    """Group normalisation with one group a channel, over time: [B, C, T]."""
-
-    def __init__(self, channels: int, eps: float) -> None:
-        super().__init__()
-        self.weight = nn.Parameter(torch.ones(channels))
-        self.bias = nn.Parameter(torch.zeros(channels))
-        self.eps = eps
-
-    def forward(self, x: Tensor) -> Tensor:
-        return functional.group_norm(x, x.shape[1], self.weight, self.bias, self.eps)
-
-
 class Convolution(nn.Module):
-    """[B, inputs, T] → [B, outputs, ⌊(T − kernel) / stride⌋ + 1], normalised; He's
-    initialisation."""
+    """[B, inputs, T] → [B, outputs, ⌊(T − kernel) / stride⌋ + 1], normalised over the channels, or
+    each channel over time; He's initialisation."""
 
-    def __init__(self, part: spec.Convolution, inputs: int, norm: Norm | TimeNorm | None) -> None:
+    def __init__(
+        self, part: spec.Convolution, inputs: int, norm: Norm | nn.GroupNorm | None
+    ) -> None:
         super().__init__()
         self.stride = part.stride
         self.weight = nn.Parameter(torch.empty(part.channels, inputs, part.kernel))
@@ -46,7 +35,7 @@ class Convolution(nn.Module):
         x = functional.conv1d(x, self.weight, self.bias, self.stride)
         if self.norm is None:
             return x
-        if isinstance(self.norm, TimeNorm):
+        if isinstance(self.norm, nn.GroupNorm):
             return self.norm(x)
         # LayerNorm over the channels, which must be the last dimension for it.
         return self.norm(x.mT).mT

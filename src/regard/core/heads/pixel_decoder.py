@@ -48,7 +48,7 @@ class PixelDecoder(Head):
         count = order.restore.shape[1]
         masked = self.mask_token.to(x.dtype).expand(x.shape[0], count - visible.shape[1], -1)
         shuffled = torch.cat([visible, masked], dim=1)  # [B, N, width]
-        patches = shuffled.gather(1, order.restore[..., None].expand(-1, -1, x.shape[2]))
+        patches = shuffled.take_along_dim(order.restore[..., None], dim=1)
         x = torch.cat([extras, patches], dim=1)
         x = x + self.position.rows(x.shape[1])
         return self.output(self.stack(x)[:, self.extras :])

@@ -59,9 +59,7 @@ def distribution(
         # Counts stay whole numbers: the scale goes into the odds (of the Gamma they mix).
         logits = logits + scaling.scale.log()
         return distributions.NegativeBinomial(total, logits=logits, validate_args=False)
-    base: Any = distributions.Normal
-    if kind == "student_t":
-        base = distributions.StudentT
+    base: Any = distributions.StudentT if kind == "student_t" else distributions.Normal
     located = base(*parameters, validate_args=False)
     # log p of values in their own units: the change of variables is part of it.
     back = distributions.AffineTransform(*scaling)

@@ -172,7 +172,7 @@ class AttentionMask:
         """Whether the mask is causal, and the padding mask of the keys [B or 1, S], for kernels
         that take nothing else."""
         causal = False
-        padding: Tensor | None = None
+        padding = torch.ones_like(self.keys, dtype=torch.bool)[None]  # [B or 1, S]
         # Walks through nested conjunctions; what an Or or a Not hides is not of this form.
         parts = [self.pattern]
         while parts:
@@ -182,8 +182,7 @@ class AttentionMask:
                 case CausalMask():
                     causal = True
                 case PaddingMask(mask):
-                    here = mask[:, self.keys]  # [B, S]
-                    padding = here if padding is None else padding & here
+                    padding = padding & mask[:, self.keys]
                 case FullMask():
                     pass
                 case other:
@@ -191,8 +190,6 @@ class AttentionMask:
                         f"this attention does not support the mask {type(other).__name__}",
                         "use SoftmaxAttention",
                     )
-        if padding is None:
-            padding = torch.ones_like(self.keys, dtype=torch.bool)[None]
         return causal, padding
 
     # ---------------------------------------------------------------- as blocks, for sparse kernels
@@ -313,6 +310,4 @@ class ScoreBias:
 
 def additive_mask(mask: AttentionMask, bias: ScoreBias | None) -> Tensor:
     """The mask argument of kernels: booleans, or the bias with −∞ at masked pairs."""
-    if bias is None:
-        return mask.allowed
-    return bias.additive(mask)
+    return mask.allowed if bias is None else bias.additive(mask)

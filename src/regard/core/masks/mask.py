@@ -13,10 +13,11 @@ run of queries could `reach` at all, how far back a query looks (`max_lookback`)
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 import torch
 from torch import Tensor
@@ -113,13 +114,9 @@ NO_MASK = FullMask()
 class _Pair(MaskPattern):
     """Abstract: two patterns, combined pair by pair."""
 
+    combine: ClassVar[Any]  # of two booleans, and of two patterns
     first: MaskPattern
     second: MaskPattern
-
-    @staticmethod
-    def combine(first: Any, second: Any) -> Any:
-        """The combination of booleans, and that of patterns."""
-        raise NotImplementedError
 
     @property
     def anchored(self) -> bool:  # type: ignore[override]
@@ -140,9 +137,7 @@ class _Pair(MaskPattern):
 class And(_Pair):
     """Intersection: pairs that both patterns allow."""
 
-    @staticmethod
-    def combine(first: Any, second: Any) -> Any:
-        return first & second
+    combine = staticmethod(operator.and_)
 
     @property
     def causal(self) -> bool:  # type: ignore[override]
@@ -159,10 +154,11 @@ class And(_Pair):
         return min((limit for limit in limits if limit is not None), default=None)
 
     def reach(self, low: int, high: int) -> Ranges:
-        overlaps = []
-        for begin, end in self.first.reach(low, high):
-            for other_begin, other_end in self.second.reach(low, high):
-                overlaps.append((max(begin, other_begin), min(end, other_end)))
+        overlaps = [
+            (max(begin, other_begin), min(end, other_end))
+            for begin, end in self.first.reach(low, high)
+            for other_begin, other_end in self.second.reach(low, high)
+        ]
         return merge_ranges([(begin, end) for begin, end in overlaps if begin < end])
 
 
@@ -170,9 +166,7 @@ class And(_Pair):
 class Or(_Pair):
     """Union: pairs that either pattern allows."""
 
-    @staticmethod
-    def combine(first: Any, second: Any) -> Any:
-        return first | second
+    combine = staticmethod(operator.or_)
 
     @property
     def causal(self) -> bool:  # type: ignore[override]
@@ -263,9 +257,7 @@ class PaddingMask(MaskPattern):
 
 def padding_pattern(padding_mask: Tensor | None) -> MaskPattern:
     """The pattern of a padding mask [B, S]; None: nothing is padded."""
-    if padding_mask is None:
-        return FullMask()
-    return PaddingMask(padding_mask)
+    return FullMask() if padding_mask is None else PaddingMask(padding_mask)
 
 
 @dataclass(frozen=True, eq=False)

@@ -156,9 +156,7 @@ def _draw_blocks(part: RandomBlockMask, blocks: int, device: torch.device | None
     table = torch.full((blocks, part.count), -1, device="cpu")
     all_blocks = -(-part.length // part.size) if part.length else blocks
     for block in range(blocks):
-        pool = all_blocks
-        if part.of == "before":
-            pool = block
+        pool = block if part.of == "before" else all_blocks
         order = torch.randperm(pool, generator=generator(part.seed, block), device="cpu")
         chosen = order[: part.count]
         chosen = chosen[chosen < blocks]  # the others lie beyond the end of this sequence
@@ -177,9 +175,7 @@ class LongerThan(MaskPattern):
     inner: MaskPattern
 
     def bind(self, call: Call) -> MaskPattern:
-        if call.length <= self.most:
-            return FullMask()
-        return self.inner.bind(call)
+        return FullMask() if call.length <= self.most else self.inner.bind(call)
 
 
 @dataclass(frozen=True, eq=False)

@@ -54,7 +54,7 @@ def attend(
 ) -> Tensor:
     """The faster of the two kernels: FlexAttention on a GPU, where it can be had."""
     if q.device.type == "cuda" and dropout == 0 and bias is None and is_pointwise(mask.pattern):
-        return flex(q, k, v, mask, scale, dropout)
+        return flex(q, k, v, mask, scale)
     return blocked(q, k, v, mask, scale, dropout, bias)
 
 
@@ -301,39 +301,23 @@ class FlexKernel(NamedTuple):
 
     pattern: Structure
     batch_bound: bool
-    heads: int
-    groups: int
-    d_k: int
-    d_v: int
-    dtype: torch.dtype
-    device: torch.device
-    gradients: bool
+    tensors: tuple[Any, ...]  # numbers of heads, widths, dtype, device, and whether with gradients
 
 
 @_disable_dynamo
-def flex(
-    q: Tensor, k: Tensor, v: Tensor, mask: AttentionMask, scale: float, dropout: float
-) -> Tensor:
-    """The same through FlexAttention, which neither drops weights nor takes a bias here: `attend`
-    asks it for neither.
+def flex(q: Tensor, k: Tensor, v: Tensor, mask: AttentionMask, scale: float) -> Tensor:
+    """The same through FlexAttention, which neither drops weights nor takes a bias here.
 
     Compiled blocks call it as it is: inlined, each pattern would compile the block once more.
     """
-    assert dropout == 0
     block_mask = _flex_block_mask(mask, q.device, q.shape[1])
     grouped = q.shape[1] != k.shape[1]
     if q.device.type not in COMPILED_ON:
         return _flex_attention(q, k, v, block_mask, scale, grouped)
     kernel = FlexKernel(
-        pattern=structure(mask.pattern),
-        batch_bound=_is_batch_bound(mask),
-        heads=q.shape[1],
-        groups=k.shape[1],
-        d_k=q.shape[3],
-        d_v=v.shape[3],
-        dtype=q.dtype,
-        device=q.device,
-        gradients=torch.is_grad_enabled(),
+        structure(mask.pattern),
+        _is_batch_bound(mask),
+        (*q.shape[1::2], *v.shape[1::2], q.dtype, q.device, torch.is_grad_enabled()),
     )
     # The numbers that the positions of a mask put into its kernel.
     grid_sizes: tuple[int, ...] = (len(mask.queries), len(mask.keys))

@@ -65,12 +65,9 @@ class ExplicitAttention(Mixer, ABC):
     ) -> Tensor:
         """The attention weights of some query rows and heads: [B, heads, rows, S]."""
         allowed = mask.for_rows(rows)
-        bias_tensor = None
-        if bias is not None:
-            bias_tensor = bias.tensor(mask)[:, :, rows]
+        bias_tensor = None if bias is None else bias.tensor(mask)[:, :, rows]
         k = per_query_head(k, q.shape[1])
         weights = self.attention_weights(q[:, :, rows], k, allowed, bias_tensor)
         weights = weights.masked_fill(~allowed, 0.0)
-        if heads is None:
-            return weights
-        return weights[:, heads]  # all were computed: a kernel may have parameters for each head
+        # All were computed: a kernel may have parameters for each head.
+        return weights if heads is None else weights[:, heads]

@@ -135,19 +135,18 @@ class GlobalProjection(nn.Module):
         index = which.long().argsort(dim=1, descending=True, stable=True)[:, :count]  # [B, count]
         batch = torch.arange(len(x), device=x.device)[:, None, None, None]
         head = torch.zeros_like(batch[:1])
-        allowed = pattern.visible.allows(batch, head, index[:, None, :, None], mask.keys)
+        rows = index[:, None, :, None]  # [B, 1, count, 1]
+        allowed = pattern.visible.allows(batch, head, rows, mask.keys)
         allowed = allowed.expand(len(x), 1, count, k.shape[2])  # [B, 1, count, S]
-        rows = index[:, None, :, None].expand(-1, q.shape[1], -1, -1)  # [B, H, count, 1]
-        global_q = q.gather(2, rows.expand(-1, -1, -1, q.shape[-1]))  # [B, H, count, K]
+        global_q = q.take_along_dim(rows, dim=2)  # [B, H, count, K]
         weights = attention_weights(global_q, k, allowed, self.mixer.scale)  # [B, H, count, S]
         dropout = self.mixer.dropout * self.training
         found = functional.dropout(weights, dropout) @ per_query_head(v, q.shape[1])
         rows = rows.expand_as(found)  # [B, H, count, E]
         # Rows that only fill up to `count` keep what local attention found.
         is_global = which.gather(1, index)[:, None, :, None]
-        return out.scatter(
-            2, rows, torch.where(is_global, found.to(out.dtype), out.gather(2, rows))
-        )
+        kept = torch.where(is_global, found.to(out.dtype), out.gather(2, rows))
+        return out.scatter(2, rows, kept)
 
 
 class GlobalTokenAttention(Attention):

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-import torch
+from functools import partial
+
 from torch import Tensor, nn
 from torch.nn import functional
 
 from regard import spec
 from regard.core.attention import Mixer
 from regard.core.caches.kv_cache import Cache
+from regard.core.linear import normal
 from regard.core.masks.attention_mask import AttentionMask, ScoreBias
 from regard.system.errors import DataError
 
@@ -19,15 +21,12 @@ class LengthProjection(nn.Module):
 
     def __init__(self, part: spec.Linformer, key_heads: int) -> None:
         super().__init__()
-        heads = 1  # broadcast over the heads
-        if part.share == "none":
-            heads = key_heads
+        heads = key_heads if part.share == "none" else 1  # broadcast over the heads
+        draw = partial(normal, heads, part.rank, part.length, std=part.rank**-0.5)
         # E and F of the paper: [heads, rank, length]
-        self.keys = nn.Parameter(_normal(heads, part.rank, part.length))
-        self.values = None
+        self.keys = nn.Parameter(draw())
         # One matrix for keys and values where `both` or `layers` are shared: E = F.
-        if part.share in ("none", "heads"):
-            self.values = nn.Parameter(_normal(heads, part.rank, part.length))
+        self.values = nn.Parameter(draw()) if part.share in ("none", "heads") else None
 
     def extra_repr(self) -> str:
         return f"length={self.keys.shape[2]}, rank={self.keys.shape[1]}"
@@ -42,18 +41,8 @@ class LengthProjection(nn.Module):
                 "split the text into shorter lines, or train with a larger max_length "
                 "(context, for language models)",
             )
-        keys = self.keys[..., :length]
-        values = keys
-        if self.values is not None:
-            values = self.values[..., :length]
-        return keys @ k, values @ v
-
-
-def _normal(heads: int, rank: int, length: int) -> Tensor:
-    table = torch.empty(heads, rank, length)
-    if table.is_meta:
-        return table
-    return table.normal_(std=rank**-0.5)
+        values = self.keys if self.values is None else self.values
+        return self.keys[..., :length] @ k, values[..., :length] @ v
 
 
 class Linformer(Mixer):

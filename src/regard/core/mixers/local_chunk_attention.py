@@ -69,7 +69,7 @@ class ChunkedAttention(Mixer):
         out, log_sum = self._attend(chunks, sorted_positions, sorted_padding, causal)
         # The inverse permutation, without the filling at its end: [B, H, R, T, 1]
         back = order.argsort(dim=-1)[..., : q.shape[2], None]
-        out = out.flatten(3, 4).gather(3, back.expand(*back.shape[:-1], v.shape[-1]))
+        out = out.flatten(3, 4).take_along_dim(back, dim=3)
         log_sum = log_sum.flatten(3, 4).gather(3, back)  # [B, H, R, T, 1]; out is [B, H, R, T, E]
         return self._weigh_rounds(out, log_sum)
 
@@ -101,16 +101,13 @@ class ChunkedAttention(Mixer):
 
     def _sort_rows(self, x: Tensor, order: Tensor) -> Tensor:
         """[B, T] → [B, H, R, chunks, size]"""
-        x = functional.pad(x, (0, order.shape[-1] - x.shape[-1]))
-        x = x[:, None, None].expand(order.shape)
-        return x.gather(-1, order).unflatten(-1, (-1, self.chunk))
+        x = functional.pad(x, (0, order.shape[-1] - x.shape[-1]))[:, None, None]
+        return x.take_along_dim(order, dim=-1).unflatten(-1, (-1, self.chunk))
 
     def _sort(self, x: Tensor, order: Tensor) -> Tensor:
         """[B, H, T, K] → [B, H, R, chunks, size, K]"""
-        x = functional.pad(x, (0, 0, 0, order.shape[-1] - x.shape[2]))
-        x = x[:, :, None].expand(-1, -1, order.shape[2], -1, -1)
-        index = order[..., None].expand(*order.shape, x.shape[-1])
-        return x.gather(3, index).unflatten(3, (-1, self.chunk))
+        x = functional.pad(x, (0, 0, 0, order.shape[-1] - x.shape[2]))[:, :, None]
+        return x.take_along_dim(order[..., None], dim=3).unflatten(3, (-1, self.chunk))
 
     # ------------------------------------------------------------------ inside chunks
 
@@ -141,8 +138,7 @@ class ChunkedAttention(Mixer):
         # The softmax written out, because `_weigh_rounds` needs its log-sum-exp.
         log_sum = scores.masked_fill(fully_masked, 0.0).logsumexp(dim=-1, keepdim=True)
         weights = (scores - log_sum).exp().masked_fill(fully_masked, 0.0)
-        if self.training and self.dropout:
-            weights = functional.dropout(weights, self.dropout)
+        weights = functional.dropout(weights, self.dropout, self.training)
         return weights @ v, log_sum.masked_fill(fully_masked, NEVER)
 
     def _with_neighbours(self, x: Tensor) -> Tensor:

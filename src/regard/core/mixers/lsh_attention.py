@@ -48,9 +48,7 @@ class LshAttention(ChunkedAttention):
         """Sorted by bucket, in a bucket by position; padding comes last."""
         length = self._padded_length(q.shape[2])
         factors = self.spec.factors or auto_buckets(length // self.chunk, self.limit)
-        rotations = self.rotations
-        if rotations is None:
-            rotations = self._draw_rotations(factors)
+        rotations = self._draw_rotations(factors) if self.rotations is None else self.rotations
         if self.training:
             rotations = torch.randn_like(rotations)
         rotated = (q.detach() @ rotations.to(q)).unflatten(-1, (self.rounds, -1))

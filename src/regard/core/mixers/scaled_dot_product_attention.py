@@ -62,9 +62,8 @@ def dispatch(
     if edges is not None:
         return edge_attention.attend(q, k, v, edges, mask, scale, dropout, bias)
     sparse = mask.is_sparse and (bias is None or not bias.is_dense)
-    if not sparse:
-        return fused(q, k, v, mask, scale, dropout, bias)
-    return block_sparse_attention.attend(q, k, v, mask, scale, dropout, bias)
+    attend = block_sparse_attention.attend if sparse else fused
+    return attend(q, k, v, mask, scale, dropout, bias)
 
 
 def fused(
@@ -158,8 +157,7 @@ def explicit(
     bias: ScoreBias | None = None,
 ) -> Tensor:
     """The definition: scores, softmax, weighted sum."""
-    tensor = None if bias is None else bias.tensor(mask)
-    weights = attention_weights(q, k, mask.allowed, scale, tensor)  # [B, H, T, S]
+    weights = attention_weights(q, k, mask.allowed, scale, _bias_tensor(mask, bias))  # [B, H, T, S]
     if dropout > 0:
         weights = functional.dropout(weights, dropout)
     return weights @ per_query_head(v, q.shape[1])
@@ -317,7 +315,6 @@ class SoftmaxAttention(Mixer):
         are then all alike."""
         if bias is None and mask.is_bounded and mask.queries.is_cuda:
             return  # made by those kernels only that need it
-        known_by_name = mask.is_full or mask.is_causal
         if self.kernel is explicit or not self.is_plain:
             _ = mask.allowed
             return
@@ -325,7 +322,7 @@ class SoftmaxAttention(Mixer):
             return
         if mask.is_sparse and (bias is None or not bias.is_dense):
             return
-        if bias is None and known_by_name:
+        if bias is None and (mask.is_full or mask.is_causal):
             return
         additive_mask(mask, bias)
         if not mask.never_fully_masked:
@@ -365,6 +362,4 @@ class SoftmaxAttention(Mixer):
 
 
 def _bias_tensor(mask: AttentionMask, bias: ScoreBias | None) -> Tensor | None:
-    if bias is None:
-        return None
-    return bias.tensor(mask)
+    return None if bias is None else bias.tensor(mask)

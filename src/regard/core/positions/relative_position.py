@@ -4,7 +4,6 @@ graphs."""
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 from typing import NamedTuple
 
 import torch
@@ -42,15 +41,11 @@ class ShortestPathBias(StackPosition):
         return f"heads={self.table.shape[1]}, max_distance={self.distance}"
 
     def terms(self, mask: AttentionMask, ids: Tensor, call: Call) -> PositionTerms:
-        distances = call.inputs["distances"]
+        distances = call.inputs["distances"]  # [B, N, N], −1 without a path
         assert distances is not None, "the caller of a graph model gives them"
-        return PositionTerms(ids, bias=ScoreBias(self(distances)))
-
-    def forward(self, distances: Tensor) -> Tensor:
-        """distances [B, N, N], −1 without a path → [B, H, N, N]"""
         rows = distances.long().clamp_max(self.distance + 1)
         rows = torch.where(distances < 0, self.distance + 2, rows)
-        return self.table[rows].permute(0, 3, 1, 2)
+        return PositionTerms(ids, bias=ScoreBias(self.table[rows].permute(0, 3, 1, 2)))
 
 
 class RepeatedBlockBias(StackPosition):
@@ -67,21 +62,16 @@ class RepeatedBlockBias(StackPosition):
         self.most = most
 
     def terms(self, mask: AttentionMask, ids: Tensor, call: Call) -> PositionTerms:
-        term = self.over(call.length)
-        return PositionTerms(ids) if term is None else bias_terms(term, mask, ids)
-
-    def over(self, length: int) -> Callable[[Tensor, Tensor], Tensor] | None:
-        """The bias on the scores of a sequence of `length` positions; None if there is none."""
-        if length <= self.most:
-            return None
-        last = (length - 1) // self.size * self.size
+        if call.length <= self.most:
+            return PositionTerms(ids)
+        last = (call.length - 1) // self.size * self.size
 
         def term(queries: Tensor, keys: Tensor) -> Tensor:
             inner = (queries >= self.size) & (queries < last)
             repeated = inner[:, None] & (keys < self.size)[None, :]  # [T, S]
             return repeated[None, None] * math.log(1 + self.times)
 
-        return term
+        return bias_terms(term, mask, ids)
 
 
 # ------------------------------------------------------------------ one table, scores of each layer
@@ -188,12 +178,7 @@ class DistanceVectors(NamedTuple):
     vectors: Tensor  # [R, D]
     rows: Tensor  # [T, S], which of the vectors stands between a query and a key
 
-    def scores(
-        self,
-        q: Tensor,
-        k: Tensor,
-        project: nn.Module,
-    ) -> Tensor:
+    def scores(self, q: Tensor, k: Tensor, project: nn.Module) -> Tensor:
         """Content-to-position plus position-to-content scores, unscaled: [B, H, T, S]."""
         vectors = self.part.dropout(self.vectors)[None]  # [1, R, D]
         position_q, position_k, _ = project(vectors, None)  # [1, H, R, K], [1, G, R, K]
@@ -202,12 +187,12 @@ class DistanceVectors(NamedTuple):
         if "c2p" in self.part.scored:
             grouped_q = q.unflatten(1, (groups, -1))
             scores = (grouped_q @ position_k[:, :, None].mT).flatten(1, 2)  # [B, H, T, R]
-            terms.append(scores.gather(-1, self.rows.expand(*scores.shape[:2], -1, -1)))
+            terms.append(scores.take_along_dim(self.rows[None, None], dim=-1))
         if "p2c" in self.part.scored:
             grouped_q = position_q.unflatten(1, (groups, -1))
             scores = (k[:, :, None] @ grouped_q.mT).flatten(1, 2)  # [B, H, S, R]
             # Seen from the keys, [B, H, S, T]; transposed, from the queries.
-            terms.append(scores.gather(-1, self.rows.T.expand(*scores.shape[:2], -1, -1)).mT)
+            terms.append(scores.take_along_dim(self.rows.T[None, None], dim=-1).mT)
         return sum(terms[1:], start=terms[0])
 
 
@@ -251,7 +236,7 @@ class RelativeKeys(RelativeScores):
         distance = (queries[:, None] - keys[None, :]).clamp(-self.distance, self.distance)
         rows = distance + self.distance  # [T, S], 0 to 2 · distance
         scores = q @ self.table.mT  # [B, H, T, R]
-        return q, scores.gather(-1, rows.expand(*scores.shape[:2], -1, -1))
+        return q, scores.take_along_dim(rows[None, None], dim=-1)
 
 
 class RelativeSinusoids(RelativeScores):
@@ -278,9 +263,8 @@ class RelativeSinusoids(RelativeScores):
             self.project(waves).unflatten(-1, (q.shape[1], -1)).transpose(0, 1)
         )  # [H, R, K]
         scores = (q + self.position) @ position_k.mT  # [B, H, T, R]
-        rows = (distance - first).expand(*scores.shape[:2], -1, -1)
         # Dai et al. 2019, Section 3.3: terms (a) + (c) are (q + u)·k, (b) + (d) are these scores.
-        return q + self.content, scores.gather(-1, rows)
+        return q + self.content, scores.take_along_dim((distance - first)[None, None], dim=-1)
 
     def keep(self, heads: Tensor) -> None:
         """Prunes all but these heads."""

@@ -60,12 +60,14 @@ class Rope(LayerPosition, StackPosition):
         if self.pairs == "halves":
             # As LLaMA and GPT-NeoX (Hugging Face's `rotate_half`).
             first, second = part.chunk(2, dim=-1)
-            rotated = torch.cat([first * cos - second * sin, second * cos + first * sin], dim=-1)
         else:
             # As the paper and GPT-J.
             first, second = part.unflatten(-1, (-1, 2)).unbind(-1)
-            rotated = torch.stack([first * cos - second * sin, second * cos + first * sin], dim=-1)
-            rotated = rotated.flatten(-2)
+        both = [first * cos - second * sin, second * cos + first * sin]
+        if self.pairs == "halves":
+            rotated = torch.cat(both, dim=-1)
+        else:
+            rotated = torch.stack(both, dim=-1).flatten(-2)
         if not rest.shape[-1]:
             return rotated
         return torch.cat([rotated, rest], dim=-1)

@@ -62,7 +62,7 @@ class BottleneckUnit(nn.Module):
     def __init__(self, part: spec.Convolutional, d_model: int, dilation: int) -> None:
         super().__init__()
         half = d_model // 2
-        self.norms = nn.ModuleList(LayerNorm(width, 1e-5, True) for width in (d_model, half, half))
+        self.norms = nn.ModuleList(LayerNorm(width, 1e-5) for width in (d_model, half, half))
         self.inner = Linear(d_model, half)
         self.convolution = DilatedConvolution(half, half, part.unit.kernel, dilation)
         self.outer = Linear(half, d_model)
@@ -88,17 +88,16 @@ class Convolutions(Network):
     output, so that a norm follows the last one."""
 
     kind = "convolutional"
+    units: Sequence[Unit]
 
     def __init__(self, part: spec.Convolutional, d_model: int) -> None:
         super().__init__()
-        unit: type[Unit] = GatedUnit
-        if isinstance(part.unit, spec.BottleneckUnit):
-            unit = BottleneckUnit
+        is_narrow = isinstance(part.unit, spec.BottleneckUnit)
+        unit = BottleneckUnit if is_narrow else GatedUnit
         dilations = islice(cycle(part.unit.dilations), part.layers)
-        self.units = nn.ModuleList(unit(part, d_model, dilation) for dilation in dilations)
-        self.norm = None
-        if unit is BottleneckUnit:
-            self.norm = LayerNorm(d_model, 1e-5)
+        units = nn.ModuleList(unit(part, d_model, dilation) for dilation in dilations)
+        self.units = cast(Sequence[Unit], units)
+        self.norm = LayerNorm(d_model, 1e-5) if is_narrow else None
         self.layers = part.layers
 
 
@@ -113,7 +112,7 @@ class ConvolutionalEncoder(Convolutions):
         memory: EncoderOutput | None,
     ) -> Tensor:
         embedded = x
-        for i, unit in enumerate(cast(Sequence[Unit], self.units)):
+        for i, unit in enumerate(self.units):
             x = unit.add(x, unit(x, padding_mask))
             x = context.layer_done(context.layer(i), x)
         if self.norm is not None:
@@ -176,11 +175,8 @@ class ConvolutionalDecoder(Convolutions):
         """Caches of all layers: zeros for the inputs before the first position, and the memory."""
         assert memory is not None
         k, v = memory.hidden[:, None].chunk(2, dim=-1)  # [B, 1, S, D] each
-        caches = []
-        for unit in cast(Sequence[Unit], self.units):
-            state = unit.convolution.start(rows, memory.hidden)
-            caches.append(LayerCache(state, CrossKV(k, v)))
-        return caches
+        states = [unit.convolution.start(rows, memory.hidden) for unit in self.units]
+        return [LayerCache(state, CrossKV(k, v)) for state in states]
 
     def run(
         self,
@@ -191,14 +187,12 @@ class ConvolutionalDecoder(Convolutions):
     ) -> Tensor:
         mask = cross_attention_mask(memory, context.state, None)
         assert mask is not None, "this decoder needs a memory"
-        if context.state is None:
-            caches = self.start(x.shape[0], 0, memory)
-        else:
-            caches = context.state.layers
+        state = context.state
+        caches = self.start(x.shape[0], 0, memory) if state is None else state.layers
         if self.aligned is not None:
             x = self.aligned(torch.cat([x, _aligned_memory(x, context, caches[0], mask)], dim=-1))
         embedded = x  # g of Gehring et al.: part of every layer's query
-        for i, unit in enumerate(cast(Sequence[Unit], self.units)):
+        for i, unit in enumerate(self.units):
             layer = context.layer(i)
             keys = caches[i].cross_attention
             assert keys is not None

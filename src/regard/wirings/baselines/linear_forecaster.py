@@ -27,9 +27,7 @@ class LinearForecaster(CoreModel):
         self.spec = part
         outputs = part.horizon * len(part.output.levels or (0.5,))
         self.seasonal = Linear(part.length, outputs)
-        self.trend = None
-        if part.moving_average:
-            self.trend = Linear(part.length, outputs)
+        self.trend = Linear(part.length, outputs) if part.moving_average else None
 
     def stacks(self) -> dict[str, Side]:
         return {}  # a linear map has no layers

@@ -118,32 +118,25 @@ class RecurrentEncoder(Network):
         memory: EncoderOutput | None,
     ) -> Tensor:
         """What stands after a row's end is of no use."""
-        reverse = None
-        if self.backwards:
-            reverse = _reversal(x, padding_mask)
+        reverse = _reversal(x, padding_mask) if self.backwards else None
         for i, cells in enumerate(self.cells):
             y = cells(x)[0]  # [B, S, D], or half as wide
             if reverse is not None:
-                back = self.backwards[i](_gather(x, reverse))[0]
+                back = self.backwards[i](x.take_along_dim(reverse, dim=1))[0]
                 # The reversal is its own inverse.
-                y = torch.cat([y, _gather(back, reverse)], dim=-1)
+                y = torch.cat([y, back.take_along_dim(reverse, dim=1)], dim=-1)
             x = context.layer_done(context.layer(i), self.dropout(y))
         return x
 
 
 def _reversal(x: Tensor, padding_mask: Tensor | None) -> Tensor:
-    """Indices [B, S] that reverse the tokens of each row and leave right padding in place."""
+    """Indices [B, S, 1] that reverse the tokens of each row and leave right padding in place."""
     positions = torch.arange(x.shape[1], device=x.device).expand(len(x), -1)
     if padding_mask is None:
         lengths = positions.new_full((len(x), 1), x.shape[1])
     else:
         lengths = padding_mask.sum(dim=1, keepdim=True)  # [B, 1]
-    return torch.where(positions < lengths, lengths - 1 - positions, positions)
-
-
-def _gather(x: Tensor, positions: Tensor) -> Tensor:
-    """x [B, S, D] at `positions` [B, S]."""
-    return x.gather(1, positions[:, :, None].expand(-1, -1, x.shape[-1]))
+    return torch.where(positions < lengths, lengths - 1 - positions, positions)[..., None]
 
 
 # ------------------------------------------------------------------ decoder
@@ -172,7 +165,7 @@ class Bridge(nn.Module):
         else:
             # Index of each row's last token [B]; 0 for a row of padding only.
             end = (memory.padding_mask.sum(dim=1) - 1).clamp_min(0)
-            last = _gather(hidden, end[:, None])[:, 0]
+            last = hidden.take_along_dim(end[:, None, None], dim=1)[:, 0]
         if self.halves:
             half = hidden.shape[-1] // 2
             last = torch.cat([last[:, :half], hidden[:, 0, half:]], dim=-1)
@@ -261,10 +254,8 @@ class RecurrentDecoder(Network):
         memory: EncoderOutput | None,
     ) -> Tensor:
         """The state in the context's caches moves on."""
-        if context.state is None:
-            cache = self.start(len(x), 0, memory)[0]
-        else:
-            cache = context.state.layers[0]
+        layers = context.state.layers if context.state else self.start(len(x), 0, memory)
+        cache = layers[0]
         state = cast(RecurrentState, cache.self_attention)
         if padding_mask is not None:
             padding_mask = padding_mask[:, -x.shape[1] :]  # of the new positions
