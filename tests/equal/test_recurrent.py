@@ -309,9 +309,9 @@ def test_a_gated_decoder_is_its_equations() -> None:
     z, values, h = memory[0, :, :d], memory[0, :, d:], x[0]
     assert isinstance(made, ConvolutionalDecoder)
     for unit, glance in zip(made.units, made.glances, strict=True):
-        weight, bias = unit.convolution.weight, unit.convolution.bias
         weight = unit.convolution.weight
         bias: Any = unit.convolution.bias
+        gated = []
         for t in range(5):
             both = bias
             for j in range(3):
