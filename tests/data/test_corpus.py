@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from functools import cache
 from pathlib import Path
 
@@ -16,7 +16,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from regard.data import corpus as module
-from regard.data.corpus import Corpus, PreparationReport, prepare, write_columns
+from regard.data.corpus import Corpus, PreparationReport, prepare, row_chunks, write_chunks
 from regard.data.text.tokenizer import Tokenizer
 from regard.data.text.tokenizer_files import translation_tokenizer_from_json
 from regard.data.text.tokenizer_training import train_tokenizer
@@ -28,6 +28,12 @@ PAIRS = [("a cat", "eine Katze"), ("the dog runs", "der Hund läuft"), ("yes", "
 @cache
 def tokenizer(side: int) -> Tokenizer:
     return train_tokenizer([pair[side] for pair in PAIRS], "characters", 100)
+
+
+def write_rows(
+    rows: Iterable[tuple[list[int], ...]], names: list[str], dtypes: list[str], folder: Path
+) -> None:
+    write_chunks(row_chunks(rows, dtypes), names, dtypes, folder)
 
 
 def make(folder: Path, pairs: list[tuple[str, str]], max_length: int = 50) -> PreparationReport:
@@ -52,7 +58,9 @@ def test_rows_come_back(
     folder = tmp_path_factory.mktemp("c") / "corpus"
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(module, "ROWS_AT_ONCE", buffer)
-        write_columns(rows, ["narrow", "wide"], ["uint16", "uint32"], folder)
+        write_chunks(
+            row_chunks(rows, ["uint16", "uint32"]), ["narrow", "wide"], ["uint16", "uint32"], folder
+        )
     corpus = Corpus.open(folder)
     corpus.verify()
     assert len(corpus) == len(rows)
@@ -67,7 +75,12 @@ def test_rows_come_back(
 
 
 def test_one_column_is_enough(tmp_path: Path) -> None:
-    write_columns((([i, i + 1],) for i in range(4)), ["text"], ["uint16"], tmp_path / "c")
+    write_chunks(
+        row_chunks((([i, i + 1],) for i in range(4)), ["uint16"]),
+        ["text"],
+        ["uint16"],
+        tmp_path / "c",
+    )
     corpus = Corpus.open(tmp_path / "c")
     assert corpus.columns["text"][2].tolist() == [2, 3]
     assert corpus.columns["text"].tokens.dtype == np.uint16
@@ -86,8 +99,8 @@ def test_prepare_appends_the_end_and_keeps_the_text(tmp_path: Path) -> None:
             *tokenizer(1).encode(other),
             tokenizer(1).special_token_id("eos"),
         ]
-    assert corpus.columns["source"].lengths.sum() == report.source_tokens
-    assert corpus.columns["target"].lengths.sum() == report.target_tokens
+    assert corpus.columns["source"].lengths.sum() == report.tokens["source"]
+    assert corpus.columns["target"].lengths.sum() == report.tokens["target"]
     assert corpus.about["report"]["kept"] == report.kept == 3
     assert corpus.about["tokenizers"] == {
         "source": tokenizer(0).fingerprint,
@@ -134,8 +147,8 @@ def test_skipped_pairs_are_counted(tmp_path: Path) -> None:
     report = make(tmp_path / "c", pairs, max_length=9)
     assert (report.kept, report.empty, report.too_long) == (2, 2, 7)
     assert report.first_too_long == [2, 6, 7, 8, 9]
-    assert (report.source_tokens, report.target_tokens) == (4 + 5, 3 + 4)
-    assert (report.source_unknown, report.target_unknown, report.unknown) == (1, 1, 2)
+    assert report.tokens == {"source": 4 + 5, "target": 3 + 4}
+    assert report.unknown == {"source": 1, "target": 1}
     assert str(report).split("\n") == [
         "2 pairs kept: 9 source and 7 target tokens.",
         "2 pairs skipped because a side is empty.",
@@ -160,7 +173,7 @@ def test_nothing_left_is_an_error_and_leaves_nothing(tmp_path: Path) -> None:
         make(tmp_path / "c", [("", "ja")])
     assert "give text" in caught.value.repair
     with pytest.raises(DataError, match="is empty"):
-        write_columns([], ["text"], ["uint16"], tmp_path / "c")
+        write_rows([], ["text"], ["uint16"], tmp_path / "c")
     assert list(tmp_path.iterdir()) == []
 
 
@@ -186,7 +199,7 @@ def test_nothing_stands_in_place_before_the_end(tmp_path: Path) -> None:
             seen.append((tmp_path / "c").exists())
             yield ([i],)
 
-    write_columns(watched(), ["text"], ["uint16"], tmp_path / "c")
+    write_rows(watched(), ["text"], ["uint16"], tmp_path / "c")
     assert seen == [False] * 3
     assert (tmp_path / "c" / "corpus.json").exists()
 
@@ -248,9 +261,11 @@ def test_a_full_disk_is_a_disk_error(tmp_path: Path, monkeypatch: pytest.MonkeyP
 def test_ids_that_do_not_fit_are_refused(tmp_path: Path) -> None:
     for bad in (65_536, -1):
         with pytest.raises(OverflowError):
-            write_columns([([1],), ([bad],)], ["text"], ["uint16"], tmp_path / "c")
+            write_chunks(
+                row_chunks([([1],), ([bad],)], ["uint16"]), ["text"], ["uint16"], tmp_path / "c"
+            )
     with pytest.raises(ValueError, match="zip"):
-        write_columns([([1], [2])], ["text"], ["uint16"], tmp_path / "c")
+        write_rows([([1], [2])], ["text"], ["uint16"], tmp_path / "c")
 
 
 def test_the_fingerprint_is_of_the_content(tmp_path: Path) -> None:

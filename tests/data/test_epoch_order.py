@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from regard.data import batching, corpus, epoch_order
 from regard.data.batching import BlockSampler, corpus_sampler
-from regard.data.corpus import Corpus, Mixture, order_notes, write_columns
+from regard.data.corpus import Corpus, Mixture, order_notes, row_chunks, write_chunks
 from regard.data.epoch_order import RowOrder, RowSpan, mixture_weights, permuted_numbers
 from regard.system.errors import DataError, SettingError
 
@@ -116,8 +116,12 @@ def long_corpus(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Corpus:
     monkeypatch.setattr(corpus, "MAX_LISTED_ROWS", 100)
     lengths = np.random.default_rng(0).integers(1, 30, size=3000)
     rows = (([i % 60_000] * length,) for i, length in enumerate(lengths.tolist()))
-    write_columns(
-        rows, ["text"], ["uint16"], tmp_path / "c", about=lambda: order_notes({"": 3000}, None)
+    write_chunks(
+        row_chunks(rows, ["uint16"]),
+        ["text"],
+        ["uint16"],
+        tmp_path / "c",
+        about=lambda: order_notes({"": 3000}, None),
     )
     return Corpus.open(tmp_path / "c")
 
@@ -170,7 +174,7 @@ def test_the_order_of_an_epoch_needs_no_memory_for_its_rows() -> None:
 
 def test_short_corpora_store_the_list_of_an_epoch(tmp_path: Path) -> None:
     rows = [([1] * (1 + i % 7),) for i in range(500)]
-    write_columns(rows, ["text"], ["uint16"], tmp_path / "c")
+    write_chunks(row_chunks(rows, ["uint16"]), ["text"], ["uint16"], tmp_path / "c")
     corpus = Corpus.open(tmp_path / "c")
     sampler = corpus_sampler(corpus, 40, seed=3)
     expected = batching.batch_indices(corpus.lengths, 40, seed=3, epoch=0)

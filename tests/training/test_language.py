@@ -20,7 +20,7 @@ from regard.families import folder as folders
 from regard.models import LanguageModel
 from regard.system.errors import DataError, SettingError, TrainingInterrupted
 from regard.training.assembly import assemble
-from regard.training.data.plain_text import text_corpora
+from regard.training.data.plain_text import PlainText
 from regard.training.objectives.causal_lm import CausalLM
 from regard.training.recipe import loading
 from regard.training.run import resume, run
@@ -238,7 +238,9 @@ def test_hidden_rows_are_framed(text: Path, tmp_path: Path, name: str) -> None:
 
 def test_rows_hold_sentences_of_one_document(text: Path, tmp_path: Path) -> None:
     recipe = loading.load(None, settings(text, "masked"))
-    data = text_corpora(Setup(begin(recipe, tmp_path / "a", "test"), recipe, lambda _: None))
+    data = PlainText.prepare(
+        Setup(begin(recipe, tmp_path / "a", "test"), recipe, lambda _: None), None
+    )
     lengths = data.train.columns["text"].lengths
     assert lengths.max() <= 30
     words = data.tokenizer
@@ -314,7 +316,9 @@ def test_the_packaged_recipe_splits_as_nanogpt_does(tmp_path: Path) -> None:
     if not (Path(os.environ.get("REGARD_DATA", "/nowhere")) / "text").is_dir():
         pytest.skip("REGARD_DATA has no text/")
     recipe = loading.load("shakespeare", {})
-    found = text_corpora(Setup(begin(recipe, tmp_path / "a", "test"), recipe, lambda _: None))
+    found = PlainText.prepare(
+        Setup(begin(recipe, tmp_path / "a", "test"), recipe, lambda _: None), None
+    )
     assert [len(c.columns["text"].tokens) for c in (found.train, found.valid)] == [
         1_003_854,
         111_540,

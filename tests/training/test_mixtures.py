@@ -15,7 +15,7 @@ from safetensors.torch import load_file
 
 from regard.system.errors import SettingError, TrainingInterrupted
 from regard.training.assembly import assemble
-from regard.training.data.parallel_text import parallel_corpora
+from regard.training.data.parallel_text import Pairs
 from regard.training.data.splits import evenly_spaced
 from regard.training.objectives.causal_lm import CausalLM
 from regard.training.recipe import loading
@@ -69,7 +69,7 @@ def test_samples_are_evenly_spaced(count: int, most: int, expected: list[int]) -
 def test_without_weights_corpora_follow_one_another(
     corpora: dict[str, str], tmp_path: Path
 ) -> None:
-    data = parallel_corpora(setup(tmp_path / "run", {"pairs": corpora["pairs"]}))
+    data = Pairs.prepare(setup(tmp_path / "run", {"pairs": corpora["pairs"]}), None)
     assert len(data.train.spans) == 1
     assert not data.train.in_blocks
     assert len(data.valid_pairs) == 10

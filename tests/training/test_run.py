@@ -32,7 +32,7 @@ from regard.system.errors import (
     TrainingInterrupted,
 )
 from regard.training.assembly import assemble, new_model
-from regard.training.data.parallel_text import ParallelCorpora, parallel_corpora
+from regard.training.data.parallel_text import Pairs, ParallelCorpora
 from regard.training.engine import loop
 from regard.training.engine.loop import Loop
 from regard.training.engine.progress_bar import ProgressBar
@@ -200,7 +200,7 @@ def test_accumulated_equals_big_batch(text: dict[str, str], tmp_path: Path) -> N
     """One update from a batch, and from the same rows in three unequal parts: ≤ 1e-6 of the largest weight change."""
     recipe = loading.load(None, SMALL | text | {"dropout": 0.0, "attention_dropout": 0.0})
     setup = Setup(begin(recipe, tmp_path / "a", "test"), recipe, lambda _: None)
-    data = parallel_corpora(setup)
+    data = Pairs.prepare(setup, None)
     rows = np.arange(40)
     results = []
     for parts in ([rows], [rows[:5], rows[5:30], rows[30:]]):

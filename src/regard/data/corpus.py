@@ -16,9 +16,10 @@ import json
 import mmap
 import sys
 from array import array
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import asdict, dataclass, field, fields
+from dataclasses import dataclass, field, fields
 from functools import cached_property, partial
 from io import BufferedWriter
 from pathlib import Path
@@ -243,6 +244,7 @@ def _fingerprint(digests: Iterable[str]) -> str:
 # --- writing ---
 
 Pair = tuple[str, str]
+SIDES = ("source", "target")
 MAX_NAMED_LINES = 5  # of pairs that are too long
 
 
@@ -254,16 +256,10 @@ class PreparationReport:
     kept: int = 0  # pairs that were written
     empty: int = 0  # pairs that were skipped because a side is empty
     too_long: int = 0  # pairs that were skipped because a side exceeds max_length
-    source_tokens: int = 0  # of the pairs that were written, special tokens included
-    target_tokens: int = 0
-    source_unknown: int = 0
-    target_unknown: int = 0
+    # By side, of the pairs that were written, special tokens included.
+    tokens: Counter[str] = field(default_factory=Counter)
+    unknown: Counter[str] = field(default_factory=Counter)
     first_too_long: list[int] = field(default_factory=list)  # line numbers, five at most
-
-    @property
-    def unknown(self) -> int:
-        """Unknown tokens on both sides of the kept pairs."""
-        return self.source_unknown + self.target_unknown
 
     def add(self, other: PreparationReport) -> None:
         """Count further pairs, which follow those counted before."""
@@ -274,7 +270,7 @@ class PreparationReport:
     def __str__(self) -> str:
         lines = [
             f"{self.kept:,} pairs kept: "
-            f"{self.source_tokens:,} source and {self.target_tokens:,} target tokens."
+            f"{self.tokens['source']:,} source and {self.tokens['target']:,} target tokens."
         ]
         if self.empty:
             lines.append(f"{self.empty:,} pairs skipped because a side is empty.")
@@ -284,11 +280,9 @@ class PreparationReport:
                 f"{self.too_long:,} pairs skipped because a side is over {self.max_length:,} "
                 f"tokens (lines {', '.join(map(str, self.first_too_long))}{more})."
             )
-        for side in ("source", "target"):
-            unknown = getattr(self, f"{side}_unknown")
-            if unknown:
-                share = f"{unknown / getattr(self, f'{side}_tokens'):.2%}"
-                lines.append(f"{unknown:,} {side} tokens ({share}) are not in the vocabulary.")
+        for side, count in self.unknown.items():
+            share = f"{count / self.tokens[side]:.2%}"
+            lines.append(f"{count:,} {side} tokens ({share}) are not in the vocabulary.")
         return "\n".join(lines)
 
 
@@ -313,7 +307,7 @@ def prepare(
     tokenize, one a core by default.
     """
     report = PreparationReport(max_length)
-    sides = {"source": source, "target": target}
+    sides = dict(zip(SIDES, (source, target), strict=True))
     dtypes = [id_type(source), id_type(target)]
     tokenize = partial(_tokenize_pairs, source, target, dtypes, max_length)
     corpora = pairs if isinstance(pairs, Mapping) else {"": pairs}
@@ -343,7 +337,7 @@ def prepare(
         dtypes,
         folder,
         about=lambda: {
-            "report": asdict(report),
+            "report": vars(report),
             "tokenizers": {name: side.fingerprint for name, side in sides.items()},
             **order_notes(rows, mixture),
         },
@@ -391,30 +385,28 @@ def _tokenize_pairs(
 ) -> tuple[tuple[RowChunk, ...], PreparationReport]:
     """The rows of some pairs, and what became of these."""
     report = PreparationReport(max_length)
-    special = len(source.frame(()))  # tokens around a source
     eos = target.required_token_id("eos")
     # None, which no token has, where everything can be spelled.
-    source_unknown: Any = source.special_token_id("unk")
-    target_unknown: Any = target.special_token_id("unk")
+    unknown: list[Any] = [side.special_token_id("unk") for side in (source, target)]
     rows: list[tuple[list[int], list[int]]] = []
     source_rows = source.encode_batch([pair[0] for _, pair in numbered_pairs])
     target_rows = target.encode_batch([pair[1] for _, pair in numbered_pairs])
     for (number, pair), source_ids, target_ids in zip(
         numbered_pairs, source_rows, target_rows, strict=True
     ):
+        row = (source.frame(source_ids), [*target_ids, eos])
         # Blank text need not give zero tokens, nor text more than zero: both count as empty.
         if not (source_ids and target_ids and pair[0].strip() and pair[1].strip()):
             report.empty += 1
-        elif max(len(source_ids) + special, len(target_ids) + 1) > max_length:
+        elif max(map(len, row)) > max_length:
             report.too_long += 1
             report.first_too_long.append(number)
         else:
-            report.kept += 1
-            report.source_tokens += len(source_ids) + special
-            report.target_tokens += len(target_ids) + 1
-            report.source_unknown += source_ids.count(source_unknown)
-            report.target_unknown += target_ids.count(target_unknown)
-            rows.append((source.frame(source_ids), [*target_ids, eos]))
+            rows.append(row)
+    report.kept = len(rows)
+    for side, unknown_id, texts in zip(SIDES, unknown, zip(*rows, strict=True), strict=False):
+        report.tokens[side] = sum(map(len, texts))
+        report.unknown[side] = sum(ids.count(unknown_id) for ids in texts)
     del report.first_too_long[MAX_NAMED_LINES:]
     sides = zip(*rows, strict=True) if rows else ((), ())
     chunk = tuple(RowChunk.of(side, dtype) for side, dtype in zip(sides, dtypes, strict=True))
@@ -443,23 +435,13 @@ class RowChunk:
         return cls(little_endian, lengths)
 
 
-def write_columns(
-    rows: Iterable[tuple[Sequence[int], ...]],
-    names: Sequence[str],
-    dtypes: Sequence[str],
-    folder: str | Path,
-    about: Callable[[], Mapping[str, Any]] = dict,
-) -> None:
-    """Write rows of ids, one sequence a column, as a corpus folder.
-
-    `about()`, called last, goes into the manifest. Everything is written and synced next to the
-    folder, then renamed: a crash leaves no corpus or a complete one.
-    """
-    chunks = (
-        tuple(RowChunk.of(*side) for side in zip(zip(*some, strict=True), dtypes, strict=True))
-        for some in batched(rows, ROWS_AT_ONCE)
-    )
-    write_chunks(chunks, names, dtypes, folder, about)
+def row_chunks(
+    rows: Iterable[tuple[Sequence[int], ...]], dtypes: Sequence[str]
+) -> Iterator[tuple[RowChunk, ...]]:
+    """Rows of ids, one sequence a column, as chunks."""
+    for some in batched(rows, ROWS_AT_ONCE):
+        columns = zip(zip(*some, strict=True), dtypes, strict=True)
+        yield tuple(RowChunk.of(*column) for column in columns)
 
 
 def write_chunks(
@@ -469,7 +451,11 @@ def write_chunks(
     folder: str | Path,
     about: Callable[[], Mapping[str, Any]] = dict,
 ) -> None:
-    """Write a corpus folder as `write_columns` does, many rows at a time."""
+    """Write chunks of rows, one for each column, as a corpus folder.
+
+    `about()`, called last, goes into the manifest. Everything is written and synced next to the
+    folder, then renamed: a crash leaves no corpus or a complete one.
+    """
     folder = Path(folder)
     _check_replaceable(folder)
     with disk.atomic_folder(folder) as partial_folder, ExitStack() as stack:

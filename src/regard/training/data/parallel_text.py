@@ -74,29 +74,6 @@ class ParallelCorpora:
     test_sets: dict[str, list[Pair]]
 
 
-def parallel_corpora(setup: Setup, base: Translator | None = None) -> ParallelCorpora:
-    """Prepares tokenizers and corpora on the first call; later calls open them.
-
-    A translator that is fine-tuned, `base`, brings its tokenizers.
-    """
-    data = setup.run_folder.data
-    if not (data / "train" / "corpus.json").exists():
-        _prepare(setup, base)
-    if base is not None:
-        source = base.source_tokenizer
-        target = base.target_tokenizer
-    else:
-        # Opened from the folder, as users will: what was prepared now and what is resumed are one.
-        source, target = open_translation_tokenizers(setup.run_folder.folder)
-    train = Corpus.open(data / "train")
-    valid = None
-    valid_pairs: list[Pair] = []
-    if (data / "valid").exists():
-        valid = Corpus.open(data / "valid")
-        valid_pairs = list(text_files.pairs(data / "valid.jsonl"))
-    return ParallelCorpora(source, target, train, valid, valid_pairs, test_sets(setup.run_folder))
-
-
 class Pairs(Source):
     """Pairs of token sequences, in batches of similar lengths.
 
@@ -119,7 +96,24 @@ class Pairs(Source):
 
     @classmethod
     def prepare(cls, setup: Setup, base: Any) -> ParallelCorpora:
-        return parallel_corpora(setup, base)
+        data = setup.run_folder.data
+        if not (data / "train" / "corpus.json").exists():
+            _prepare(setup, base)
+        if base is not None:
+            source = base.source_tokenizer
+            target = base.target_tokenizer
+        else:
+            # Opened from the folder, as users will: a new run and a resumed one are alike.
+            source, target = open_translation_tokenizers(setup.run_folder.folder)
+        train = Corpus.open(data / "train")
+        valid = None
+        valid_pairs: list[Pair] = []
+        if (data / "valid").exists():
+            valid = Corpus.open(data / "valid")
+            valid_pairs = list(text_files.pairs(data / "valid.jsonl"))
+        return ParallelCorpora(
+            source, target, train, valid, valid_pairs, test_sets(setup.run_folder)
+        )
 
     @classmethod
     def special_token_ids(cls, data: ParallelCorpora) -> folders.SpecialTokenIds:

@@ -19,8 +19,8 @@ from regard.data.corpus import (
     RowChunk,
     id_type,
     order_notes,
+    row_chunks,
     write_chunks,
-    write_columns,
 )
 from regard.data.corruption import Ids
 from regard.data.file_access import expand, split_location
@@ -94,29 +94,6 @@ class TextCorpora:
     train: Corpus
     valid: Corpus
     test_sets: Mapping[str, list[Pair]] = field(default_factory=dict)
-
-
-def text_corpora(setup: Setup, base: Model | None = None) -> TextCorpora:
-    """Prepares tokenizer and corpora on the first call; later calls open them.
-
-    A model that is trained on, `base`, brings its tokenizer.
-    """
-    folder = setup.run_folder.data
-    if not (folder / "train" / "corpus.json").exists():
-        _prepare(setup, base)
-    tokenizer = load_tokenizer(setup.run_folder.folder / "tokenizer.json")
-    train = Corpus.open(folder / "train")
-    valid = Corpus.open(folder / "valid")
-    return TextCorpora(tokenizer, train, valid, _test_sets(setup))
-
-
-def _test_sets(setup: Setup) -> dict[str, list[Pair]]:
-    """Prompts of a generated task with their continuations."""
-    if setup.parts.source is not None or setup.recipe.generated_task is None:
-        return {}
-    # Generated anew: an example is a function of its split and number.
-    splits = generated_prompts(setup)
-    return {name: list(split()) for name, split in splits.items()}
 
 
 def _prepare(setup: Setup, base: Model | None) -> None:
@@ -238,19 +215,50 @@ def _base_tokenizer(base: Model) -> Tokenizer:
 
 
 def _write_corpus(blocks: Split, tokenizer: Tokenizer, recipe: Recipe, folder: Path) -> str:
-    """Writes a corpus; returns a report of what is in it."""
+    """Writes a corpus; returns a report of what is in it.
+
+    Of a causal language model that is the text in blocks, whose windows begin anywhere; of the
+    others rows of sentences that fit the context, with a column of where sentences begin.
+    """
+    is_stream = recipe.objective == "causal"
+    workers = recipe.data.preprocessing_workers
+    dtypes = [id_type(tokenizer)] if is_stream else [id_type(tokenizer), "uint32"]
+    unknown = tokenizer.special_token_id("unk")
     # Filled while the rows are written out: the text is read only once.
     counts: Counter[str] = Counter()
-    if recipe.objective == "causal":
-        _write_stream(blocks, tokenizer, recipe, folder, counts)
-        report = f"{counts['tokens']:,} tokens"
-    else:
-        _write_packed_rows(blocks, tokenizer, recipe, folder, counts)
-        report = f"{counts['tokens']:,} tokens in {counts['rows']:,} rows"
-    if counts["short"]:
-        report += f"; {counts['short']:,} rows of under {MIN_ROW_TOKENS} tokens left out"
-    if counts["unknown"]:
-        report += f"; {counts['unknown']:,} are not in the vocabulary"
+    rows: dict[str, int] = {}  # of each corpus
+    tokens: dict[str, int] = {}
+
+    def encode(block: str) -> tuple[RowChunk]:
+        return (RowChunk.of([tokenizer.encode(block)], dtypes[0]),)
+
+    def packed(corpus: Split) -> Iterator[PackedRow]:
+        lines = block_lines(corpus())
+        for ids, starts in pack_sentences(lines, tokenizer, max_row_tokens(recipe), workers):
+            if len(ids) >= MIN_ROW_TOKENS:
+                yield ids, starts
+            else:
+                counts["short"] += 1
+
+    def chunks() -> Iterator[tuple[RowChunk, ...]]:
+        for name, corpus in corpora_of(blocks).items():
+            before = counts.copy()
+            columns: Iterator[tuple[RowChunk, ...]] = row_chunks(packed(corpus), dtypes)
+            if is_stream:
+                columns = ordered_map(encode, corpus(), workers)
+            for chunk in columns:
+                counts["rows"] += len(chunk[0].lengths)
+                counts["tokens"] += len(chunk[0].ids)
+                if unknown is not None:
+                    counts["unknown"] += int((chunk[0].ids == unknown).sum())
+                yield chunk
+            rows[name] = counts["rows"] - before["rows"]
+            tokens[name] = counts["tokens"] - before["tokens"]
+
+    def about() -> Mapping[str, Any]:
+        return order_notes(rows, mixture(recipe), list(tokens.values()) if is_stream else None)
+
+    write_chunks(chunks(), ["text", "breaks"][: len(dtypes)], dtypes, folder, about)
     # A window and the token after it must fit.
     if counts["tokens"] <= recipe.data.context:
         raise DataError(
@@ -258,81 +266,16 @@ def _write_corpus(blocks: Split, tokenizer: Tokenizer, recipe: Recipe, folder: P
             f"for a context of {recipe.data.context}",
             "give more text, a smaller --context, or a larger --held-out",
         )
+    return _report(counts, "" if is_stream else f" in {counts['rows']:,} rows")
+
+
+def _report(counts: Counter[str], rows: str) -> str:
+    report = f"{counts['tokens']:,} tokens{rows}"
+    if counts["short"]:
+        report += f"; {counts['short']:,} rows of under {MIN_ROW_TOKENS} tokens left out"
+    if counts["unknown"]:
+        report += f"; {counts['unknown']:,} are not in the vocabulary"
     return report
-
-
-def _write_stream(
-    blocks: Split, tokenizer: Tokenizer, recipe: Recipe, folder: Path, counts: Counter[str]
-) -> None:
-    """A text without rows: windows begin anywhere."""
-    unknown = tokenizer.special_token_id("unk")
-    dtype = id_type(tokenizer)
-    rows: dict[str, int] = {}  # blocks of each corpus
-    tokens: dict[str, int] = {}
-
-    def encode(block: str) -> tuple[RowChunk, int]:
-        ids = tokenizer.encode(block)
-        return RowChunk.of([ids], dtype), 0 if unknown is None else ids.count(unknown)
-
-    def chunks() -> Iterator[tuple[RowChunk]]:
-        for name, corpus in corpora_of(blocks).items():
-            before = counts.copy()
-            for chunk, unknown_tokens in ordered_map(
-                encode, corpus(), recipe.data.preprocessing_workers
-            ):
-                counts["rows"] += 1
-                counts["tokens"] += len(chunk.ids)
-                counts["unknown"] += unknown_tokens
-                yield (chunk,)
-            rows[name] = counts["rows"] - before["rows"]
-            tokens[name] = counts["tokens"] - before["tokens"]
-
-    write_chunks(
-        chunks(),
-        ["text"],
-        [dtype],
-        folder,
-        about=lambda: order_notes(rows, mixture(recipe), list(tokens.values())),
-    )
-
-
-def _write_packed_rows(
-    blocks: Split, tokenizer: Tokenizer, recipe: Recipe, folder: Path, counts: Counter[str]
-) -> None:
-    """Rows of sentences that fit the context, with a column of where sentences begin."""
-    unknown = tokenizer.special_token_id("unk")
-    workers = recipe.data.preprocessing_workers
-    rows: dict[str, int] = {}
-
-    def columns() -> Iterator[PackedRow]:
-        for name, corpus in corpora_of(blocks).items():
-            before = counts["rows"]
-            lines = block_lines(corpus())
-            packed = pack_sentences(lines, tokenizer, max_row_tokens(recipe), workers)
-            for ids, starts in _without_short(packed, counts):
-                counts["rows"] += 1
-                counts["tokens"] += len(ids)
-                if unknown is not None:
-                    counts["unknown"] += ids.count(unknown)
-                yield ids, starts
-            rows[name] = counts["rows"] - before
-
-    dtypes = [id_type(tokenizer), "uint32"]
-    write_columns(
-        columns(),
-        ["text", "breaks"],
-        dtypes,
-        folder,
-        about=lambda: order_notes(rows, mixture(recipe)),
-    )
-
-
-def _without_short(rows: Iterable[PackedRow], counts: Counter[str]) -> Iterator[PackedRow]:
-    for ids, starts in rows:
-        if len(ids) < MIN_ROW_TOKENS:
-            counts["short"] += 1
-        else:
-            yield ids, starts
 
 
 def max_row_tokens(recipe: Recipe) -> int:
@@ -368,7 +311,18 @@ class PlainText(Source):
 
     @classmethod
     def prepare(cls, setup: Setup, base: Model | None) -> TextCorpora:
-        return text_corpora(setup, base)
+        folder = setup.run_folder.data
+        if not (folder / "train" / "corpus.json").exists():
+            _prepare(setup, base)
+        tokenizer = load_tokenizer(setup.run_folder.folder / "tokenizer.json")
+        train = Corpus.open(folder / "train")
+        valid = Corpus.open(folder / "valid")
+        test_sets = {}
+        if setup.parts.source is None and setup.recipe.generated_task is not None:
+            # Generated anew: an example is a function of its split and number.
+            splits = generated_prompts(setup)
+            test_sets = {name: list(split()) for name, split in splits.items()}
+        return TextCorpora(tokenizer, train, valid, test_sets)
 
     @classmethod
     def wrap(cls, model: Any, description: Any, config: dict[str, Any], data: TextCorpora) -> Model:
