@@ -19,8 +19,8 @@ from regard.data.generated.builtin import write_tsv
 from regard.families.decoders.gpt2 import preset as gpt2
 from regard.families.encoder_decoders.transformer import preset
 from regard.system.errors import ModelError, SettingError, TrainingInterrupted
-from regard.training.entry_points import objective_of
 from regard.training.run import resume
+from regard.training.setup import objective_of_spec
 
 SIZES: dict[str, Any] = {"d_model": 16, "d_ff": 24, "heads": 2, "layers": 1}
 
@@ -142,7 +142,7 @@ def test_a_language_model(tmp_path: Path) -> None:
     ],
 )
 def test_the_objective_of_a_spec(preset_name: str, named: str, objective: str) -> None:
-    assert objective_of(regard.preset(preset_name), {named}) == objective
+    assert objective_of_spec(regard.preset(preset_name), {named: "x"}) == objective
 
 
 def test_what_contradicts_the_model_is_refused(settings: dict[str, Any], tmp_path: Path) -> None:

@@ -21,7 +21,7 @@ from regard.look import cache
 from regard.system.errors import DataError, SettingError
 from regard.training.model_spec import initialize
 from regard.training.recipe import loading
-from regard.training.recipe.options import Scaled
+from regard.training.recipe.options import Initialization
 from regard.training.run import resume, run
 from regard.training.run_folder import RunFolder, begin
 
@@ -90,7 +90,7 @@ def test_what_leaves_the_memory_is_compressed(text: str, tmp_path: Path) -> None
     assert 'compressed = "6:3"' in (place.folder / "README.md").read_text()
     torch.manual_seed(loading.load(None, SMALL | {"text": text}).train.seed)
     first = build(model.spec)  # type: ignore[attr-defined]
-    initialize(first, Scaled(0.02))
+    initialize(first, Initialization(0.02, scales_residuals=True))
     for (name, now), before in zip(model.model.named_parameters(), first.parameters(), strict=True):
         assert not torch.equal(now, before), name
     assert len(model.generate("The", max_new_tokens=90)) > 40  # type: ignore[attr-defined]

@@ -103,11 +103,6 @@ def command(
             changes |= {"out": out}
         resume_run(resume, changes, as_json)
         return
-    if not recipe and "spec" in changes and "objective" not in changes:
-        from regard.training.entry_points import objective_of
-        from regard.training.model_spec import read_file
-
-        changes["objective"] = objective_of(read_file(Path(changes["spec"])), changes)
     settings, name = loading.choose(recipe, changes, data_dir)
     # Imported late: a wrong recipe is reported before torch is loaded.
     from regard.training.run import launch

@@ -289,11 +289,7 @@ def raw_lines(stream: BinaryIO, name: str) -> Iterator[bytes]:
 def write_arrays(path: Path, arrays: Mapping[str, Any]) -> None:
     """An .npz file of arrays, complete or not at all; strings become arrays of a fixed width."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    with (
-        disk.disk_errors(str(path)),
-        disk.atomic_file(path) as temporary,
-        open(temporary, "wb") as file,
-    ):
+    with disk.atomic_file(path) as temporary, open(temporary, "wb") as file:
         np.savez_compressed(file, **arrays)
 
 

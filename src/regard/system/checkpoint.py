@@ -111,8 +111,6 @@ class Checkpoints:
     ) -> Path:
         """Commits a checkpoint; `shards` are groups of it that other ranks write."""
         checkpoint = self.folder / f"step-{step:09d}"
-        with disk.disk_errors(checkpoint.name):
-            disk.make_folder(self.folder)
         with disk.atomic_folder(checkpoint) as temporary:
             for name, tensors in groups.items():
                 disk.write_tensors(temporary / f"{name}.safetensors", tensors)

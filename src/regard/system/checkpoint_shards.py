@@ -7,6 +7,7 @@ in GROUP.K-of-N.safetensors, and layout.safetensors says where they belong.
 from __future__ import annotations
 
 import itertools
+import json
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -60,23 +61,14 @@ class Layout:
     # --- as a tensor, for a file ---
 
     def to_tensor(self) -> Tensor:
-        """[dimension, size of each dimension …, then (rank, start, length) of each range …]"""
-        rows = [
-            (rank, start, length)
-            for rank, ranges in enumerate(self.ranges)
-            for start, length in ranges
-        ]
-        head = [len(self.ranges), self.dimension, len(self.shape), *self.shape]
-        return torch.tensor([*head, *(number for row in rows for number in row)])
+        """The bytes of its fields as JSON."""
+        fields = (self.shape, self.dimension, self.ranges)
+        return torch.tensor(list(json.dumps(fields).encode()), dtype=torch.uint8)
 
     @classmethod
     def from_tensor(cls, tensor: Tensor) -> Layout:
-        ranks, dimension, width, *numbers = tensor.tolist()
-        ranges: list[list[tuple[int, int]]] = [[] for _ in range(ranks)]
-        rows = iter(numbers[width:])
-        for rank, start, length in zip(rows, rows, rows, strict=True):
-            ranges[rank].append((start, length))
-        return cls(tuple(numbers[:width]), dimension, tuple(map(tuple, ranges)))
+        shape, dimension, ranges = json.loads(bytes(tensor.tolist()))
+        return cls(tuple(shape), dimension, tuple(tuple(map(tuple, each)) for each in ranges))
 
 
 def parameter_of(name: str) -> str:

@@ -102,9 +102,8 @@ def require_absent(path: Path, repair: str) -> None:
 
 def write_file(path: Path, content: bytes | str) -> None:
     """Replaces `path` atomically."""
-    data = content.encode() if isinstance(content, str) else content
-    with disk_errors(path.name), atomic_file(path) as temporary:
-        temporary.write_bytes(data)
+    with atomic_file(path) as temporary:
+        temporary.write_bytes(content.encode() if isinstance(content, str) else content)
 
 
 def write_json(path: Path, value: Any) -> None:
@@ -114,7 +113,6 @@ def write_json(path: Path, value: Any) -> None:
 def write_lines(path: Path, lines: Iterable[str]) -> None:
     """Writes a text line by line, completely or not at all."""
     with (
-        disk_errors(path.name),
         atomic_file(path) as temporary,
         temporary.open("w", encoding="utf-8", newline="\n") as file,
     ):
@@ -213,44 +211,38 @@ def atomic_file(path: Path) -> Iterator[Path]:
     """A temporary sibling to write to; it replaces `path` when the block ends well."""
     # In the same folder: a rename is atomic within one file system only.
     temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
-    try:
-        yield temporary
-        # In this order: content, rename, folder entry. Otherwise a crash may leave an empty file.
-        sync(temporary)
-        os.replace(temporary, path)
-        sync(path.parent)
-    finally:
-        temporary.unlink(missing_ok=True)
+    with disk_errors(path.name):
+        try:
+            yield temporary
+            # In this order: content, rename, folder entry. Else a crash may leave an empty file.
+            sync(temporary)
+            os.replace(temporary, path)
+            sync(path.parent)
+        finally:
+            temporary.unlink(missing_ok=True)
 
 
 @contextmanager
 def atomic_folder(folder: Path) -> Iterator[Path]:
     """A temporary folder to fill; it becomes `folder` by one rename when the block ends well."""
     temporary = folder.with_name(f".{folder.name}.{os.getpid()}.tmp")
-    shutil.rmtree(temporary, ignore_errors=True)
+    retired = folder.with_name(f".{folder.name}.{os.getpid()}.old")
+    for path in (temporary, retired):
+        shutil.rmtree(path, ignore_errors=True)
     with disk_errors(folder.name):
         try:
-            temporary.mkdir(parents=True)
+            make_folder(temporary)
             yield temporary
-            for path in temporary.rglob("*"):
+            for path in (*temporary.rglob("*"), temporary):
                 sync(path)
-            sync(temporary)
-            _replace_folder(temporary, folder)
+            # A folder cannot be renamed onto one that is not empty: the old one moves aside first.
+            if folder.exists():
+                os.rename(folder, retired)
+            os.rename(temporary, folder)
+            shutil.rmtree(retired, ignore_errors=True)
             sync(folder.parent)
         finally:
             shutil.rmtree(temporary, ignore_errors=True)
-
-
-def _replace_folder(temporary: Path, folder: Path) -> None:
-    if not folder.exists():
-        os.rename(temporary, folder)
-        return
-    # A folder cannot be renamed onto one that is not empty: the old one moves aside first.
-    retired = folder.with_name(f".{folder.name}.{os.getpid()}.old")
-    shutil.rmtree(retired, ignore_errors=True)
-    os.rename(folder, retired)
-    os.rename(temporary, folder)
-    shutil.rmtree(retired, ignore_errors=True)
 
 
 def delete_unfinished(folder: Path) -> None:
@@ -299,7 +291,7 @@ def write_tensors(path: Path, tensors: Mapping[str, Tensor]) -> None:
 
 def replace_tensors(path: Path, tensors: Mapping[str, Tensor]) -> None:
     """Replaces a safetensors file atomically: a reader sees the old one or the new one."""
-    with disk_errors(path.name), atomic_file(path) as temporary:
+    with atomic_file(path) as temporary:
         write_tensors(temporary, tensors)
 
 

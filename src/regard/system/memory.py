@@ -9,6 +9,7 @@ from __future__ import annotations
 import ctypes
 import sys
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 
 from regard.system.errors import ModelError
@@ -25,9 +26,11 @@ def available() -> int | None:
 
     None where the system does not report it.
     """
-    amounts = [_available_to_system(), _available_to_container(), _available_to_process()]
-    limits = [value for value in amounts if value is not None]
-    return min(limits, default=None)
+    limits = []
+    for measure in (_available_to_system, _available_to_container, _available_to_process):
+        with suppress(OSError):  # of a file that another system does not have
+            limits.append(measure())
+    return min((limit for limit in limits if limit is not None), default=None)
 
 
 def require(parameters: int, what: str) -> None:
@@ -80,22 +83,16 @@ def _numbers(path: Path) -> dict[str, int]:
 
 def _available_to_system() -> int | None:
     """MemAvailable: free memory plus what the page cache can give back without swapping."""
-    try:
-        available = _numbers(_MEMINFO).get("MemAvailable")
-    except OSError:
-        return None
+    available = _numbers(_MEMINFO).get("MemAvailable")
     return available and available * 1024  # the file counts kibibytes
 
 
 def _available_to_container() -> int | None:
     """The memory limit of this control group (cgroup v2) less what is in use."""
-    try:
-        limit = (_CGROUP / "memory.max").read_text().strip()
-        usage = int((_CGROUP / "memory.current").read_text())
-        # Inactive file pages are page cache: the kernel drops them when memory is short.
-        reclaimable = _numbers(_CGROUP / "memory.stat").get("inactive_file", 0)
-    except OSError:
-        return None
+    limit = (_CGROUP / "memory.max").read_text().strip()
+    usage = int((_CGROUP / "memory.current").read_text())
+    # Inactive file pages are page cache: the kernel drops them when memory is short.
+    reclaimable = _numbers(_CGROUP / "memory.stat").get("inactive_file", 0)
     if limit == "max":  # no limit is set
         return None
     return max(0, int(limit) - usage + reclaimable)
@@ -110,10 +107,7 @@ def _available_to_process() -> int | None:
     limit, _ = resource.getrlimit(resource.RLIMIT_AS)
     if limit == resource.RLIM_INFINITY:
         return None
-    try:
-        pages = int(Path("/proc/self/statm").read_text().split()[0])
-    except OSError:
-        return None
+    pages = int(Path("/proc/self/statm").read_text().split()[0])
     return max(0, limit - pages * resource.getpagesize())
 
 

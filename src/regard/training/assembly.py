@@ -55,7 +55,7 @@ def assemble(
     if setup.parts.model is not None and not again:
         setup.parts.model.save(setup.run_folder.base)  # what a resumed run starts from
     base = _open_base(setup) if setup.recipe.is_finetuning else None
-    data = objective.prepare(setup, base)
+    data = objective.source_class.prepare(setup, base)
     if base is None:
         model = new_model(setup, data, description)
     else:
@@ -82,7 +82,7 @@ def new_model(setup: Setup, data: Any, description: spec.Model | None = None) ->
     if description is None:
         description = objective.describe(setup, data)
         # Stored: the presets of a later version, or a file, may say something else.
-        model_spec.write(setup.run_folder, description)
+        disk.write_json(setup.run_folder.model, spec.to_dict(description))
     # Of a sharded model only the main rank draws the weights; the others receive their parts.
     receives = setup.shards_model and not setup.ranks.is_main
     with parameters_on_meta() if receives else nullcontext():

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Collection, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -16,11 +15,11 @@ from regard.system.errors import RegardWarning, SettingError, did_you_mean
 from regard.training import model_spec, run_evaluation
 from regard.training.objectives.objective import Objective
 from regard.training.recipe import loading
-from regard.training.recipe.objectives import DATA_KEYS, OBJECTIVES
+from regard.training.recipe.objectives import OBJECTIVES
 from regard.training.result import Result
 from regard.training.run import OnStep, launch
 from regard.training.run_folder import RunFolder
-from regard.training.setup import TYPES, DataSource, Parts, check_types, objective_class
+from regard.training.setup import TYPES, DataSource, Parts, check_types, objective_of_spec
 
 
 def train(
@@ -73,12 +72,8 @@ def train(
         trainable = next(filter(OBJECTIVES.get, model.evaluations), None)
         objective = changes.get("objective", trainable)
     parts = _parts(model, data, objective, changes)
-    if recipe is None and "objective" not in changes:
-        described = parts.spec
-        if isinstance(file := changes.get("spec"), str):
-            described = model_spec.read_file(Path(file).expanduser())
-        if described is not None:
-            changes["objective"] = objective_of(described, changes)
+    if recipe is None and "objective" not in changes and parts.spec is not None:
+        changes["objective"] = objective_of_spec(parts.spec, changes)
     parsed, name = loading.choose(recipe, changes)
     if parts.spec is not None:
         parts.objective_of(parsed).check_spec(parts.spec)
@@ -86,18 +81,18 @@ def train(
     if metrics:
         run_evaluation.check_metrics(parsed, metrics)  # before hours of training
     result = launch(parsed, out, name, overwrite=overwrite, on_step=on_step, parts=parts)
-    return _with_metrics(result, metrics, parts.kinds) if metrics else result
-
-
-def _with_metrics(result: Result, metrics: MetricChoice, kinds: Sequence[type]) -> Result:
+    if not metrics:
+        return result
     run_folder = RunFolder(result.folder)
-    splits = list(result.scores) or run_evaluation.validation_splits(run_folder)
+    splits = list(result.scores)
+    if not splits and any(run_folder.data.glob("valid*")):
+        splits = ["valid"]
     if not splits:
         warnings.warn(
             RegardWarning("no validation or test data to score: `metrics` is empty"),
-            stacklevel=3,
+            stacklevel=2,
         )
-    scores = run_evaluation.score_run(run_folder, metrics, splits, kinds)
+    scores = run_evaluation.score_run(run_folder, metrics, splits, parts.kinds)
     return replace(result, metrics=scores)
 
 
@@ -133,18 +128,6 @@ def _parts(
 def _base_name(model: Model) -> str:
     """What a recipe calls a model that was given: its folder, or its class."""
     return str(model.folder or type(model).__qualname__)
-
-
-def objective_of(description: specs.Model, settings: Collection[str]) -> str:
-    """The first objective that trains such a model on the kind of data that settings name."""
-    named = {*DATA_KEYS.values(), "source"}.intersection(settings)
-    for name, about in OBJECTIVES.items():
-        keys = ("pairs", "source") if about.data == "pairs" else (DATA_KEYS[about.data],)
-        if not named or named.intersection(keys):
-            with suppress(SettingError):
-                objective_class(name).check_spec(description)
-                return name
-    return "translate"  # whose error says what does not fit
 
 
 def _name_of(objective: type[Objective]) -> str:

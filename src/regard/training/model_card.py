@@ -54,37 +54,43 @@ def _relative(value: Any) -> Any:
 def text(recipe: Recipe, name: str, result: Result) -> str:
     card = TASKS[task_name(recipe)].card
     assert card is not None, "what is trained has one"
-    # The YAML header that the Hugging Face hub reads.
-    header = ["---", "library_name: regard", f"pipeline_tag: {card.pipeline_tag}"]
-    languages = (recipe.data.languages or "").split("-")
-    if len(languages) == 2:
-        header += ["language:", *(f"- {code}" for code in languages)]
-    body = [
-        "---",
-        "",
-        f"# {name}",
-        "",
+    codes = (recipe.data.languages or "").split("-")
+    languages = ""
+    if len(codes) == 2:
+        languages = "language:\n" + "".join(f"- {code}\n" for code in codes)
+    summary = (
         f"{card.description}, {result.parameters:,} parameters, "
         f"trained with regard {__version__} on {_data_source(recipe)}: "
-        f"{result.steps:,} steps in {result.seconds:,.0f} s.",
-        "",
-        "## Score",
-        "",
-        *_score_table(recipe, result.scores),
-        "",
-        "## Use",
-        "",
-        "```",
-        card.usage,
-        "```",
-        "",
-        "## Settings",
-        "",
-        "```toml",
-        *_settings(recipe),
-        "```",
-    ]
-    return "\n".join(header + body) + "\n"
+        f"{result.steps:,} steps in {result.seconds:,.0f} s."
+    )
+    table = "\n".join(_score_table(recipe, result.scores))
+    settings = "\n".join(_settings(recipe))
+    # The YAML header is what the Hugging Face hub reads.
+    return f"""---
+library_name: regard
+pipeline_tag: {card.pipeline_tag}
+{languages}---
+
+# {name}
+
+{summary}
+
+## Score
+
+{table}
+
+## Use
+
+```
+{card.usage}
+```
+
+## Settings
+
+```toml
+{settings}
+```
+"""
 
 
 def _data_source(recipe: Recipe) -> str:

@@ -10,10 +10,10 @@ import tomllib
 from collections.abc import Collection, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, assert_never
+from typing import Any
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from regard import spec
 from regard.builder import build
@@ -32,7 +32,7 @@ from regard.models import Model
 from regard.system import disk
 from regard.system.errors import CheckpointError, ModelError, SettingError
 from regard.training.recipe.consistency import STARTING_POINT
-from regard.training.recipe.options import Initialization, Normal, Scaled, Xavier
+from regard.training.recipe.options import Initialization
 from regard.training.recipe.schema import Recipe
 from regard.training.recipe.sections import ModelSettings
 from regard.training.run_folder import RunFolder
@@ -104,10 +104,6 @@ def check_kind(
         f"for the objective {objective!r}",
         f"give a {names} that reads {media}, or another objective",
     )
-
-
-def write(run_folder: RunFolder, model: spec.Model) -> None:
-    disk.write_json(run_folder.model, spec.to_dict(model))
 
 
 def read(run_folder: RunFolder, kinds: Sequence[type] = ()) -> spec.Model | None:
@@ -333,31 +329,23 @@ def _with_vocabulary(
 @torch.no_grad()
 def initialize(model: nn.Module, choice: Initialization) -> None:
     """Draws every matrix and table from torch's default generator; biases stay 0 and norms 1."""
-    match choice:
-        case Xavier():
-            pass  # the modules were initialized so when they were built
-        case Normal(deviation):
-            _normal(model, deviation)
-        case Scaled(deviation):
-            _normal(model, deviation)
-            _scale_residual_projections(model)
-        case _:
-            assert_never(choice)
-
-
-def _normal(model: nn.Module, deviation: float) -> None:
+    if choice.deviation is None:
+        return  # the modules were initialized by Xavier when they were built
     for module in model.modules():
         # A shared table is visited once: modules() yields each module once.
+        tables: Sequence[Tensor] = ()
         if isinstance(module, Linear | Table):
-            module.weight.normal_(std=deviation)
+            tables = (module.weight,)
         elif isinstance(module, LearnedPosition | T5Bias):
-            module.table.normal_(std=deviation)
+            tables = (module.table,)
         elif isinstance(module, ConvFeedForward):
-            module.inner.weight.normal_(std=deviation)
-            module.outer.weight.normal_(std=deviation)
+            tables = (module.inner.weight, module.outer.weight)
         elif isinstance(module, AxialPosition):
-            for table in module.tables:
-                table.normal_(std=deviation)
+            tables = tuple(module.tables)
+        for table in tables:
+            table.normal_(std=choice.deviation)
+    if choice.scales_residuals:
+        _scale_residual_projections(model)
 
 
 def _scale_residual_projections(model: nn.Module) -> None:

@@ -67,28 +67,23 @@ def _files(recipe: Recipe, parts: Parts) -> list[str]:
 
 def _check_readable(name: str) -> None:
     for part in split_location(name):
+        path = Path(part)
         if is_remote(part):
             continue  # read once: the answer of a server is waited for when the data is needed
-        if glob.has_magic(part) and not Path(part).exists():
-            expand(part)
-        else:
-            _check_path(part)
-
-
-def _check_path(name: str) -> None:
-    if not name:  # which would be the current folder
-        raise DataError("a file path is empty", "give one, or leave out the setting")
-    path = Path(name)
-    try:
-        if path.is_dir():
-            os.listdir(path)
-        else:
-            path.open("rb").close()
-    except (OSError, ValueError) as error:  # a name with a null byte is a ValueError
-        reason = error.strerror if isinstance(error, OSError) else error
-        raise DataError(
-            f"cannot read {name!r}: {reason}", "check the path; it must be a readable file"
-        ) from None
+        if not part:  # which would be the current folder
+            raise DataError("a file path is empty", "give one, or leave out the setting")
+        try:
+            if path.is_dir():
+                os.listdir(path)
+            elif glob.has_magic(part) and not path.exists():
+                expand(part)
+            else:
+                path.open("rb").close()
+        except (OSError, ValueError) as error:  # a name with a null byte is a ValueError
+            reason = error.strerror if isinstance(error, OSError) else error
+            raise DataError(
+                f"cannot read {part!r}: {reason}", "check the path; it must be a readable file"
+            ) from None
 
 
 def nominal_spec(recipe: Recipe, tokens: int = _NOMINAL) -> spec.Model:

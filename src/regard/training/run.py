@@ -10,6 +10,7 @@ from typing import TypedDict, Unpack
 
 import torch
 
+from regard import spec
 from regard.builder import edit
 from regard.evaluation.scores import Score
 from regard.models import Model
@@ -227,7 +228,7 @@ def launch(
                     )
                 run_folder = begin(recipe, folder, name, parts.objective_name, overwrite=overwrite)
                 if parts.spec is not None:
-                    model_spec.write(run_folder, parts.spec)
+                    disk.write_json(run_folder.model, spec.to_dict(parts.spec))
         run_folder, recipe = ranks.broadcast((run_folder, recipe))
         assert run_folder is not None, "the main rank's"
         return run(run_folder, recipe, name, **options)

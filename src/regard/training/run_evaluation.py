@@ -133,11 +133,6 @@ def check_metrics(recipe: Recipe, metrics: MetricChoice) -> None:
     evaluation.choose_metrics(run.task, metrics, run.settings)
 
 
-def validation_splits(run_folder: RunFolder) -> list[str]:
-    """The split that a run was validated on, if it has stored one."""
-    return ["valid"] if any(run_folder.data.glob("valid*")) else []
-
-
 def score_run(
     run_folder: RunFolder,
     metrics: MetricChoice,

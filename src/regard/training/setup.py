@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import reprlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, is_dataclass
 from functools import partial
 from importlib import import_module
@@ -17,7 +18,12 @@ from regard import spec as specs
 from regard.models import Model, choose_device
 from regard.system.errors import DataError, RegardError, SettingError
 from regard.training.parallel.ranks import ONE_RANK, Ranks, rank_device
-from regard.training.recipe.objectives import DataKind, objective_settings
+from regard.training.recipe.objectives import (
+    DATA_KEYS,
+    OBJECTIVES,
+    DataKind,
+    objective_settings,
+)
 from regard.training.recipe.schema import Recipe
 from regard.training.run_folder import RunFolder
 
@@ -77,6 +83,19 @@ def objective_class(name: str) -> type[Any]:
     return implementation
 
 
+def objective_of_spec(description: specs.Model, settings: Mapping[str, Any]) -> str:
+    """The first objective that trains such a model on the kind of data that settings name."""
+    named = {key for key, value in settings.items() if value is not None}
+    named &= {*DATA_KEYS.values(), "source"}
+    for name, about in OBJECTIVES.items():
+        keys = {DATA_KEYS[about.data], *(("source",) if about.data == "pairs" else ())}
+        if not named or named & keys:
+            with suppress(SettingError):
+                objective_class(name).check_spec(description)
+                return name
+    return "translate"  # whose error says what does not fit
+
+
 @dataclass(frozen=True)
 class Setup:
     """What a run is assembled from; `say` receives messages, `ranks` train together."""
@@ -124,11 +143,21 @@ class Setup:
 
 # --- data sources from outside the package, checked -----------------------------------------------
 
-# What an example is, by the kind of data.
-_EXAMPLES: dict[DataKind, str] = {
-    "pairs": 'a pair of texts, such as ("a dog", "ein Hund")',
-    "text": "a text",
-    "examples": "one of the examples of regard.data.labelled",
+# What an example is, by the kind of data; sounds and the like are checked where they are decoded.
+_EXAMPLES: dict[DataKind, tuple[str, Callable[[Any], bool]]] = {
+    "pairs": (
+        'a pair of texts, such as ("a dog", "ein Hund")',
+        lambda pair: (
+            isinstance(pair, tuple | list)
+            and len(pair) == 2
+            and all(isinstance(side, str) for side in pair)
+        ),
+    ),
+    "text": ("a text", lambda text: isinstance(text, str)),
+    "examples": (
+        "one of the examples of regard.data.labelled",
+        lambda example: is_dataclass(example) and not isinstance(example, type),
+    ),
 }
 # A split is stored in a file of its name.
 _PLAIN_NAME = re.compile(r"\w[\w.-]*")
@@ -162,12 +191,13 @@ def source_splits(source: Any, kind: DataKind) -> dict[str, Any]:
 def _checked(function: Any, split: str, kind: DataKind) -> Iterator[Any]:
     """The examples of a split; what is none, or what fails, is named by its number."""
     number = 0
+    what, is_example = _EXAMPLES.get(kind, ("", lambda _: True))
     try:
         for number, example in enumerate(function(), 1):
-            if not _is_example(example, kind):
+            if not is_example(example):
                 raise DataError(
                     f"example {number:,} of the split {split!r} is {reprlib.repr(example)}",
-                    f"give {_EXAMPLES[kind]}",
+                    f"give {what}",
                 )
             yield example
     except RegardError:
@@ -178,17 +208,6 @@ def _checked(function: Any, split: str, kind: DataKind) -> Iterator[Any]:
             f"{type(error).__name__}: {error}",
             "fix the function that yields its examples",
         ) from error
-
-
-def _is_example(example: Any, kind: DataKind) -> bool:
-    if kind == "pairs":
-        is_pair = isinstance(example, tuple | list) and len(example) == 2
-        return is_pair and all(isinstance(side, str) for side in example)
-    if kind == "text":
-        return isinstance(example, str)
-    if kind == "examples":
-        return is_dataclass(example) and not isinstance(example, type)
-    return True  # of sounds and the like, which are checked where they are decoded
 
 
 # What an argument may be, by its name, and how that is said.

@@ -52,7 +52,7 @@ class SharedData:
 
     run_folder: RunFolder
     objective: type[Objective]
-    prepared: Any  # what `objective.prepare` gives
+    prepared: Any  # what the source gives
     characters: int | None  # of the validation text of language models
 
     @property
@@ -192,7 +192,7 @@ def _shared_data(folder: Path, base: Recipe, name: str, say: Say) -> SharedData:
         # Also in place of what a mistaken command prepared, before anything was trained on it.
         run_folder = begin(base, folder, name)
     objective = objective_class(base.objective)
-    prepared = objective.prepare(Setup(run_folder, base, say), None)
+    prepared = objective.source_class.prepare(Setup(run_folder, base, say), None)
     return SharedData(run_folder, objective, prepared, _characters(base, prepared))
 
 

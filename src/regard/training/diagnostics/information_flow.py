@@ -56,9 +56,6 @@ class TokenBatch:
         others = (tokens + shift.to(tokens.device)) % self.vocabulary
         return self.changed(key, torch.where(cells, others, tokens))
 
-    def with_labels(self, labels: Tensor) -> TokenBatch:
-        return self.changed("labels", labels)
-
     def changed(self, key: str, tensor: Tensor) -> TokenBatch:
         return replace(self, tensors={**self.tensors, key: tensor})
 
@@ -165,15 +162,15 @@ def _check_shift(
     other_label = batch.labels.clone()
     other_label[:, place] = (batch.labels[:, place] + 1) % batch.vocabulary
     # To the bit: initial weights give all labels almost the same loss.
-    if loss_sum(objective, batch) == loss_sum(objective, batch.with_labels(other_label)):
+    if loss_sum(objective, batch) == loss_sum(objective, batch.changed("labels", other_label)):
         yield from _check_own_labels(objective, batch)
         return
     only = torch.full_like(batch.labels, IGNORED)
-    nothing = loss_sum(objective, batch.with_labels(only))
+    nothing = loss_sum(objective, batch.changed("labels", only))
     if math.isfinite(nothing) and abs(nothing) > TOLERANCE:
         return  # it counts labels that are to be ignored: no position can be tested by itself
     only[:, place] = batch.labels[:, place]
-    single = batch.with_labels(only)  # the loss of one position
+    single = batch.changed("labels", only)  # the loss of one position
     value = loss_sum(objective, single)
     if differs(value, loss_sum(objective, single.replaced(after))):
         yield _not_shifted("the loss at a position depends on tokens behind it", 0)

@@ -36,6 +36,7 @@ from regard.system.checkpoint import (
     Retention,
     Saved,
     Snapshots,
+    Tensors,
     check_tensors,
 )
 from regard.system.errors import (
@@ -261,15 +262,13 @@ class Loop:
                 self.progress.epoch, self.progress.index = position
                 yield batch
 
-    def _is_due(self, interval: int) -> bool:
-        step = self.progress.step
-        return step % interval == 0 or step == self.settings.steps
-
     def _after_step(self) -> None:
         """Logs, validates and saves where it is time."""
         settings = self.settings
+        step = self.progress.step
         intervals = (settings.log_every, settings.validate_every, settings.save_every)
-        logs, validates, saves = map(self._is_due, intervals)
+        is_last = step == settings.steps
+        logs, validates, saves = (is_last or step % interval == 0 for interval in intervals)
         if logs or validates or saves:
             self._inspect()
         saved = False
@@ -279,8 +278,7 @@ class Loop:
                 self._log()
             if validates:
                 self._validate()
-            step = self.progress.step
-            if step == settings.steps:
+            if is_last:
                 self._refuse_divergence()
             is_new_best = bool(settings.keep_best) and self.progress.best_step == step
             saved = saves or self.at_end or is_new_best
@@ -465,16 +463,7 @@ class Loop:
         unknown = self.compiles or isinstance(self.objective, CarriesState) or self.ranks.several
         if remaining < STEPS_WORTH_AN_ESTIMATE or unknown:
             return
-        seconds = self._trial_seconds() * self.settings.accumulate
-        self.say(
-            f"estimate: {duration(seconds * remaining)} for {remaining:,} steps "
-            f"of {seconds:.2g} s, plus validation"
-        )
-
-    def _trial_seconds(self) -> float:
-        """The seconds of the forward and backward pass of one batch."""
-        batches = self.objective.batches(self.progress.epoch, self.progress.index)
-        _, batch = next(iter(batches))
+        _, batch = next(self.objective.batches(self.progress.epoch, self.progress.index))
         tensors = batch.to(self.device).tensors
         self.model.train()
         seconds = 0.0
@@ -492,7 +481,11 @@ class Loop:
             seconds = time.perf_counter() - started
             if seconds > LONG_TRIAL:
                 break
-        return seconds
+        seconds *= self.settings.accumulate
+        self.say(
+            f"estimate: {duration(seconds * remaining)} for {remaining:,} steps "
+            f"of {seconds:.2g} s, plus validation"
+        )
 
     # --- logging and validation -------------------------------------------------------------------
 
@@ -574,12 +567,8 @@ class Loop:
         eager: AbstractContextManager[Any] = nullcontext()
         if self.compiles:
             eager = torch.compiler.set_stance("force_eager")
-        weights = self.averaging.validated(self.progress)
         validation = None
-        exported = self.strategy.evaluated(weights, self.progress.step)
-        with eager, exported, warnings.catch_warnings():
-            # Unknown words of the data were counted when it was prepared.
-            warnings.simplefilter("ignore", RegardWarning)
+        with eager, self._evaluated(self.averaging.validated(self.progress)):
             if self.ranks.is_main:
                 try:
                     validation = self.strategy.evaluation.validate(self._autocast())
@@ -626,7 +615,7 @@ class Loop:
         if is_written or self.progress.step == 0:
             return None
         self._exported_step = best_step
-        with self.exported():
+        with self._evaluated(self.averaging.selected(self.progress)):
             if not self.ranks.is_main:
                 return None
             files = exported_files(self.strategy.evaluation)
@@ -707,17 +696,18 @@ class Loop:
     def scores(self) -> dict[str, Score]:
         """The scores of the weights that are exported: averaged, or the best, not the last."""
         scores: dict[str, Score] = {}
-        with self.exported(), warnings.catch_warnings():
-            # Unknown words of the data were counted when it was prepared.
-            warnings.simplefilter("ignore", RegardWarning)
+        with self._evaluated(self.averaging.selected(self.progress)):
             if self.ranks.is_main:
                 scores = self.strategy.evaluation.scores()
         return self.ranks.broadcast(scores)
 
-    def exported(self) -> AbstractContextManager[None]:
-        """The weights to export in the model, for the duration of the block."""
-        weights = self.averaging.selected(self.progress)
-        return self.strategy.evaluated(weights, self.progress.step)
+    @contextmanager
+    def _evaluated(self, weights: Tensors | None) -> Iterator[None]:
+        """These full weights in the model of the evaluation; None are those that are trained."""
+        with self.strategy.evaluated(weights, self.progress.step), warnings.catch_warnings():
+            # Unknown words of the data were counted when it was prepared.
+            warnings.simplefilter("ignore", RegardWarning)
+            yield
 
 
 def _rows(batches: list[Batch]) -> list[int]:

@@ -55,8 +55,8 @@ class MetricsLog:
         False if the file is not what was logged: it is shorter, or has no end of a line there. Then
         its lines up to there are kept.
         """
-        with disk.disk_errors(self.path.name):
-            end = _end_of_lines(self.path, min(position, self.position()))
+        with disk.disk_errors(self.path.name), open(self.path, "rb") as logged:
+            end = logged.read(position).rfind(b"\n") + 1  # of the last complete line
             self.file.truncate(end)
         return end == position
 
@@ -86,13 +86,6 @@ class NoMetrics(MetricsLog):
 
     def close(self) -> None:
         pass
-
-
-def _end_of_lines(path: Path, position: int) -> int:
-    """The end of the last complete line that ends at this position or before it."""
-    with open(path, "rb") as file:
-        complete = file.read(position).rpartition(b"\n")[0]
-        return len(complete) + 1 if complete else 0
 
 
 def records(path: Path) -> Iterator[dict[str, Any]]:

@@ -16,6 +16,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.nn.utils import get_total_norm
 
 from regard.core.amx import require_bfloat16_products
 from regard.system.checkpoint import check_tensors
@@ -53,7 +54,7 @@ class Optimizer:
         lr_multipliers: Mapping[str, float] | None = None,
         total_norm: Callable[[Mapping[str, Tensor]], Tensor] | None = None,
     ) -> None:
-        self.total_norm = total_norm or _total_norm
+        self.total_norm = total_norm or (lambda each: get_total_norm(list(each.values())))
         self.named = [(name, p) for name, p in parameters if p.requires_grad]
         self.schedule = schedule
         self.max_grad_norm = max_grad_norm
@@ -147,10 +148,6 @@ class Optimizer:
             }
 
 
-def _total_norm(gradients: Mapping[str, Tensor]) -> Tensor:
-    return torch.nn.utils.get_total_norm(list(gradients.values()))
-
-
 def make_optimizer(strategy: Strategy) -> Optimizer:
     objective = strategy.objective
     recipe = objective.setup.recipe
@@ -191,23 +188,6 @@ class InverseSquareRoot:
 
 
 @dataclass(frozen=True)
-class CosineDecay:
-    """Linear warm-up to `peak`, then half a cosine down to `floor · peak` at `steps`."""
-
-    peak: float
-    warmup: int
-    steps: int
-    floor: float = 0.0
-
-    def __call__(self, step: int) -> float:
-        if step < self.warmup:
-            return self.peak * step / self.warmup
-        progress = min(1.0, (step - self.warmup) / max(1, self.steps - self.warmup))  # 0 to 1
-        cosine = 0.5 * (1 + math.cos(math.pi * progress))  # 1 to 0
-        return self.peak * (self.floor + (1 - self.floor) * cosine)
-
-
-@dataclass(frozen=True)
 class ConstantRate:
     """Linear warm-up, then constant."""
 
@@ -219,21 +199,33 @@ class ConstantRate:
 
 
 @dataclass(frozen=True)
-class LinearDecay:
-    """Linear warm-up, then linear decay to 0 just after `steps`: the usual one for fine-tuning."""
+class CosineDecay(ConstantRate):
+    """Linear warm-up to `peak`, then half a cosine down to `floor · peak` at `steps`."""
 
-    peak: float
-    warmup: int
     steps: int
+    floor: float = 0.0
 
     def __call__(self, step: int) -> float:
         if step < self.warmup:
-            return self.peak * step / self.warmup
+            return super().__call__(step)
+        progress = min(1.0, (step - self.warmup) / max(1, self.steps - self.warmup))  # 0 to 1
+        cosine = 0.5 * (1 + math.cos(math.pi * progress))  # 1 to 0
+        return self.peak * (self.floor + (1 - self.floor) * cosine)
+
+
+@dataclass(frozen=True)
+class LinearDecay(ConstantRate):
+    """Linear warm-up, then linear decay to 0 just after `steps`: the usual one for fine-tuning."""
+
+    steps: int
+
+    def __call__(self, step: int) -> float:
         # + 1: the last update still learns something.
-        return self.peak * max(0.0, (self.steps + 1 - step) / (self.steps + 1 - self.warmup))
+        left = max(0.0, (self.steps + 1 - step) / max(1, self.steps + 1 - self.warmup))
+        return super().__call__(step) * min(1.0, left)
 
 
-Schedule = InverseSquareRoot | CosineDecay | ConstantRate | LinearDecay
+Schedule = InverseSquareRoot | ConstantRate
 
 
 def lr_schedule(recipe: Recipe, d_model: int) -> Schedule:

@@ -9,6 +9,7 @@ return.
 from __future__ import annotations
 
 import math
+import operator
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from statistics import median
@@ -107,7 +108,10 @@ class EarlyStopping:
         """Records a validation; returns whether it is the best so far."""
         score = validation[self.metric]
         progress.score = score
-        improved = self._is_best(score, progress.best)
+        is_better = operator.gt if greater_is_better(self.metric) else operator.lt
+        best = progress.best
+        # A model that has diverged is no best one, not even the first.
+        improved = math.isfinite(score) and (best is None or is_better(score, best))
         if improved:
             progress.best = score
             progress.best_step = progress.step
@@ -117,13 +121,6 @@ class EarlyStopping:
         # Counted in validations, not in steps: `validate_every` decides how long that is.
         progress.finished = bool(self.patience) and progress.stale >= self.patience
         return improved
-
-    def _is_best(self, score: float, best: float | None) -> bool:
-        if not math.isfinite(score):
-            return False  # a model that has diverged is no best one, not even the first
-        if best is None:
-            return True
-        return score > best if greater_is_better(self.metric) else score < best
 
 
 def greater_is_better(metric: str) -> bool:
@@ -180,21 +177,10 @@ class LossSpikes:
         if not self.enabled:
             return None
         finite_loss = loss if math.isfinite(loss) else None
-        has_diverged = progress.bad >= MAX_SKIPPED_UPDATES
-        if has_diverged or self._is_spike(progress, loss):
-            return self._stretch(progress, step, (before, after), finite_loss)
-        recent = [*progress.recent, RecentUpdate(before, finite_loss)]
-        progress.recent = recent[-max(WINDOW, self.rollback_steps) :]
-        return None
-
-    def _stretch(
-        self,
-        progress: Progress,
-        step: int,
-        positions: tuple[Position, Position],
-        loss: float | None,
-    ) -> SkippedBatches:
-        """The batches up to this update, from `rollback_steps` updates before it on."""
+        if progress.bad < MAX_SKIPPED_UPDATES and not self._is_spike(progress, loss):
+            recent = [*progress.recent, RecentUpdate(before, finite_loss)]
+            progress.recent = recent[-max(WINDOW, self.rollback_steps) :]
+            return None
         nearby = [s for s in progress.skipped if s.spike >= step - self.rollback_steps]
         if len(nearby) >= MAX_ROLLBACKS:
             raise DivergenceError(
@@ -203,10 +189,9 @@ class LossSpikes:
                 DIVERGENCE_REPAIR,
             )
         undone = progress.recent[-self.rollback_steps :]
-        before, after = positions
         first = undone[0].position if undone else before
         # The update of the spike is undone, too.
-        return SkippedBatches(first, after, step - 1 - len(undone), step, loss)
+        return SkippedBatches(first, after, step - 1 - len(undone), step, finite_loss)
 
     def _is_spike(self, progress: Progress, loss: float) -> bool:
         losses = [u.loss for u in progress.recent[-WINDOW:] if u.loss is not None]

@@ -121,14 +121,6 @@ class Objective(ABC):
         return reads and (not cls.base_tasks or any(task in base.tasks for task in cls.base_tasks))
 
     @classmethod
-    def prepare(cls, setup: Setup, base: Model | None) -> Any:
-        """Tokenizers and tokenized examples, stored in the run folder and read from there.
-
-        A model that is fine-tuned, `base`, brings its tokenizer.
-        """
-        return cls.source_class.prepare(setup, base)
-
-    @classmethod
     def describe(cls, setup: Setup, data: Any) -> spec.Model:
         """The spec of a new model for this data."""
         return model_spec.describe(setup.recipe, len(data.tokenizer))

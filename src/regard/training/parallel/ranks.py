@@ -50,21 +50,10 @@ class Ranks:
         self.data_group: dist.ProcessGroup | None = None
         self.tensor_group: dist.ProcessGroup | None = None
         if tensor > 1:
-            self._make_groups()
+            ranks = torch.arange(size).view(-1, tensor)
+            self.tensor_group, _ = dist.new_subgroups_by_enumeration(ranks.tolist())
+            self.data_group, _ = dist.new_subgroups_by_enumeration(ranks.T.tolist())
         self._sizes: list[int] = []  # rows of each copy, in a training step
-
-    def _make_groups(self) -> None:
-        # Every rank makes all groups, in one order; each keeps those it belongs to.
-        for first in range(0, self.size, self.tensor_size):
-            members = list(range(first, first + self.tensor_size))
-            group = dist.new_group(members)
-            if self.rank in members:
-                self.tensor_group = group
-        for place in range(self.tensor_size):
-            members = list(range(place, self.size, self.tensor_size))
-            group = dist.new_group(members)
-            if self.rank in members:
-                self.data_group = group
 
     @property
     def is_main(self) -> bool:

@@ -163,13 +163,12 @@ class Strategy:
 
     def parts(self, tensors: Mapping[str, Tensor]) -> Tensors:
         """What this rank holds of full tensors."""
-        return {name: self._part(name, tensor) for name, tensor in tensors.items()}
-
-    def _part(self, name: str, tensor: Tensor) -> Tensor:
-        layout = self.layouts.get(parameter_of(name))
-        if layout is None or layout.shape != tuple(tensor.shape):
-            return tensor
-        return layout.part(tensor, self.shard_rank)
+        parts = dict(tensors)
+        for name, tensor in tensors.items():
+            layout = self.layouts.get(parameter_of(name))
+            if layout is not None and layout.shape == tuple(tensor.shape):
+                parts[name] = layout.part(tensor, self.shard_rank)
+        return parts
 
     def gathered(self, tensors: Mapping[str, Tensor]) -> Tensors:
         """Full tensors of the parts that ranks hold; on the main rank, others have no use of it."""

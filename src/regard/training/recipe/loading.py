@@ -102,7 +102,7 @@ def load(
             values["train"].setdefault("objective", "classify")
     # Where no objective is named, that of the model.
     has_text = values["data"].get("text") is not None
-    objective = _objective({**values["model"], **values["tune"], **values["train"]}, has_text)
+    objective = _objective(ChainMap(*values.values()), has_text)
     if objective is not None:
         values["train"].setdefault("objective", objective)
     if values["tune"].get("base") is not None:
@@ -145,8 +145,14 @@ def _objective(settings: Mapping[str, Any], has_text: bool) -> str | None:
     """
     named = settings.get("objective") or settings.get("task")
     model = settings.get("model")
+    spec = settings.get("spec")
     if named is not None:
         return TASKS.get(named, named)
+    if spec is not None:
+        # Imported late, as the families are.
+        from regard.training import model_spec, setup
+
+        return setup.objective_of_spec(model_spec.read_file(Path(spec).expanduser()), settings)
     if model is None:
         return None
     # Imported late: the families come with torch.

@@ -75,33 +75,25 @@ def parse_weights(text: str) -> ExportedWeights:
 
 
 @dataclass(frozen=True)
-class Xavier:
-    """Xavier (Glorot) uniform: how the modules initialize themselves."""
+class Initialization:
+    """How every matrix and embedding table begins: Xavier uniform, as the modules are built.
+
+    With a `deviation`, normal (BERT). `scales_residuals` divides the projections onto the residual
+    stream by √(their number) (GPT-2).
+    """
+
+    deviation: float | None = None
+    scales_residuals: bool = False
 
 
-@dataclass(frozen=True)
-class Normal:
-    """Normal with one standard deviation for every matrix and embedding table (BERT)."""
-
-    deviation: float = 0.02
-
-
-@dataclass(frozen=True)
-class Scaled:
-    """Normal, with the projections onto the residual stream divided by √(their number) (GPT-2)."""
-
-    deviation: float = 0.02
-
-
-Initialization = Xavier | Normal | Scaled
 _LARGEST_DEVIATION = 1000.0  # far beyond any use, and products of weights are still numbers
 
 
 def parse_initialization(text: str) -> Initialization:
     constructors: dict[str, Callable[..., Initialization]] = {
-        "xavier": Xavier,
-        "normal": lambda deviation="0.02": Normal(_deviation(deviation)),
-        "scaled": lambda deviation="0.02": Scaled(_deviation(deviation)),
+        "xavier": Initialization,
+        "normal": lambda deviation="0.02": Initialization(_deviation(deviation)),
+        "scaled": lambda deviation="0.02": Initialization(_deviation(deviation), True),
     }
     usage = f"write xavier, or normal:STD or scaled:STD from 0 to {_LARGEST_DEVIATION:g}"
     return parse_option(text, constructors, subject="initialization", usage=usage)
