@@ -91,6 +91,8 @@ def _build(model: spec.Model) -> CoreModel:
             return _encoder(model)
         case spec.Decoder() | spec.RecurrentDecoder():
             return _decoder(model)
+        case _ if hasattr(model, "build"):  # of a wiring from outside the package
+            return model.build()
         case _:
             raise ModelError(
                 f"{type(model).__name__} is not the spec of a model",

@@ -156,23 +156,10 @@ def family_of(model: spec.Model, model_type: str | None = None) -> Family:
 def _can_store(family: Family, model: spec.Model) -> bool:
     """Whether the family's config.json, read back, gives the same spec."""
     spec_type, front_end = family.SPEC_TYPES
-    if not isinstance(model, spec_type) or not isinstance(_front_end(model), front_end):
+    first = next(iter(model.front_ends.values()), None)
+    if not isinstance(model, spec_type) or not isinstance(first, front_end):
         return False
     try:
         return bool(family.to_spec(family.to_config(model, 1)) == model)
     except ModelError:
         return False
-
-
-def _front_end(model: spec.Model) -> spec.FrontEnd | spec.LaggedValues | None:
-    match model:
-        case spec.MemoryNetwork() | spec.LinearForecaster():
-            return None
-        case spec.Encoder() | spec.RecurrentEncoder() | spec.SeriesEncoderDecoder():
-            return model.input
-        case spec.Decoder() | spec.RecurrentDecoder():
-            return model.tokens
-        case spec.EncoderDecoder() | spec.SequenceToSequence():
-            return model.source
-        case spec.DualEncoder():
-            return model.text.input

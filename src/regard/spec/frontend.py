@@ -12,7 +12,16 @@ from regard.spec.validation import Count, ExtraTokens, NonNegative, Part, Rate, 
 from regard.system.errors import ModelError
 
 
-class _Sequence(Part):
+class _FrontEnd(Part):
+    """What makes vectors of the inputs of a stack."""
+
+    def shape(self, rows: int, length: int) -> tuple[int, ...]:
+        """The shape of its main input: of so many positions, samples or nodes, if it has no size
+        of its own."""
+        return rows, length
+
+
+class _Sequence(_FrontEnd):
     """What has positions added."""
 
     position: InputPosition | None
@@ -54,9 +63,12 @@ class Spectrogram(_Sequence):
     activation: Activation = "gelu"
     dropout: Rate = 0.0
 
+    def shape(self, rows: int, length: int) -> tuple[int, ...]:
+        return rows, self.mels, 2 * length
+
 
 @dataclass(frozen=True)
-class Patches(Part):
+class Patches(_FrontEnd):
     """Patch embeddings of square images (Dosovitskiy et al. 2021, ViT).
 
     Each patch is mapped linearly to a vector. Positions, norm and dropout follow.
@@ -92,6 +104,9 @@ class Patches(Part):
             raise ModelError("only learned positions can be interpolated", "remove `interpolated`")
         if self.mask_unit > 1 and not self.mask_token:
             raise ModelError("masking squares of patches needs a mask token", "set mask_token=True")
+
+    def shape(self, rows: int, length: int) -> tuple[int, ...]:
+        return rows, self.channels, self.size, self.size
 
     @property
     def positions(self) -> int:
@@ -144,7 +159,7 @@ class ConvPosition(Part):
 
 
 @dataclass(frozen=True)
-class Waveform(Part):
+class Waveform(_FrontEnd):
     """Raw waveform front end (Baevski et al. 2020, wav2vec 2.0): a convolutional feature encoder.
 
     A norm and a linear map to d_model follow the convolutions; then positions, norm and dropout.
@@ -316,7 +331,7 @@ class LaggedValues(Part):
 
 
 @dataclass(frozen=True)
-class NodeFeatures(Part):
+class NodeFeatures(_FrontEnd):
     """Node embeddings of graphs: a linear map of each node's features, and where the node is.
 
     Structural encodings: the node's degree (Graphormer's centrality encoding), and the first
@@ -331,6 +346,9 @@ class NodeFeatures(Part):
     dropout: Rate = 0.0  # on the embedding
     degrees: Count = 0  # rows of the embedding of degrees; 0 for none
     laplacian: Count = 0  # eigenvectors; 0 for none
+
+    def shape(self, rows: int, length: int) -> tuple[int, ...]:
+        return rows, length, self.features
 
 
 FrontEnd = Tokens | Spectrogram | Patches | Waveform | SeriesPatches | NodeFeatures

@@ -26,7 +26,8 @@ from regard.spec.validation import Part
 from regard.system.errors import ModelError
 
 # ------------------------------------------------------------------ inputs
-# The arguments of a model's call, under the names that transformers has.
+# The arguments of a model's call, under the names that transformers has. Where a model has several
+# of a kind, a word stands before the name: decoder_input_ids, and their decoder_attention_mask.
 
 InputKind = Literal[
     "tokens", "pixels", "samples", "frames", "values", "nodes", "mask", "segments", "more"
@@ -42,7 +43,6 @@ class _Argument(NamedTuple):
 _SEQUENCES = ("input_ids", "input_values", "node_features")
 _ARGUMENTS = {
     "input_ids": _Argument("tokens", "[texts, tokens]"),
-    "decoder_input_ids": _Argument("tokens", "[texts, tokens]"),
     "story": _Argument("tokens", "[stories, sentences, tokens]"),
     "question": _Argument("tokens", "[stories, tokens]"),
     "pixel_values": _Argument("pixels", "[images, channels, height, width]"),
@@ -53,7 +53,6 @@ _ARGUMENTS = {
     # Whisper hears its whole window: the mask is taken, as in transformers, and not read.
     "attention_mask": _Argument("mask", shaped_as=_SEQUENCES),
     "global_attention_mask": _Argument("more", shaped_as=("input_ids",)),
-    "decoder_attention_mask": _Argument("mask", shaped_as=("decoder_input_ids",)),
     "story_mask": _Argument("mask", shaped_as=("story",)),
     "question_mask": _Argument("mask", shaped_as=("question",)),
     "past_observed_mask": _Argument("mask", shaped_as=("past_values",)),
@@ -80,11 +79,18 @@ class Input(NamedTuple):
     @property
     def shaped_as(self) -> tuple[str, ...]:
         """The arguments, of which a model has one, that its shape follows."""
-        return self._argument.shaped_as
+        word = self.name.removesuffix(self._known)
+        return tuple(word + owner for owner in self._argument.shaped_as)
 
     @property
     def _argument(self) -> _Argument:
-        return _ARGUMENTS.get(self.name, _Argument("more"))
+        return _ARGUMENTS.get(self._known, _Argument("more"))
+
+    @property
+    def _known(self) -> str:
+        """The name without the word before it."""
+        names = (known for known in _ARGUMENTS if self.name.endswith(f"_{known}"))
+        return self.name if self.name in _ARGUMENTS else next(names, self.name)
 
 
 def arguments(required: str, optional: str = "") -> tuple[Input, ...]:
@@ -141,6 +147,16 @@ class ModelSpec(Part, ABC):
         """The number of token ids that the model writes, or reads if it writes none."""
         sizes = [tokens.vocabulary for tokens in self.embeddings.values()]
         return next(reversed(sizes), None)
+
+    @property
+    def vocabularies(self) -> dict[str, int]:
+        """The number of ids of each argument of tokens; one embedding may read several of them."""
+        names = [one.name for one in self.inputs if one.kind == "tokens"]
+        parts = self.front_ends.values()
+        sizes = [part.vocabulary for part in parts if isinstance(part, Tokens)]
+        sizes = sizes or [self.vocab_size or 0]
+        sizes += sizes[-1:] * (len(names) - len(sizes))
+        return dict(zip(names, sizes, strict=False))
 
     def part(self, *kinds: type[Head]) -> Any:
         """The head of one of these kinds, if there is one."""

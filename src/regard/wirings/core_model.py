@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from regard.core.context import Context
 from regard.core.heads.head import Head, LabelHead, LMHead, Pool, Reading
 from regard.core.output import Output, OutputOptions, Outputs
-from regard.core.side import Side
+from regard.core.side import FrontEnd, Side
 
 if TYPE_CHECKING:
     from regard.core.frontends.lagged_values import Covariates
@@ -130,7 +130,7 @@ class CoreModel(nn.Module, ABC):
     @property
     def _front(self) -> Any:
         """The front end of the first input."""
-        return next(iter(self.front_ends().values()), None)
+        return next(iter(self.front_ends().values()), FrontEnd())
 
     def named(self, hidden: Tensor, reading: Reading) -> Outputs:
         """Hidden states [B, T, D], and what the wanted heads say of them."""

@@ -17,6 +17,7 @@ from regard.core.linear import Linear
 from regard.core.norm import Norm
 from regard.core.output import Output, OutputOptions, Outputs
 from regard.core.quantized_linear import PackedWeight
+from regard.core.side import FrontEnd
 from regard.system import disk
 
 if TYPE_CHECKING:
@@ -31,7 +32,7 @@ class Reading:
 
     main: Any  # the first input; None where no pool looks for a token
     padding_mask: Tensor | None = None  # of it: True at what is no padding, or was observed
-    front: Any = None  # the front end that read it
+    front: Any = field(default_factory=FrontEnd)  # what read it
     pool: Pool | None = None  # that of the model
     inputs: Mapping[str, Tensor] = field(default_factory=dict)  # all of them, by name
     more: Mapping[str, Tensor] = field(default_factory=dict)  # what the front end took besides
@@ -42,8 +43,6 @@ class Reading:
     @property
     def positions(self) -> Tensor | None:
         """The padding mask of hidden states: convolutions shorten sound."""
-        if self.front is None:
-            return self.padding_mask
         return self.front.output_padding_mask(self.padding_mask)
 
 

@@ -86,12 +86,14 @@ def peek(folder: str | Path, kinds: Sequence[type] = ()) -> ModelFolder:
     return _from_config(folder, config, stored, kinds)
 
 
-def read(folder: str | Path, weights: Mapping[str, Tensor] | None = None) -> ModelFolder:
+def read(
+    folder: str | Path, weights: Mapping[str, Tensor] | None = None, kinds: Sequence[type] = ()
+) -> ModelFolder:
     """A model folder, checked completely: every key is supported, every tensor is used.
 
-    `weights`, under our names, stand in for the folder's own.
+    `weights`, under our names, stand in for the folder's own; `kinds` are as in `peek`.
     """
-    content, _ = _read(Path(folder), weights)
+    content, _ = _read(Path(folder), weights, kinds)
     return content
 
 

@@ -71,14 +71,12 @@ def summarize(model: spec.Model, *, with_shapes: bool = False) -> tuple[ModuleSu
 def output_shapes(core: CoreModel, model: spec.Model) -> Shapes:
     """What the modules of a model on the meta device return for a random batch.
 
-    B stands for its rows, T for the positions of its main input, and U for those of a decoder
-    where they are others. The model is moved to fake tensors.
+    B stands for its rows, T for the positions of its main input, and U for those of another text,
+    such as a decoder's, where they are others. The model is moved to fake tensors.
     """
     batch = random_batch(model)
-    letters: dict[int, str] = {}
-    for name, letter in (("decoder_input_ids", "U"), (batch.main, "T")):
-        if name in batch.inputs and not batch.inputs[name].is_floating_point():
-            letters[batch.inputs[name].shape[1]] = letter
+    texts = reversed(model.vocabularies)
+    letters = {batch.inputs[name].shape[1]: "T" if name == batch.main else "U" for name in texts}
     shapes: dict[nn.Module, str] = {}
 
     def record(module: nn.Module, _: Any, output: Any) -> None:

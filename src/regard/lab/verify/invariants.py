@@ -160,27 +160,25 @@ def _output_pairs(actual: Outputs, expected: Outputs) -> list[OutputPair]:
     return [(name, actual[name].without_padding, expected[name].without_padding) for name in actual]
 
 
+_UNPADDED: dict[str, str] = {
+    "values": "windows of time series have no padding",
+    "pixels": "images have no padding",
+    "nodes": "batches of graphs are not padded",
+    "frames": "audio is padded with silence to a fixed length, which this model reads",
+}
+
+
 def _why_not_padded(model: specs.Model) -> str:
     """The reason why a batch of this model cannot be padded; "" if it can."""
-    if model.inputs[0].kind == "values":
-        return "windows of time series have no padding"
-    match next(iter(model.front_ends.values()), None):
-        case specs.Patches():
-            return "images have no padding"
-        case specs.NodeFeatures():
-            return "batches of graphs are not padded"
-        case specs.Spectrogram():
-            return "audio is padded with silence to a fixed length, which this model reads"
-        case specs.Waveform(normalizes_over_time=True):
-            # The group norm of wav2vec 2.0 base takes its mean over all samples of a row.
-            return (
-                "this model normalizes over time, including padding: pass one recording at a time"
-            )
+    front = next(iter(model.front_ends.values()), None)
+    if isinstance(front, specs.Waveform) and front.normalizes_over_time:
+        # The group norm of wav2vec 2.0 base takes its mean over all samples of a row.
+        return "this model normalizes over time, including padding: pass one recording at a time"
     if model.pool is not None and model.pool.which == "final":
         return "texts are padded to a fixed length, and the model reads the padding"
     if any(stack.rings for stack in model.stacks.values()):
         return "circular chunked attention reads the padding"
-    return ""
+    return _UNPADDED.get(model.inputs[0].kind, "")
 
 
 def _saved_is_loaded(opened: folders.ModelFolder) -> Finding:
@@ -188,7 +186,7 @@ def _saved_is_loaded(opened: folders.ModelFolder) -> Finding:
     name = "saved = loaded"
     with tempfile.TemporaryDirectory(prefix="regard-verify-") as folder:
         write_model(Path(folder), opened)
-        loaded = folders.read(folder)
+        loaded = folders.read(folder, kinds=specs.own_kinds(opened.spec))
         for tensor_name, tensor in opened.weights.items():
             if not _same_bytes(tensor, loaded.weights.get(tensor_name)):
                 return Finding(name, math.inf, 0.0, tensor_name)

@@ -16,14 +16,8 @@ from regard.system.errors import ModelError
 from regard.wirings.core_model import CoreModel
 
 ROWS = 3  # of every batch
-_FIXED_LENGTH = (
-    specs.Patches
-    | specs.Spectrogram
-    | specs.SeriesPatches
-    | specs.LaggedValues
-    | specs.NodeFeatures
-)
 LENGTHS = (14, 9, 5)  # of its rows, unless the model has fewer positions
+STORY_WORDS = 6  # of each sentence
 
 
 @dataclass(frozen=True)
@@ -119,116 +113,107 @@ def pad_token_id(config: Mapping[str, Any]) -> int:
 def fixed_length(model: specs.Model) -> bool:
     """Whether the main input has one length only: images, windows of time series, sound filled up
     with silence; the nodes of graphs belong to their edges."""
-    return isinstance(next(iter(model.front_ends.values()), None), _FIXED_LENGTH)
+    return model.inputs[0].kind in ("pixels", "frames", "values", "nodes")
 
 
 # ------------------------------------------------------------------ random batches
 
 
-def random_batch(model: specs.Model, pad: int = 0, seed: int = 0) -> RandomBatch:
+def random_batch(model: Any, pad: int = 0, seed: int = 0) -> RandomBatch:
     """A random batch of rows of full length, without padding; `Batch.padded` adds it."""
-    generator = torch.Generator().manual_seed(seed)
-    match model:
-        case specs.EncoderDecoder() | specs.SequenceToSequence():
-            batch = _main_inputs(model.source, pad, generator, _window(model.encoder))
-            if isinstance(model, specs.EncoderDecoder) and model.pool is not None:
-                # The decoder of a classifier reads as many tokens as the encoder.
-                targets = _random_tokens(model.target.vocabulary, batch.lengths[0], pad, generator)
-                batch = replace(batch, inputs={**batch.inputs, "decoder_input_ids": targets})
-                batch = replace(batch, aligned=("decoder_input_ids",))
-                return _with_pooled_ends(batch, model.pool, model.target.vocabulary)
-            # Targets have another length than sources, so that mixing them up raises an error.
-            length = max(1, _lengths(model.target.max_length)[0] - 3)
-            targets = _random_tokens(model.target.vocabulary, length, pad, generator)
-            return replace(batch, inputs={**batch.inputs, "decoder_input_ids": targets})
-        case specs.Decoder() | specs.RecurrentDecoder():
-            batch = _main_inputs(model.tokens, pad, generator, _window(model.stack))
-            # Chunks on a ring (Reformer) may as well be padded on the right, and only then does
-            # Hugging Face number the positions as we do.
-            chunked = isinstance(model.stack, specs.Stack) and model.stack.rings
-            return replace(batch, left_padding=not chunked)
-        case specs.DualEncoder(text, image):
-            batch = random_batch(text, pad, seed)
-            pixels = random_batch(image, pad, seed).inputs
-            return replace(batch, inputs={**batch.inputs, **pixels})
-        case specs.MemoryNetwork():
-            return _story(model, generator)
-        case specs.SeriesEncoderDecoder():
-            return _lagged_windows(model, generator)
-        case specs.LinearForecaster(length, channels):
-            return _windows(length, channels, generator)
-        case specs.Encoder() | specs.RecurrentEncoder():
-            batch = _main_inputs(model.input, pad, generator, _window(model.stack))
-            if model.pool is not None and isinstance(model.input, specs.Tokens):
-                return _with_pooled_ends(batch, model.pool, model.input.vocabulary)
-            if isinstance(model, specs.Encoder) and model.pixels is not None:
-                return _with_mask_tokens(batch, model, generator)
-            return batch
+    lengths = _row_lengths(model)
+    # A decoder whose hidden states are pooled reads the same tokens as the encoder.
+    pooled = model.is_encoder_decoder and model.pool is not None
+    aligned = ("decoder_input_ids",) if pooled else ("token_type_ids",)
+    with torch.random.fork_rng(devices=()):
+        torch.default_generator.manual_seed(seed)
+        drawn = _tokens(model, lengths[0], pad, aligned)
+        for part in reversed(model.front_ends.values()):
+            drawn |= _features(model, part, lengths[0])
+        if model.inputs[0].kind == "values":
+            drawn |= _windows(model.series_window)
+    if model.pool is not None and isinstance(model.pool.which, specs.EndToken):
+        vocabulary = model.vocabularies["input_ids"]
+        _set_end_tokens(drawn["input_ids"], model.pool.which, vocabulary, lengths)
+    # Chunks on a ring (Reformer) may as well be padded on the right, and only then does Hugging
+    # Face number the positions as we do.
+    rings = any(stack.rings for stack in model.stacks.values())
+    return RandomBatch(
+        {one.name: drawn[one.name] for one in model.inputs if one.name in drawn},
+        model.main_input_name,
+        lengths,
+        aligned,
+        left_padding="decoder" in [*model.front_ends][:1] and not rings,
+    )
 
 
-def _with_mask_tokens(
-    batch: RandomBatch, model: specs.Encoder, generator: torch.Generator
-) -> RandomBatch:
-    """Random masks where the reconstruction is an image of the same size (SimMIM)."""
-    head = model.pixels
-    if not isinstance(head, specs.PixelShuffleHead) or head.stride != specs.image_stride(model):
-        return batch
-    patches = model.patches
-    noise = torch.rand(ROWS, patches.positions - patches.extras, generator=generator)
-    masked = noise < patches.masked_share
-    return replace(batch, inputs={**batch.inputs, "bool_masked_pos": masked})
+def _row_lengths(model: Any) -> tuple[int, ...]:
+    """Full, two thirds and one third of the length of a batch."""
+    parts = [*model.front_ends.values()]
+    if parts and isinstance(parts[0], specs.Waveform):
+        return _waveform_lengths(parts[0])
+    patterns = [block.pattern for stack in model.stacks.values() for block in stack.blocks]
+    windows = [one.window or 0 for one in patterns if isinstance(one, specs.CausalMask)]
+    # Beyond a short sliding window, so that it makes a difference.
+    length = LENGTHS[0] + min((window for window in windows if 0 < window <= 64), default=0)
+    limits = [part.max_length or length for part in parts if isinstance(part, specs.Tokens)]
+    sentences = getattr(model, "sentences", length)  # of a memory network
+    length = min(length, sentences, *limits)
+    return length, max(1, length * 2 // 3), max(1, length // 3)
 
 
-def _main_inputs(
-    part: specs.FrontEnd, pad: int, generator: torch.Generator, window: int | None
-) -> RandomBatch:
+def _tokens(
+    model: specs.Model, length: int, pad: int, aligned: tuple[str, ...]
+) -> dict[str, Tensor]:
+    """[B, T] of any ids but the padding's, and stories [B, T, words]."""
+    drawn = {}
+    for name, vocabulary in model.vocabularies.items():
+        # Other texts have another length, so that mixing them up raises an error.
+        is_as_long = name == model.main_input_name or name in aligned
+        words = (STORY_WORDS,) if name == "story" else ()
+        shape = (ROWS, length if is_as_long else max(1, length - 3), *words)
+        ids = torch.randint(0, max(1, vocabulary - 1), shape)
+        drawn[name] = ids + ((ids >= pad) & (vocabulary > 1))
+    return drawn
+
+
+def _features(
+    model: Any, part: specs.FrontEnd | specs.LaggedValues, length: int
+) -> dict[str, Tensor]:
+    """What a front end reads besides tokens and time series."""
     match part:
-        case specs.Tokens():
-            lengths = _lengths(part.max_length, window)
-            tokens = _random_tokens(part.vocabulary, lengths[0], pad, generator)
-            inputs = {"input_ids": tokens}  # [B, T]
-            if part.segments > 1:
-                segments = torch.randint(0, part.segments, tokens.shape, generator=generator)
-                inputs["token_type_ids"] = segments
-            return RandomBatch(inputs, "input_ids", lengths)
+        case specs.Tokens(segments=segments):
+            shape = part.shape(ROWS, length)
+            return {"token_type_ids": torch.randint(0, segments, shape)} if segments > 1 else {}
+        case specs.LaggedValues():
+            return _covariates(part, model.series_window.horizon)
+        case specs.SeriesPatches():
+            return {}
         case specs.Spectrogram():
-            # The second convolution has stride 2: two frames a position.
-            length = 2 * (part.max_length or 20)
-            features = _normal((ROWS, part.mels, length), generator)  # [B, mels, N]
-            return RandomBatch({"input_features": features}, "input_features", (length,) * ROWS)
-        case specs.Patches():
-            shape = (ROWS, part.channels, part.size, part.size)
-            pixels = _normal(shape, generator)  # [B, channels, height, width]
-            inputs = {"pixel_values": pixels}
-            # Which patches are hidden is drawn for both libraries alike.
-            if part.masked_share and not part.mask_token:
-                patches = part.positions - part.extras
-                inputs["noise"] = torch.rand(ROWS, patches, generator=generator)
-            return RandomBatch(inputs, "pixel_values", (part.size,) * ROWS)
-        case specs.Waveform():
-            lengths = _waveform_lengths(part)
-            samples = _normal((ROWS, lengths[0]), generator)  # [B, N]
-            return RandomBatch({"input_values": samples}, "input_values", lengths)
+            length = part.max_length or 20
+    features = {part.main_input_name: _normal(part.shape(ROWS, length))}
+    match part:
         case specs.NodeFeatures():
-            return _random_graph(part, generator)
-        case specs.SeriesPatches(length, channels):
-            return _windows(length, channels, generator)
+            return features | _random_graph(part, length)
+        case specs.Patches(masked_share=share, mask_token=False) if share:
+            # Which patches are hidden is drawn for both libraries alike.
+            features["noise"] = torch.rand(ROWS, part.side**2)
+        case specs.Patches():
+            # Random masks where the reconstruction is an image of the same size (SimMIM).
+            head = model.part(specs.PixelShuffleHead)
+            if head is not None and head.stride == specs.image_stride(model):
+                features["bool_masked_pos"] = torch.rand(ROWS, part.side**2) < part.masked_share
+    return features
 
 
-def _random_graph(part: specs.NodeFeatures, generator: torch.Generator) -> RandomBatch:
+def _random_graph(part: specs.NodeFeatures, nodes: int) -> dict[str, Tensor]:
     """Graphs of random edges, each with both directions, and a loop at each node."""
-    nodes = LENGTHS[0]
-    features = torch.rand(ROWS, nodes, part.features, generator=generator)  # [B, N, F]
-    joined = torch.rand(ROWS, nodes, nodes, generator=generator) < 0.2
+    joined = torch.rand(ROWS, nodes, nodes) < 0.2
     joined = joined | joined.mT | torch.eye(nodes, dtype=torch.bool)
-    inputs = {
-        "node_features": features,
-        "edges": joined.nonzero(),
-        "distances": _path_lengths(joined),
-    }
+    inputs = {"edges": joined.nonzero(), "distances": _path_lengths(joined)}
     if part.laplacian:
-        inputs["eigenvectors"] = torch.randn(ROWS, nodes, part.laplacian, generator=generator)
-    return RandomBatch(inputs, "node_features", (nodes,) * ROWS)
+        inputs["eigenvectors"] = torch.randn(ROWS, nodes, part.laplacian)
+    return inputs
 
 
 def _path_lengths(joined: Tensor) -> Tensor:
@@ -242,51 +227,27 @@ def _path_lengths(joined: Tensor) -> Tensor:
     return lengths
 
 
-def _windows(length: int, channels: int, generator: torch.Generator) -> RandomBatch:
-    values = _normal((ROWS, length, channels), generator)  # [B, L, C]
-    return RandomBatch({"past_values": values}, "past_values", (length,) * ROWS)
-
-
-def _lagged_windows(model: specs.SeriesEncoderDecoder, generator: torch.Generator) -> RandomBatch:
-    """Windows, what follows them, and the features that the model reads."""
-    part = model.input
-    batch = _windows(part.past + model.horizon, part.channels, generator)
-    values = batch.inputs["past_values"]
-    if model.output == specs.Distribution("negative_binomial"):
+def _windows(window: specs.SeriesWindow) -> dict[str, Tensor]:
+    """Windows [B, L, C], and what follows them."""
+    values = _normal((ROWS, window.length + window.horizon, window.channels))
+    if window.output == specs.Distribution("negative_binomial"):
         values = values.abs().mul(3).round()  # counts
-    inputs = {"past_values": values[:, : part.past], "future_values": values[:, part.past :]}
+    past, future = values.split((window.length, window.horizon), dim=1)
+    return {"past_values": past, "future_values": future}
+
+
+def _covariates(part: specs.LaggedValues, horizon: int) -> dict[str, Tensor]:
+    """The features of a series, and of its time steps, that a model reads."""
+    inputs = {}
     if part.covariates:
-        steps = part.past + model.horizon
-        features = torch.randn(ROWS, steps, part.covariates, generator=generator)
-        inputs["past_time_features"] = features[:, : part.past]
-        inputs["future_time_features"] = features[:, part.past :]
+        inputs["past_time_features"] = torch.randn(ROWS, part.past, part.covariates)
+        inputs["future_time_features"] = torch.randn(ROWS, horizon, part.covariates)
     if part.static_features:
-        static = torch.randn(ROWS, part.static_features, generator=generator)
-        inputs["static_real_features"] = static
+        inputs["static_real_features"] = torch.randn(ROWS, part.static_features)
     if part.categories:
-        columns = [
-            torch.randint(0, one.count, (ROWS,), generator=generator) for one in part.categories
-        ]
+        columns = [torch.randint(0, one.count, (ROWS,)) for one in part.categories]
         inputs["static_categorical_features"] = torch.stack(columns, dim=1)
-    return RandomBatch(inputs, "past_values", (part.past,) * ROWS)
-
-
-def _window(part: specs.Stack | specs.Recurrent | specs.Convolutional) -> int | None:
-    """The size of a stack's sliding window, if it has one."""
-    if not isinstance(part, specs.Stack):
-        return None
-    windows = [b.pattern.window for b in part.blocks if isinstance(b.pattern, specs.CausalMask)]
-    return min(filter(None, windows), default=None)
-
-
-def _lengths(max_positions: int | None, window: int | None = None) -> tuple[int, ...]:
-    """Full, two thirds and one third of the length of a batch."""
-    length = LENGTHS[0]
-    if window is not None and window <= 64:
-        length += window  # beyond a short window, so that it makes a difference
-    if max_positions is not None:
-        length = min(length, max_positions)
-    return length, max(1, length * 2 // 3), max(1, length // 3)
+    return inputs
 
 
 def _waveform_lengths(part: specs.Waveform) -> tuple[int, ...]:
@@ -299,38 +260,17 @@ def _waveform_lengths(part: specs.Waveform) -> tuple[int, ...]:
     return tuple(receptive_field + stride * (n - 1) + stride // 2 for n in LENGTHS)
 
 
-def _normal(shape: tuple[int, ...], generator: torch.Generator) -> Tensor:
+def _normal(shape: tuple[int, ...]) -> Tensor:
     """Normal random numbers; `ModelError` where the inputs of a model do not fit into memory."""
     count = math.prod(shape)
     memory.require_bytes(4 * count, f"inputs of shape {shape}", "correct the sizes in its spec")
-    return torch.randn(shape, generator=generator)
+    return torch.randn(shape)
 
 
-def _random_tokens(vocabulary: int, length: int, pad: int, generator: torch.Generator) -> Tensor:
-    """[B, T] of any ids but the padding's."""
-    if pad >= vocabulary or vocabulary <= 1:
-        return torch.randint(0, max(1, vocabulary - 1), (ROWS, length), generator=generator)
-    tokens = torch.randint(0, vocabulary - 1, (ROWS, length), generator=generator)
-    return tokens + (tokens >= pad)
-
-
-def _story(model: specs.MemoryNetwork, generator: torch.Generator) -> RandomBatch:
-    sentences = min(LENGTHS[0], model.sentences)
-    shape = (ROWS, sentences, 6)  # [B, sentences, words]
-    story = torch.randint(0, model.vocabulary, shape, generator=generator)
-    question = torch.randint(0, model.vocabulary, (ROWS, 4), generator=generator)  # [B, words]
-    return RandomBatch({"story": story, "question": question}, "story", _lengths(sentences))
-
-
-def _with_pooled_ends(batch: RandomBatch, pool: specs.Pool, vocabulary: int) -> RandomBatch:
-    """The batch with end tokens, if it is at these that the pool looks."""
-    if not isinstance(pool.which, specs.EndToken):
-        return batch
-    return _with_end_tokens(batch, pool.which, vocabulary)
-
-
-def _with_end_tokens(batch: RandomBatch, end: specs.EndToken, vocabulary: int) -> RandomBatch:
-    """Each row with its end token at the last position before padding.
+def _set_end_tokens(
+    tokens: Tensor, end: specs.EndToken, vocabulary: int, lengths: tuple[int, ...]
+) -> None:
+    """Puts an end token at the last position before the padding of each row.
 
     CLIP pools at the first end token, and has one at the very last position as well; BART at the
     last, and transformers wants as many of them in each row. All others are replaced.
@@ -342,10 +282,7 @@ def _with_end_tokens(batch: RandomBatch, end: specs.EndToken, vocabulary: int) -
             f"the pooling token {token} is outside the vocabulary of {vocabulary:,} tokens",
             "correct eos_token_id in config.json",
         )
-    tokens = batch.inputs["input_ids"].clone()
     tokens[tokens == token] = 1 if token == 0 else 0
-    last = torch.tensor(batch.lengths) - 1
-    tokens[torch.arange(ROWS), last] = token
+    tokens[torch.arange(ROWS), torch.tensor(lengths) - 1] = token
     if end.which == "first":
         tokens[:, -1] = token
-    return replace(batch, inputs={**batch.inputs, "input_ids": tokens})

@@ -82,11 +82,7 @@ def check_separators(spec: kinds.Model, tensors: Mapping[str, Tensor]) -> None:
 
 def require_known_ids(spec: kinds.Model, tensors: Mapping[str, Tensor]) -> None:
     """Raises an error if there are token ids outside of their vocabulary."""
-    names = [one.name for one in spec.inputs if one.kind == "tokens"]
-    # An encoder–decoder has two embeddings, in the order of its two inputs; Whisper one.
-    sizes = [part.vocabulary for part in spec.front_ends.values() if isinstance(part, kinds.Tokens)]
-    # A memory network has none of them.
-    for name, size in zip(names, sizes or [spec.vocab_size or 0] * len(names), strict=False):
+    for name, size in spec.vocabularies.items():
         ids = tensors.get(name, torch.zeros(0))
         wrong = ids[(ids < 0) | (ids >= size)]
         if wrong.numel():
