@@ -179,13 +179,13 @@ def _dynamic_axes(batch: RandomBatch, opened: folders.ModelFolder) -> Iterator[d
     """The dimensions of each input that may change, with their limits."""
     model = opened.spec
     # Images have one size, and with it what is said of their patches (which are hidden).
-    front_end = next(iter(model.front_ends.values()))
+    front_end, *_, last = (*model.front_ends.values(),) * 2
     has_images = isinstance(front_end, specs.Patches)
     rows = torch.export.Dim("rows")
     length = _length("length", front_end, opened, least=min(batch.lengths))
     for name, tensor in batch.inputs.items():
-        if name == "decoder_input_ids":
-            yield {0: rows, 1: _length("target_length", model.front_ends["decoder"], opened)}
+        if name in model.vocabularies and name != batch.main:  # a text of another length
+            yield {0: rows, 1: _length(f"{name}_length", last, opened)}
         elif name.startswith("static"):  # features of a whole series
             yield {0: rows}
         elif tensor.ndim == 2 and not has_images:  # tokens, segments, samples, and the padding mask

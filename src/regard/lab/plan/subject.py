@@ -31,6 +31,19 @@ MOST_POSITIONS = 2**25
 NODES = {"nodes": 2708, "graphs": 25}
 SPEC_FILES = (".json", ".toml")
 LABELS = 2  # classes, where the data would say how many
+# What is learnt from the arguments that a call of the model needs.
+_BY_INPUTS = {
+    "input_ids": "masked",
+    "input_ids decoder_input_ids": "translate",
+    "input_ids pixel_values": "image_text",
+    "input_features decoder_input_ids": "transcribe",
+    "pixel_values": "images",
+    "story question": "stories",
+    "input_values": "sounds",
+    "input_features": "sounds",
+    "past_values": "forecast",
+    "node_features": "nodes",
+}
 _HEAD_TASKS: dict[str, specs.HeadTask] = {
     "classify": "classify",
     "tag": "tag",
@@ -103,7 +116,7 @@ def _of_preset(name: str, request: Request) -> Subject:
     about = presets.about(name)
     family = about.name.partition(":")[0]
     description = presets.preset(name, request.vocabulary, _context(about, request))
-    objective = _by_level(objective_of(family, about.kind, has_text=False), description)
+    objective = objective_of(family, about.kind, has_text=False)
     # A recurrent language model; the cell's bare name is a translator.
     if family.endswith("-lm"):
         objective = "causal"
@@ -113,7 +126,7 @@ def _of_preset(name: str, request: Request) -> Subject:
         description, generator = electra.preset(
             size, request.vocabulary or about.vocabulary, about.context
         )
-    objective = _with_heads(objective, description)
+    objective = _of_heads(objective, description)
     _require_effect(request, about.name, objective, description, has_vocabulary=False)
     return _subject(about.name, description, objective, request, about.context, generator)
 
@@ -126,17 +139,19 @@ def _context(about: presets.Preset, request: Request) -> int | None:
     return None
 
 
-def _with_heads(objective: str, description: Any) -> str:
-    """An encoder without a head over the vocabulary learns vectors, or its labels."""
-    if objective != "masked" or description.head is not None:
-        return objective
-    if description.labels is None:
-        return "contrastive"
-    return "tag" if description.labels.each else "classify"
-
-
-def _by_level(objective: str, description: Any) -> str:
-    """Graphs have classes themselves, or their nodes have."""
+def _of_heads(objective: str, description: Any) -> str:
+    """The objective of a model's heads, where what it reads leaves several."""
+    each = description.labels is not None and description.labels.each
+    if objective == "masked" and description.head is None:
+        # An encoder without a head over the vocabulary learns vectors, or its labels.
+        objective = "tag" if each else "classify"
+        return objective if description.labels is not None else "contrastive"
+    if objective == "images" and description.part(specs.PixelDecoder, specs.PixelShuffleHead):
+        return "masked_images"
+    if objective == "sounds" and description.part(specs.ContrastiveHead):
+        return "speech_contrastive"
+    if objective == "sounds" and each:
+        return "ctc"
     if objective == "nodes" and description.task == "classify":
         return "graphs"
     return objective
@@ -161,30 +176,10 @@ def _of_file(path: Path, request: Request) -> Subject:
 
 def _objective(description: Any) -> str:
     """What a model of unknown family learns, by what it reads and writes."""
-    reads = description.main_input_name
-    if description.is_encoder_decoder:
-        return {"input_features": "transcribe", "past_values": "forecast"}.get(reads, "translate")
-    if reads == "pixel_values" and description.pixels is not None:
-        return "masked_images"
-    if reads == "input_values" and description.contrastive is not None:
-        return "speech_contrastive"
-    if reads == "input_values" and description.labels is not None and description.labels.each:
-        return "ctc"
-    by_input = {
-        "pixel_values": "images",
-        "story": "stories",
-        "input_values": "sounds",
-        "input_features": "sounds",
-        "past_values": "forecast",
-        "node_features": "nodes",
-    }
-    if reads in by_input:
-        return _by_level(by_input[reads], description)
-    if len(description.widths) > 1:  # two towers
-        return "image_text"
-    if description.kv_cache_size is not None:
+    needed = [one.name for one in description.inputs if one.required and one.kind != "more"]
+    if needed == ["input_ids"] and description.kv_cache_size is not None:
         return "causal"
-    return _with_heads("masked", description)
+    return _of_heads(_BY_INPUTS.get(" ".join(needed), "outputs"), description)
 
 
 def _subject(

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
@@ -211,9 +211,10 @@ def _masked_patches(core: Any, tensors: Tensors, _unused: TokenLoss) -> LossTerm
     return reconstruction_loss(core, tensors["pixels"], order)
 
 
-def _image_vectors(core: Any, tensors: Tensors, _unused: TokenLoss) -> LossTerms:
-    """An image encoder without classes (CLIP's): the norm of its vectors stands for a loss."""
-    return _alone(core.vector(tensors["inputs"]).float().square().sum())
+def _outputs_norm(core: Any, tensors: Tensors, _unused: TokenLoss) -> LossTerms:
+    """Where no objective is known: the squared norm of the outputs stands for a loss."""
+    outputs = core.head_output(core.hidden_states(tensors, Context()), tensors)
+    return _alone(outputs.float().square().sum())
 
 
 def _image_text(core: Any, tensors: Tensors, _unused: TokenLoss) -> LossTerms:
@@ -248,84 +249,82 @@ def _stories(core: Any, tensors: Tensors, _unused: TokenLoss) -> LossTerms:
 # --- batches --------------------------------------------------------------------------------------
 
 
-def workload(objective: str, model: Any, sizes: Sizes) -> Workload:
-    """A batch of these sizes for this model and objective."""
-    if objective in ("sounds", "nodes", "graphs") and model.labels is None:
-        raise ModelError(
-            f"{objective} needs labels, and this model has no head of labels",
-            "add a ClassifierHead to the spec",
-        )
-    inputs, labels, loss = _BATCHES[objective](model, sizes)
-    return Workload(objective, sizes, inputs, labels, loss)
-
-
 Made = tuple[dict[str, Input], int, Loss]
 
 
-def _pairs(model: Any, sizes: Sizes) -> Made:
-    target = (sizes.rows, sizes.length)
+def workload(objective: str, model: Any, sizes: Sizes) -> Workload:
+    """A batch of these sizes for this model and objective."""
+    make = _BATCHES.get(objective, _outputs)
+    if make is _labelled_rows and model.labels is None:
+        make = _outputs
+    return Workload(objective, sizes, *make(model, sizes))
+
+
+def _outputs(model: Any, sizes: Sizes) -> Made:
+    """What a model reads, under the names of its call."""
+    length = sizes.length
     inputs = {
-        "source": _source(model, sizes),
-        "target": Input(target, model.vocab_size),
-        "labels": Input(target, model.vocab_size),
+        part.main_input_name: Input(part.shape(sizes.rows, length))
+        for part in model.front_ends.values()
     }
-    if model.main_input_name == "input_ids":
-        inputs["padding_mask"] = Input((sizes.rows, sizes.source_length), is_mask=True)
+    for name, vocabulary in model.vocabularies.items():
+        inputs[name] = Input((sizes.rows, length), vocabulary)
+    for one in model.inputs:
+        owners = [inputs[name] for name in one.shaped_as if name in inputs]
+        if one.kind == "mask" and owners:
+            inputs[one.name] = Input(owners[0].shape[:2], is_mask=True)
+    return inputs, sizes.rows, _outputs_norm
+
+
+def _first(model: Any, sizes: Sizes, name: str) -> dict[str, Input]:
+    """The first input of a model, under the name that a loss has for it, and its padding mask."""
+    first = model.inputs[0]
+    part = next(iter(model.front_ends.values()))
+    shape = part.shape(sizes.rows, sizes.source_length)
+    inputs = {name: Input(shape, model.vocabularies.get(first.name))}
+    if first.kind in ("tokens", "samples"):
+        inputs["padding_mask"] = Input(shape, is_mask=True)
+    return inputs
+
+
+def _pairs(model: Any, sizes: Sizes) -> Made:
+    target = Input((sizes.rows, sizes.length), model.vocab_size)
+    inputs = _first(model, sizes, "source") | {"target": target, "labels": target}
     return inputs, sizes.positions, _teacher_forced
 
 
-def _source(model: Any, sizes: Sizes) -> Input:
-    if model.main_input_name == "input_features":  # frames of sound; the convolutions halve them
-        return Input((sizes.rows, model.spectrogram.mels, 2 * sizes.source_length))
-    return Input((sizes.rows, sizes.source_length), model.embeddings["source"].vocabulary)
-
-
 def _text(model: Any, sizes: Sizes) -> Made:
-    shape = (sizes.rows, sizes.length)
-    inputs = {"tokens": Input(shape, model.vocab_size), "labels": Input(shape, model.vocab_size)}
-    return inputs, sizes.positions, partial(_causal, d_model=model.d_model)
+    tokens = Input((sizes.rows, sizes.length), model.vocab_size)
+    loss = partial(_causal, d_model=model.d_model)
+    return {"tokens": tokens, "labels": tokens}, sizes.positions, loss
 
 
-def _masked_text(model: Any, sizes: Sizes) -> Made:
-    inputs = _with_mask(model, sizes, CorruptedText.default_share)
-    return inputs, inputs["labels"].count, masked_loss
+def _masked_text(model: Any, sizes: Sizes, loss: Loss = masked_loss) -> Made:
+    inputs = _first(model, sizes, "tokens")
+    labels = replace(inputs["tokens"], share=CorruptedText.default_share)
+    return inputs | {"labels": labels}, labels.count, loss
 
 
-def _replaced_text(model: Any, sizes: Sizes) -> Made:
-    inputs = _with_mask(model, sizes, CorruptedText.default_share)
-    return inputs, inputs["labels"].count, _replaced
-
-
-def _with_mask(model: Any, sizes: Sizes, share: float = 1.0) -> dict[str, Input]:
-    shape = (sizes.rows, sizes.length)
-    return {
-        "tokens": Input(shape, model.vocab_size),
-        "labels": Input(shape, model.vocab_size, share=share),
-        "padding_mask": Input(shape, is_mask=True),
-    }
-
-
-def _labelled_text(model: Any, sizes: Sizes, loss: HeadLoss = _classes) -> Made:
-    shape = (sizes.rows, sizes.length)
-    labels = Input(shape if model.labels.each else shape[:1], model.labels.count)
-    inputs = {
-        "inputs": Input(shape, model.vocab_size),
-        "padding_mask": Input(shape, is_mask=True),
-        "labels": labels,
-    }
-    return inputs, labels.count, partial(_labelled, loss=loss)
+def _labelled_rows(model: Any, sizes: Sizes) -> Made:
+    """Texts, images, recordings or graphs with a label, or with one at each position."""
+    inputs = _first(model, sizes, "inputs")
+    shape = (sizes.rows, sizes.length) if model.labels.each else (sizes.rows,)
+    labels = Input(shape, model.labels.count)
+    if model.inputs[0].kind == "nodes":
+        inputs |= _graph(model, sizes)
+    return inputs | {"labels": labels}, labels.count, _labelled
 
 
 def _answers(model: Any, sizes: Sizes) -> Made:
-    inputs, _, _ = _labelled_text(model, sizes)
-    labels = {"labels": Input((sizes.rows, 2), sizes.length)}  # the first and the last token
-    return inputs | labels, sizes.rows, partial(_labelled, loss=answer_loss)
+    labels = Input((sizes.rows, 2), sizes.length)  # the first and the last token
+    inputs = _first(model, sizes, "inputs") | {"labels": labels}
+    return inputs, sizes.rows, partial(_labelled, loss=answer_loss)
 
 
 def _ratings(model: Any, sizes: Sizes) -> Made:
-    inputs, _, _ = _labelled_text(model, sizes)
-    labels = {"labels": Input((sizes.rows, model.labels.count))}
-    return inputs | labels, sizes.rows, partial(_labelled, loss=squared_error)
+    labels = Input((sizes.rows, model.labels.count))
+    inputs = _first(model, sizes, "inputs") | {"labels": labels}
+    return inputs, sizes.rows, partial(_labelled, loss=squared_error)
 
 
 def _text_pairs(model: Any, sizes: Sizes) -> Made:
@@ -334,34 +333,14 @@ def _text_pairs(model: Any, sizes: Sizes) -> Made:
     return inputs, sizes.rows, _vectors
 
 
-def _images(model: Any, sizes: Sizes) -> Made:
-    inputs = {"inputs": _pixels(model.patches, sizes.rows)}
-    if model.labels is None:
-        return inputs, sizes.rows, _image_vectors
-    labels = Input((sizes.rows,), model.labels.count)
-    return {**inputs, "labels": labels}, sizes.rows, _labelled
-
-
 def _masked_images(model: Any, sizes: Sizes) -> Made:
-    inputs = {
-        "pixels": _pixels(model.patches, sizes.rows),
-        "noise": Input((sizes.rows, model.patches.maskable)),
-    }
-    return inputs, sizes.rows, _masked_patches
+    noise = Input((sizes.rows, model.patches.maskable))
+    return _first(model, sizes, "pixels") | {"noise": noise}, sizes.rows, _masked_patches
 
 
 def _captioned_images(model: Any, sizes: Sizes) -> Made:
-    shape = (sizes.rows, sizes.length)
-    inputs = {
-        "pixels": _pixels(model.image.patches, sizes.rows),
-        "tokens": Input(shape, model.text.vocab_size),
-        "padding_mask": Input(shape, is_mask=True),
-    }
-    return inputs, sizes.rows, _image_text
-
-
-def _pixels(patches: Any, rows: int) -> Input:
-    return Input((rows, patches.channels, patches.size, patches.size))
+    pixels = Input(model.image.patches.shape(sizes.rows, sizes.length))
+    return _first(model, sizes, "tokens") | {"pixels": pixels}, sizes.rows, _image_text
 
 
 def _recordings(model: Any, sizes: Sizes) -> Made:
@@ -370,31 +349,15 @@ def _recordings(model: Any, sizes: Sizes) -> Made:
             "a CTC head with one class has only the blank",
             "set a larger `count` in its ClassifierHead",
         )
-    inputs = _waves(sizes)
     characters = max(1, CTC_LABELS_PER_SECOND * sizes.length // SAMPLES_PER_SECOND)
     labels = Input((sizes.rows, characters), model.labels.count - 1)
-    return inputs | {"labels": labels}, sizes.rows * characters, _ctc
-
-
-def _waves(sizes: Sizes) -> dict[str, Input]:
-    samples = (sizes.rows, sizes.length)
-    return {"waves": Input(samples), "padding_mask": Input(samples, is_mask=True)}
-
-
-def _labelled_sounds(model: Any, sizes: Sizes) -> Made:
-    labels = Input((sizes.rows,), model.labels.count)
-    if model.main_input_name == "input_features":
-        inputs = {"inputs": Input((sizes.rows, model.spectrogram.mels, 2 * sizes.length))}
-    else:
-        waves = _waves(sizes)
-        inputs = {"inputs": waves["waves"], "padding_mask": waves["padding_mask"]}
-    return inputs | {"labels": labels}, sizes.rows, _labelled
+    return _first(model, sizes, "waves") | {"labels": labels}, labels.count, _ctc
 
 
 def _masked_recordings(model: Any, sizes: Sizes) -> Made:
     positions = (sizes.rows, model.waves.positions(sizes.length))
     masked = Input(positions, is_mask=True, share=MASKED_SPEECH)
-    inputs = _waves(sizes) | {
+    inputs = _first(model, sizes, "waves") | {
         "masked": masked,
         # For each position as many others, of the flattened batch.
         "negatives": Input((*positions, NEGATIVES), math.prod(positions)),
@@ -416,20 +379,15 @@ def _windows(model: Any, sizes: Sizes) -> Made:
     return inputs, math.prod(future), partial(_forecast, loss=loss)
 
 
-def _graph_rows(model: Any, sizes: Sizes) -> Made:
+def _graph(model: Any, sizes: Sizes) -> dict[str, Input]:
     """Graphs of so many nodes, each node with as many neighbours as a paper of Cora has."""
     nodes = (sizes.rows, sizes.length)
-    labels = Input(nodes if model.labels.each else nodes[:1], model.labels.count)
-    inputs = {
-        "inputs": Input((*nodes, model.nodes.features)),
-        "edges": Input((), content=_edges(*nodes)),
-        "labels": labels,
-    }
+    inputs = {"edges": Input((), content=_edges(*nodes))}
     if model.nodes.laplacian:
         inputs["eigenvectors"] = Input((*nodes, model.nodes.laplacian))
     if isinstance(model.stack.block.position, specs.ShortestPathBias):
         inputs["distances"] = Input((*nodes, sizes.length), 4)
-    return inputs, labels.count, _labelled
+    return inputs
 
 
 def _edges(rows: int, nodes: int) -> Tensor:
@@ -449,27 +407,20 @@ def _story_rows(model: Any, sizes: Sizes) -> Made:
     return inputs, sizes.rows, _stories
 
 
+# How a batch of each objective is made; of any other, from what the model reads.
 _BATCHES: dict[str, Callable[[Any, Sizes], Made]] = {
-    "translate": _pairs,
-    "span": _pairs,
-    "denoise": _pairs,
-    "transcribe": _pairs,
+    **dict.fromkeys(("translate", "span", "denoise", "transcribe"), _pairs),
+    **dict.fromkeys(("classify", "tag", "images", "sounds", "nodes", "graphs"), _labelled_rows),
     "causal": _text,
     "masked": _masked_text,
-    "replaced": _replaced_text,
-    "classify": _labelled_text,
-    "tag": _labelled_text,
+    "replaced": partial(_masked_text, loss=_replaced),
     "answer": _answers,
     "regress": _ratings,
     "contrastive": _text_pairs,
-    "images": _images,
     "masked_images": _masked_images,
     "image_text": _captioned_images,
     "ctc": _recordings,
-    "sounds": _labelled_sounds,
     "speech_contrastive": _masked_recordings,
     "forecast": _windows,
-    "nodes": _graph_rows,
-    "graphs": _graph_rows,
     "stories": _story_rows,
 }
