@@ -91,7 +91,7 @@ def _build(model: spec.Model) -> CoreModel:
             return _encoder(model)
         case spec.Decoder() | spec.RecurrentDecoder():
             return _decoder(model)
-        case _ if hasattr(model, "build"):  # of a wiring from outside the package
+        case spec.ModelSpec():  # from outside the package: it builds itself
             return model.build()
         case _:
             raise ModelError(

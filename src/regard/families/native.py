@@ -46,12 +46,12 @@ def to_spec(
             "open it with the version that wrote it",
         )
     model = spec.from_dict(config.get("spec"), kinds)
-    if not isinstance(model, spec.Model):
+    if not isinstance(model, spec.ModelSpec):
         raise ModelError(
             "config.json has no model under the key `spec`",
             "open the folder with the version that wrote it, or save the model again",
         )
-    return model
+    return model  # type: ignore[return-value]
 
 
 # ------------------------------------------------------------------ tensors

@@ -30,6 +30,7 @@ MOST_POSITIONS = 2**25
 # Nodes of a graph: papers of Cora, and the atoms of a molecule.
 NODES = {"nodes": 2708, "graphs": 25}
 SPEC_FILES = (".json", ".toml")
+NO_OBJECTIVE = "no objective is known: the squared norm of the outputs stands for a loss"
 LABELS = 2  # classes, where the data would say how many
 # What is learnt from the arguments that a call of the model needs.
 _BY_INPUTS = {
@@ -204,7 +205,10 @@ def _subject(
         recompute=bool(request.recompute),
     )
     sizes = _sizes(objective, description, rows, length)
-    return Subject(name, description, objective, sizes, settings, generator, tokens=request.tokens)
+    notes = (NO_OBJECTIVE,) if objective == "outputs" else ()
+    return Subject(
+        name, description, objective, sizes, settings, generator, tokens=request.tokens, notes=notes
+    )
 
 
 def _default_length(objective: str, description: Any, context: int) -> int:
