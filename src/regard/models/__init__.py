@@ -20,27 +20,3 @@ from regard.models.spans import Answer, Filling, Suspect, Tagged
 from regard.models.speech_to_text import SpeechToText
 from regard.models.text_encoder import TextEncoder
 from regard.models.translator import Translator
-
-__all__ = [
-    "Answer",
-    "CTCModel",
-    "DualEncoderModel",
-    "Filling",
-    "GraphModel",
-    "ImageEncoder",
-    "LanguageModel",
-    "MemoryNetworkModel",
-    "Model",
-    "ModelOutput",
-    "SeriesModel",
-    "SoundClassifier",
-    "SpectrogramClassifier",
-    "SpeechToText",
-    "Suspect",
-    "Tagged",
-    "TextEncoder",
-    "Translator",
-    "WaveformModel",
-    "choose_device",
-    "load",
-]  # fmt: skip

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from html import escape
 from pathlib import Path
@@ -37,10 +37,10 @@ from regard.models.inputs.token_batches import (
     text_list,
 )
 from regard.models.labels import Scores, label_name, label_names, label_scores, top_labels
-from regard.models.saving import cast, choose_dtype
+from regard.models.saving import Files, cast, choose_dtype
 from regard.models.tasks import Tasks
 from regard.system.arguments import whole_number
-from regard.system.errors import DataError, ModelError, SettingError
+from regard.system.errors import DataError, ModelError, Say, SettingError
 from regard.wirings.core_model import CoreModel
 
 if TYPE_CHECKING:
@@ -52,7 +52,7 @@ if TYPE_CHECKING:
     from regard.look.backdrop import Backdrop
     from regard.models.generation_config import GenerationDefaults
 
-__all__ = ["Model", "ModelOutput", "TokenizerModel", "choose_device", "to_standard_error"]
+__all__ = ["Files", "Model", "ModelOutput", "TokenizerModel", "choose_device", "to_standard_error"]
 
 
 # What people of transformers and PyTorch look for, and how it is done here.
@@ -94,7 +94,7 @@ class Model(Tasks):
         self.config = config or {}  # of the folder; empty for a model made in memory
         self.folder: Path | None = None  # where it was opened from
         self.coverage = TrainingCoverage()  # of training_coverage.json, where a folder has one
-        self.say: Callable[[str], None] = to_standard_error  # receives warnings and messages
+        self.say: Say = to_standard_error  # receives warnings and messages
 
     def __call__(self, *inputs: Tensor | None, **named_inputs: Any) -> ModelOutput:
         # Among the keywords, so that a type checker accepts `model(**model.tokens(texts))`.
@@ -324,7 +324,7 @@ class Model(Tasks):
         files = self.files() if self.folder is None else {}
         return saving.save(Path(folder), self.model, self.spec, self.config, self.folder, files)
 
-    def files(self) -> Mapping[str, str | dict[str, Any]]:
+    def files(self) -> Files:
         """Companion files of the weights, name → content, for a model that has no folder yet.
 
         What stands under `config.json` is added to the keys that describe the spec.
@@ -381,6 +381,13 @@ class Model(Tasks):
     def output_tokenizer(self) -> Tokenizer:
         """The tokenizer of outputs: of the targets of an encoder–decoder, framed as its labels."""
         return self.input_tokenizer
+
+    def warn_of_unsupported(self) -> None:
+        """Reports the keys of generation_config.json that have no effect here, once."""
+        if self.defaults is not None and self.defaults.unsupported:
+            keys = ", ".join(self.defaults.unsupported)
+            self.say(f"ignored in generation_config.json: {keys}")
+            self.defaults = replace(self.defaults, unsupported=())
 
     def warn_of_input(self, text: str) -> None:
         """Warns of a text that is unlike all of training; a path of another medium is none."""
@@ -458,7 +465,7 @@ class TokenizerModel(Model):
             return tokenizer
         return tokenizer.for_model(self.spec.vocab_size)
 
-    def files(self) -> Mapping[str, str | dict[str, Any]]:
+    def files(self) -> Files:
         return {} if self._tokenizer is None else self._tokenizer.files()
 
     @property

@@ -4,33 +4,28 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import cached_property
-from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
 from torch.nn import functional
 
 from regard import spec as kinds
-from regard.data.image import ImageProcessor, Picture
+from regard.data.image import Picture
 from regard.data.text.tokenizer import Text
 from regard.models.base import TokenizerModel
-from regard.models.image_encoder import image_input, map_images, open_image_processor
+from regard.models.image_encoder import ImageReader
 from regard.models.inputs.token_batches import different_texts
 from regard.models.labels import Scores, label_scores
 from regard.models.tasks import one_or_many, one_or_stacked
 from regard.models.text_encoder import TextEncoder
 from regard.wirings.dual_encoder import DualEncoder
 
-if TYPE_CHECKING:
-    from regard.look import MediaInput
 
-
-class DualEncoderModel(TokenizerModel):
+class DualEncoderModel(ImageReader, TokenizerModel):
     """Compares texts with images (CLIP); made by `regard.load(folder)`."""
 
     model: DualEncoder
     spec: kinds.DualEncoder
-    medium = "image"
     evaluations = ("image_text", "images", "contrastive")
 
     @cached_property
@@ -42,14 +37,6 @@ class DualEncoderModel(TokenizerModel):
         encoder.coverage = self.coverage
         encoder.say = self.say
         return encoder
-
-    @cached_property
-    def image_processor(self) -> ImageProcessor:
-        """How an image becomes pixel values: resizing, cropping, normalization."""
-        return open_image_processor(self)
-
-    def read_medium(self, data: bytes) -> MediaInput:
-        return image_input(self, data, self.spec.image.patches)
 
     def text_tensors(
         self, texts: Text | Sequence[Text], max_length: int | None, truncation: bool
@@ -64,7 +51,7 @@ class DualEncoderModel(TokenizerModel):
     def embed_image(self, images: list[Picture]) -> Tensor:
         """The unit vector of an image, [D], or [N, D] for a list."""
         # [N, D]; `images` of the core model normalizes them already.
-        return map_images(self, images, self.model.images)
+        return self.map_images(images, self.model.images)
 
     @one_or_many
     def classify(self, images: list[Picture], captions: Sequence[str]) -> list[Scores]:

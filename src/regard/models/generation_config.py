@@ -6,9 +6,9 @@ here are collected in `GenerationDefaults.unsupported`, and reported on the firs
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
-from typing import Annotated, Any, Literal, Protocol
+from collections.abc import Mapping
+from dataclasses import dataclass, fields
+from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
@@ -96,6 +96,12 @@ class GenerationDefaults:
     no_repeat_ngram_size: int = 0
     unsupported: tuple[str, ...] = ()
 
+    def new_tokens(self, read: int) -> int | None:
+        """How many tokens may follow those that the decoder has read; None if nothing says so."""
+        if self.max_new_tokens is None and self.max_length is not None:
+            return max(1, self.max_length - read)
+        return self.max_new_tokens
+
 
 def generation_defaults(
     generation_config: Mapping[str, Any] | None,
@@ -119,30 +125,9 @@ def generation_defaults(
         ) from None
     if settings.regard_search is not None:
         return GenerationDefaults(_own_strategy(settings, settings.regard_search))
-    return GenerationDefaults(
-        strategy=_strategy(settings),
-        max_length=settings.max_length,
-        max_new_tokens=settings.max_new_tokens,
-        min_length=settings.min_length,
-        min_new_tokens=settings.min_new_tokens,
-        no_repeat_ngram_size=settings.no_repeat_ngram_size,
-        unsupported=_unsupported_keys(keys, settings, banned_ids),
-    )
-
-
-class Generator(Protocol):
-    """A model that generates text by decoding defaults."""
-
-    defaults: GenerationDefaults
-    say: Callable[[str], None]
-
-
-def warn_of_unsupported(model: Generator) -> None:
-    """Reports the keys that have no effect here, once for each model."""
-    if model.defaults.unsupported:
-        keys = ", ".join(model.defaults.unsupported)
-        model.say(f"ignored in generation_config.json: {keys}")
-        model.defaults = replace(model.defaults, unsupported=())
+    lengths = settings.model_dump(include={field.name for field in fields(GenerationDefaults)})
+    unsupported = _unsupported_keys(keys, settings, banned_ids)
+    return GenerationDefaults(_strategy(settings), **lengths, unsupported=unsupported)
 
 
 def _unsupported_keys(
@@ -170,11 +155,11 @@ def _unsupported_keys(
 
 def _strategy(settings: _Settings) -> Strategy | None:
     """Beam search, sampling or greedy search; None where the file does not say which."""
-    if settings.num_beams is not None and settings.num_beams > 1:
+    if (settings.num_beams or 1) > 1:
         penalty = PowerPenalty(settings.length_penalty)
         stop = _EARLY_STOPPING[settings.early_stopping]
         # "refilled": a finished hypothesis leaves its beam to another one, as in transformers.
-        return BeamSearch(settings.num_beams, penalty, 1, "refilled", stop)
+        return BeamSearch(settings.num_beams or 1, penalty, 1, "refilled", stop)
     if settings.do_sample:
         return Sampling(settings.temperature, settings.top_k, settings.top_p, settings.min_p)
     return None if settings.num_beams is None else Greedy()

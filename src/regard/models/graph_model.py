@@ -6,11 +6,13 @@ import re
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
+from torch.nn.utils.rnn import pad_sequence
 
 from regard import spec as kinds
 from regard.core.context import Context
@@ -174,10 +176,9 @@ def _folder_and_number(text: str) -> tuple[str, int | None]:
 
 def batches_of_graphs(data: GraphData, nodes: int) -> Iterator[list[int]]:
     """Graphs in their order, as many at once as have so many nodes when padded."""
-    sizes = np.bincount(data.graph)
     batch: list[int] = []
     largest = 0
-    for graph, size in enumerate(sizes.tolist()):
+    for graph, size in enumerate(np.bincount(data.graph).tolist()):
         largest = max(largest, size)
         # All graphs of a batch are as long as its largest; a single one may exceed the budget.
         if batch and largest * (len(batch) + 1) > nodes:
@@ -200,48 +201,41 @@ def graph_tensors(spec: kinds.Encoder, data: GraphData, graphs: Sequence[int]) -
     # Where the nodes of each graph begin, and the last one ends.
     starts = np.searchsorted(data.graph, np.arange(data.graphs + 1))
     sizes = np.diff(starts)[list(graphs)].tolist()
-    longest = max(sizes)
-    features = np.zeros((len(graphs), longest, data.features.shape[1]), np.float32)
-    mask = np.zeros((len(graphs), longest), bool)
     # Edges are sorted by where they start, and so by graph.
     edge_starts = np.searchsorted(data.edges[:, 0], starts)
+    features = []
     edges = []
-    for row, (graph, size) in enumerate(zip(graphs, sizes, strict=True)):
-        begin = starts[graph]
-        features[row, :size] = data.features[begin : begin + size]
-        mask[row, :size] = True
+    for graph in graphs:
+        begin, end = starts[graph : graph + 2]
+        features.append(torch.from_numpy(data.features[begin:end]).float())
         # Edges number the nodes of all graphs; here, those of one graph from 0 on.
-        graph_edges = data.edges[edge_starts[graph] : edge_starts[graph + 1]] - begin
-        edges.append(np.concatenate([np.full((len(graph_edges), 1), row), graph_edges], axis=1))
+        edges.append(data.edges[edge_starts[graph] : edge_starts[graph + 1]] - begin)
+    rows = [np.insert(one, 0, row, axis=1) for row, one in enumerate(edges)]
     tensors = {
-        "node_features": torch.from_numpy(features),
-        "edges": torch.from_numpy(np.concatenate(edges)),
+        "node_features": pad_sequence(features, batch_first=True),
+        "edges": torch.from_numpy(np.concatenate(rows)),
     }
+    mask = torch.arange(max(sizes)) < torch.tensor(sizes)[:, None]
     if not mask.all():
-        tensors["attention_mask"] = torch.from_numpy(mask)
-    tensors |= _structure(spec, [part[:, 1:] for part in edges], sizes)
-    return tensors
+        tensors["attention_mask"] = mask
+    return tensors | _structure(spec, edges, sizes)
 
 
 def _structure(
-    spec: kinds.Encoder,
-    edges: Sequence[np.ndarray[tuple[int, int], np.dtype[np.int64]]],
-    sizes: Sequence[int],
+    spec: kinds.Encoder, edges: Sequence[NDArray[Any]], sizes: Sequence[int]
 ) -> dict[str, Tensor]:
     """Eigenvectors [B, N, k] and shortest paths [B, N, N], where the model reads them."""
     tensors: dict[str, Tensor] = {}
-    longest = max(sizes)
+    graphs = [*zip(edges, sizes, strict=True)]
     count = spec.nodes.laplacian
     if count:
-        vectors = torch.zeros(len(sizes), longest, count)
-        for row, (graph_edges, size) in enumerate(zip(edges, sizes, strict=True)):
-            vectors[row, :size] = torch.from_numpy(laplacian_eigenvectors(graph_edges, size, count))
-        tensors["eigenvectors"] = vectors
+        vectors = [torch.from_numpy(laplacian_eigenvectors(*graph, count)) for graph in graphs]
+        tensors["eigenvectors"] = pad_sequence(vectors, batch_first=True).float()
     if isinstance(spec.stack.block.position, kinds.ShortestPathBias):
         # −1 is "no path", for padding too; int16, because N² of them are the largest input.
-        distances = torch.full((len(sizes), longest, longest), -1, dtype=torch.int16)
-        for row, (graph_edges, size) in enumerate(zip(edges, sizes, strict=True)):
-            paths = shortest_paths(graph_edges, size, spec.stack.block.position.distance)
-            distances[row, :size, :size] = torch.from_numpy(paths)
+        distances = torch.full((len(sizes), max(sizes), max(sizes)), -1, dtype=torch.int16)
+        for row, graph in enumerate(graphs):
+            paths = shortest_paths(*graph, spec.stack.block.position.distance)
+            distances[row, : len(paths), : len(paths)] = torch.from_numpy(paths)
         tensors["distances"] = distances
     return tensors

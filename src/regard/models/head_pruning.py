@@ -108,11 +108,8 @@ def prune_heads(model: M, heads: Sequence[Head]) -> M:
     pruned = copy.copy(model)
     pruned.model = copy.deepcopy(model.model)
     parts: dict[str, Any] = attentions(pruned.model)  # type: ignore[arg-type,assignment]
-    removed: dict[str, set[int]] = {}
-    for name, head in heads:
-        removed.setdefault(name, set()).add(head)
-    for name, removed_heads in removed.items():
-        remaining = [head for head in range(head_counts[name]) if head not in removed_heads]
+    for name in dict(heads):
+        remaining = [head for head in range(head_counts[name]) if (name, head) not in heads]
         if not remaining:
             raise SettingError(f"all heads of {name} would be removed", "keep at least one")
         edit.prune(parts[name], torch.tensor(remaining))
@@ -129,11 +126,10 @@ def _with_heads(spec: kinds.Stack, stack: Stack) -> kinds.Stack:
     blocks = []
     for layer, block in enumerate(spec.blocks):
         built = stack.block(layer)
-        attention = _fewer(block.attention, built.attention.heads)
-        cross = block.cross
-        if cross is not None and built.cross is not None:
-            cross = _fewer(cross, built.cross.heads)
-        blocks.append(replace(block, attention=attention, cross=cross))
+        block = replace(block, attention=_fewer(block.attention, built.attention.heads))
+        if block.cross is not None and built.cross is not None:
+            block = replace(block, cross=_fewer(block.cross, built.cross.heads))
+        blocks.append(block)
     return replace(spec, blocks=tuple(blocks))
 
 

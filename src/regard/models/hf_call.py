@@ -34,6 +34,12 @@ _PADDING_MASKS = ("attention_mask", "decoder_attention_mask", "story_mask", "que
 OUTPUT_OPTIONS = ("output_hidden_states", "output_attentions")
 
 
+def _tensor_name(value: Any) -> str:
+    if not isinstance(value, Tensor):
+        return repr(value)
+    return f"{list(value.shape)} {str(value.dtype).removeprefix('torch.')}"
+
+
 class ModelOutput(dict[str, Any]):
     """Output tensors by name, by attribute and by number, like transformers' `ModelOutput`.
 
@@ -54,12 +60,7 @@ class ModelOutput(dict[str, Any]):
 
     def __repr__(self) -> str:
         """The shape and dtype of each tensor; the numbers would fill pages."""
-        parts = []
-        for name, value in self.items():
-            text = repr(value)
-            if isinstance(value, Tensor):
-                text = f"{list(value.shape)} {str(value.dtype).removeprefix('torch.')}"
-            parts.append(f"{name}: {text}")
+        parts = [f"{name}: {_tensor_name(value)}" for name, value in self.items()]
         return f"ModelOutput({', '.join(parts)})"
 
 
@@ -132,11 +133,10 @@ def call(
         for name, tensor in inputs.items()
         if name not in _PADDING_MASKS or padding_mask(tensor) is not None
     }
-    for one in model.inputs:
-        if one.name == "decoder_input_ids" and one.name not in tensors:
-            # A classifier's decoder reads the source again.
-            source = tensors[model.inputs[0].name]
-            tensors[one.name] = shift_right(source, config)
+    main, *others = (one.name for one in model.inputs)
+    if "decoder_input_ids" in {*others} - {*tensors}:
+        # A classifier's decoder reads the source again.
+        tensors["decoder_input_ids"] = shift_right(tensors[main], config)
     # config.json lists one architecture: the class that the weights were saved from.
     architecture = str((config.get("architectures") or [""])[0])
     options = OutputOptions(Context(recorded.probe), architecture, config.get("pad_token_id"))
@@ -189,10 +189,9 @@ class RecordedOutputs:
             result: dict[str, Any] = {}
             for name, value in outputs.items():
                 if name == "encoder_last_hidden_state":
-                    result |= self._of_stack("decoder", "decoder_")
-                result[name] = value
-                if name == "encoder_last_hidden_state":
+                    result |= self._of_stack("decoder", "decoder_") | {name: value}
                     result |= self._of_stack("encoder", "encoder_")
+                result[name] = value
             return result
         if len(stacks) == 2 and self.probe.active:
             # transformers gives the towers' own outputs as well; here, if something of them is

@@ -7,23 +7,24 @@ are there; an interrupted file is resumed by an HTTP range request if its ETag i
 from __future__ import annotations
 
 import http.client
-import json
 import os
 import re
 import urllib.error
 import urllib.request
-from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Annotated
+
+from pydantic import BaseModel, Field, ValidationError
 
 from regard.families.folder import WEIGHTS
 from regard.models.saving import COMPANION_FILES, SENTENCEPIECE_FILES
 from regard.system import disk
 from regard.system.disk import cache_folder
-from regard.system.errors import CheckpointError, ModelError
+from regard.system.errors import CheckpointError, ModelError, Say
 
 _MODEL_NAME = re.compile(r"[\w-][\w.-]*(/[\w-][\w.-]*)?")
-_SHARD_NAME = re.compile(r"[\w-][\w.-]*\.safetensors")
+
 _CHUNK_BYTES = 1 << 20  # of a response held in memory at a time
 _TIMEOUT_SECONDS = 30  # without a byte, not of the whole download
 _MEGABYTE = 1e6
@@ -41,7 +42,7 @@ def is_name(name: str) -> bool:
     return _MODEL_NAME.fullmatch(name) is not None and ".." not in name
 
 
-def fetch(name: str, say: Callable[[str], None]) -> Path:
+def fetch(name: str, say: Say) -> Path:
     """The local folder of a model, downloaded unless it is in the cache.
 
     The cache is ~/.cache/regard, or what REGARD_CACHE names; the hub is huggingface.co, or what
@@ -75,6 +76,13 @@ def fetch(name: str, say: Callable[[str], None]) -> Path:
     return folder
 
 
+class _Index(BaseModel):
+    """model.safetensors.index.json: tensor → file; a slash in a name could lead out of the
+    folder."""
+
+    weight_map: dict[str, Annotated[str, Field(pattern=r"^[\w-][\w.-]*\.safetensors$")]]
+
+
 @dataclass(frozen=True)
 class _Download:
     """The download of one model: its name, its address on the hub, and the folder to fill."""
@@ -82,7 +90,7 @@ class _Download:
     name: str
     address: str
     folder: Path
-    say: Callable[[str], None]
+    say: Say
 
     def fetch_all(self) -> None:
         """Downloads config.json, the weights, and whatever else of the known files exists."""
@@ -114,17 +122,12 @@ class _Download:
             )
         path = self.folder / index
         try:
-            content = json.loads(path.read_text(encoding="utf-8"))
-            files = set(content["weight_map"].values())
-        except (ValueError, KeyError, AttributeError, TypeError):
-            files = {""}  # no valid name, so that the check below fails
-        # A name with a slash could lead out of the folder.
-        if not all(isinstance(file, str) and _SHARD_NAME.fullmatch(file) for file in files):
+            return sorted({*_Index.model_validate_json(path.read_bytes()).weight_map.values()})
+        except ValidationError:
             path.unlink()
             raise CheckpointError(
                 f"the weight index of {self.name} is damaged", "download the model again"
-            )
-        return sorted(files)
+            ) from None
 
     def _fetch(self, file: str) -> bool:
         """Downloads one file, unless it is there; False if the hub has none of this name."""
@@ -188,7 +191,7 @@ def _receive(
     part: Path,
     etag: Path,
     url: str,
-    say: Callable[[str], None],
+    say: Say,
 ) -> None:
     """Writes the body of a response to `part`, behind what is there if it continues a file."""
     resumed = response.status == _PARTIAL_CONTENT

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 import torch
@@ -36,7 +36,51 @@ class Reconstruction(NamedTuple):
     targets: NDArray[np.float32]
 
 
-class ImageEncoder(Model):
+class ImageReader(Model):
+    """A model that reads images; base class of an encoder of them and of a dual encoder."""
+
+    medium = "image"
+
+    @cached_property
+    def image_processor(self) -> ImageProcessor:
+        """How an image becomes pixel values: resizing, cropping, normalization."""
+        if self.folder is None:
+            raise ModelError(
+                "this model has no image processor",
+                "load it from a folder with a preprocessor_config.json",
+            )
+        return read_image_processor(self.folder)
+
+    def read_medium(self, data: bytes) -> MediaInput:
+        from regard.look import MediaInput
+        from regard.look.backdrop import ImageBackdrop
+
+        pixel_values = self.image_processor(data)  # [C, H, W]
+        inputs = pixel_values[None].to(self.device, self.dtype)
+        picture = self.image_processor.to_image(pixel_values)
+        front = next(one for one in self.model.front_ends().values() if isinstance(one, Patches))
+        backdrop = ImageBackdrop(picture, front.patch, len(front.extras))
+        return MediaInput(inputs, picture, backdrop=backdrop)
+
+    @torch.inference_mode()
+    def map_images(self, images: Sequence[Picture], function: Callable[[Tensor], Tensor]) -> Tensor:
+        """Applies a function of pixel values [B, C, H, W] to all images, batch by batch.
+
+        The results come back on the CPU, in float32, [N, …].
+        """
+        self.model.eval()
+        results = []
+        # torch.cat refuses an empty list; the other dimensions are those of any image.
+        shown = images or [np.zeros((8, 8, 3), np.uint8)]
+        for start in range(0, len(shown), _BATCH_SIZE):
+            batch = self.image_processor.batch(shown[start : start + _BATCH_SIZE])  # [B, C, H, W]
+            outputs = function(batch.to(self.device, self.dtype)).float().cpu()
+            # NaN compares false with everything: a ranking of NaN would look like an answer.
+            results.append(require_finite(outputs, self.model))
+        return torch.cat(results)[: len(images)]
+
+
+class ImageEncoder(ImageReader):
     """Encodes images: files (PNG, JPEG), Pillow images or arrays of bytes, one or a list.
 
     Made by `regard.load(folder)`.
@@ -44,12 +88,6 @@ class ImageEncoder(Model):
 
     model: Encoder
     spec: kinds.Encoder
-    medium = "image"
-
-    @cached_property
-    def image_processor(self) -> ImageProcessor:
-        """How an image becomes pixel values: resizing, cropping, normalization."""
-        return open_image_processor(self)
 
     @property
     def evaluations(self) -> tuple[str, ...]:
@@ -60,10 +98,9 @@ class ImageEncoder(Model):
     def classify(self, images: list[Picture]) -> list[Scores]:
         """Label → probability, likeliest first."""
         self.require_labels()  # before images are read
-        # [N, labels]
-        return self.scores(
-            map_images(self, images, lambda pixels: self.model.classes(self.model(pixels)[0]))
-        )
+
+        logits = self.map_images(images, lambda pixels: self.model.classes(self.model(pixels)[0]))
+        return self.scores(logits)
 
     @one_or_stacked
     def embed(self, images: list[Picture]) -> Tensor:
@@ -72,7 +109,7 @@ class ImageEncoder(Model):
         The projected vector of a CLIP tower, the pooled one of SigLIP, otherwise the hidden state
         of the class token.
         """
-        return map_images(self, images, self._vectors)  # [N, D]
+        return self.map_images(images, self._vectors)  # [N, D]
 
     def reconstruct(self, images: list[Picture], seed: int = 0) -> list[Reconstruction]:
         """Masked patches of images, filled in by a decoder of pixels (MAE, SimMIM).
@@ -98,13 +135,10 @@ class ImageEncoder(Model):
                 predicted = self.model.reconstruct(pixel_values, order)
                 return torch.stack([predicted, decoder.targets(front.unfold(pixel_values))], dim=1)
 
-            for i, pair in enumerate(map_images(self, images[rows], both)):  # [2, N, P]
+            for i, pair in enumerate(self.map_images(images[rows], both)):  # [2, N, P]
                 predicted, targets = pair[:, orders.masked[start + i]].numpy()
                 results.append(Reconstruction(predicted, targets))
         return results
-
-    def read_medium(self, data: bytes) -> MediaInput:
-        return image_input(self, data, self.spec.patches)
 
     def _vectors(self, pixel_values: Tensor) -> Tensor:
         # A pooler with an activation (ViT's) was trained for a task; its vector is no image vector.
@@ -114,45 +148,3 @@ class ImageEncoder(Model):
         hidden, _ = self.model(pixel_values)  # [B, T, D]
         # The class token stands first; where there is none, the mean of the patches.
         return hidden[:, 0] if self.spec.patches.extras else hidden.mean(dim=1)
-
-
-def open_image_processor(model: Model) -> ImageProcessor:
-    """The preprocessing that a model's folder describes."""
-    if model.folder is None:
-        raise ModelError(
-            "this model has no image processor",
-            "load it from a folder with a preprocessor_config.json",
-        )
-    return read_image_processor(model.folder)
-
-
-def image_input(model: Any, data: bytes, patches: kinds.Patches) -> MediaInput:
-    """The pixel values of an image file, as a model with an `image_processor` reads them."""
-    from regard.look import MediaInput
-    from regard.look.backdrop import ImageBackdrop
-
-    pixel_values = model.image_processor(data)  # [C, H, W]
-    inputs = pixel_values[None].to(model.device, model.dtype)
-    picture = model.image_processor.to_image(pixel_values)
-    backdrop = ImageBackdrop(picture, patches.patch, patches.extras)
-    return MediaInput(inputs, picture, backdrop=backdrop)
-
-
-@torch.inference_mode()
-def map_images(
-    model: Any, images: Sequence[Picture], function: Callable[[Tensor], Tensor]
-) -> Tensor:
-    """Applies a function of pixel values [B, C, H, W] to all images, batch by batch.
-
-    The results come back on the CPU, in float32, [N, …].
-    """
-    model.model.eval()
-    results = []
-    # torch.cat refuses an empty list; the other dimensions are those of any image.
-    shown = images or [np.zeros((8, 8, 3), np.uint8)]
-    for start in range(0, len(shown), _BATCH_SIZE):
-        batch = model.image_processor.batch(shown[start : start + _BATCH_SIZE])  # [B, C, H, W]
-        outputs = function(batch.to(model.device, model.dtype)).float().cpu()
-        # NaN compares false with everything, so that a ranking of NaN would look like an answer.
-        results.append(require_finite(outputs, model.model))
-    return torch.cat(results)[: len(images)]

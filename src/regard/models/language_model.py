@@ -27,7 +27,7 @@ from regard.decode.strategy import (
 )
 from regard.evaluation.metrics.perplexity import corpus_nll, corpus_perplexity
 from regard.models.base import TokenizerModel
-from regard.models.generation_config import GenerationDefaults, warn_of_unsupported
+from regard.models.generation_config import GenerationDefaults
 from regard.models.inputs.input_warnings import warn_of_inputs
 from regard.models.inputs.token_batches import (
     SHORTEN_OR_TRUNCATE,
@@ -147,11 +147,11 @@ class LanguageModel(TokenizerModel):
 
         contexts = [self._context(prompt) for prompt in prompts]
         warn_of_inputs(self.tokenizer, inputs, contexts, self.coverage)
-        warn_of_unsupported(self)
+        self.warn_of_unsupported()
         self._decode(
             prompts,
             strategy or self.defaults.strategy or Greedy(),
-            [max_new_tokens or self._max_new_tokens(len(prompt)) for prompt in prompts],
+            [max_new_tokens or self._new_tokens(prompt) for prompt in prompts],
             on_token,
             None if draft is None else self._draft_model(draft),
             first_index,
@@ -162,14 +162,9 @@ class LanguageModel(TokenizerModel):
             append(row, decoder.end())
         return texts
 
-    def _max_new_tokens(self, prompt_length: int) -> int:
-        """The default number of new tokens after a prompt of this length."""
-        defaults = self.defaults
-        if defaults.max_new_tokens is not None:
-            return defaults.max_new_tokens
-        if defaults.max_length is not None:
-            return max(1, defaults.max_length - prompt_length)
-        return _DEFAULT_NEW_TOKENS
+    def _new_tokens(self, prompt: Sequence[int]) -> int:
+        """The default number of new tokens after a prompt."""
+        return self.defaults.new_tokens(len(prompt)) or _DEFAULT_NEW_TOKENS
 
     def _decode(
         self,

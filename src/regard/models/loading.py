@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Literal
 
@@ -38,7 +38,7 @@ from regard.models.speech_to_text import SpeechToText
 from regard.models.text_encoder import TextEncoder
 from regard.models.translator import Translator
 from regard.system.checkpoint import Checkpoints
-from regard.system.errors import CheckpointError, ModelError, UnknownKeyWarning
+from regard.system.errors import CheckpointError, ModelError, Say, UnknownKeyWarning
 from regard.wirings.core_model import CoreModel
 
 M = TypeVar("M", bound=Model, default=Model)
@@ -51,7 +51,7 @@ def load(
     dtype: str | torch.dtype | None = None,
     device: str | torch.device = "auto",
     download: bool = False,
-    say: Callable[[str], None] | None = None,
+    say: Say | None = None,
     kinds: Sequence[type] = (),
 ) -> M:
     """Opens a model: a run folder, or a folder in Hugging Face format.
@@ -133,7 +133,7 @@ def _open(
     path: Path,
     dtype: torch.dtype | Literal["auto"] | None,
     kinds: Sequence[type],
-    say: Callable[[str], None],
+    say: Say,
     writes: bool,
 ) -> tuple[CoreModel, folders.ModelFolder]:
     """The core model of a folder; a run's checkpoint stands in for damaged weights."""
@@ -144,7 +144,7 @@ def _open(
         return folders.open_model(path, weights, dtype=dtype, kinds=kinds, writes=writes)
 
 
-def find_folder(folder: str | Path, download: bool, say: Callable[[str], None]) -> Path:
+def find_folder(folder: str | Path, download: bool, say: Say) -> Path:
     """The path of a folder; a name on the hub is downloaded if that is asked for."""
     # A folder wins over a name on the hub; a Path is always a folder.
     name = str(folder)
@@ -160,9 +160,7 @@ def find_folder(folder: str | Path, download: bool, say: Callable[[str], None]) 
     )
 
 
-def _wrap(
-    folder: Path, core: CoreModel, opened: folders.ModelFolder, say: Callable[[str], None]
-) -> Model:
+def _wrap(folder: Path, core: CoreModel, opened: folders.ModelFolder, say: Say) -> Model:
     """The user's model of a core model, by what it reads and writes."""
     model: Any = core  # of the class that belongs to what it reads
     spec: Any = opened.spec
@@ -215,9 +213,7 @@ def _reader(core: CoreModel, spec: Any) -> type[Any]:
             return Model
 
 
-def _recover_weights(
-    folder: Path, error: CheckpointError, say: Callable[[str], None]
-) -> dict[str, torch.Tensor]:
+def _recover_weights(folder: Path, error: CheckpointError, say: Say) -> dict[str, torch.Tensor]:
     """The weights of a run's newest intact checkpoint, where its exported weights are damaged."""
     saved = Checkpoints(folder / "state" / "checkpoints").newest(say)
     if saved is None:

@@ -58,8 +58,7 @@ class MemoryNetworkModel(TokenizerModel):
             for i in texts_to_truncate([len(s) for s in story], max_length, truncation, self.say):
                 story[i] = story[i][:max_length]
         names = ("story", "question", "story_mask", "question_mask")
-        inputs = MemoryNetwork.split_inputs(pad_stories(stories))
-        return dict(zip(names, inputs, strict=True))
+        return dict(zip(names, MemoryNetwork.split_inputs(pad_stories(stories)), strict=True))
 
     def answer(self, question: str, story: str) -> Scores:
         """Word → probability of being the answer, likeliest first."""

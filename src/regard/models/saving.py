@@ -20,6 +20,8 @@ from regard.system import disk
 from regard.system.errors import DiskError, SettingError, did_you_mean
 from regard.wirings.core_model import CoreModel
 
+Files = Mapping[str, str | dict[str, Any]]  # name → content; dicts become JSON
+
 # Files of a model's folder that concern text: tokenizers, and how text is generated.
 TEXT_FILES = (
     "generation_config.json",
@@ -56,7 +58,7 @@ def save(
     spec: kinds.Model,
     config: Mapping[str, Any],
     origin: Path | None,
-    files: Mapping[str, str | dict[str, Any]],
+    files: Files,
 ) -> Path:
     """Writes config.json, weights and companion files into the folder `target`.
 

@@ -22,21 +22,8 @@ from regard.system.errors import ModelError
 # Each takes hidden states x [B, T, D] and weights w [B, T, 1], 1 for tokens and 0 for padding.
 
 
-def _cls_token(x: Tensor, w: Tensor) -> Tensor:
-    return x[:, 0]
-
-
-def _max_tokens(x: Tensor, w: Tensor) -> Tensor:
-    return x.masked_fill(w == 0, float("-inf")).amax(dim=1)
-
-
 def _mean_tokens(x: Tensor, w: Tensor) -> Tensor:
     return (x * w).sum(dim=1) / w.sum(dim=1)
-
-
-def _mean_sqrt_len_tokens(x: Tensor, w: Tensor) -> Tensor:
-    # The sum of n independent vectors grows as √n: texts of all lengths get alike norms.
-    return (x * w).sum(dim=1) / w.sum(dim=1).sqrt()
 
 
 def _weighted_mean_tokens(x: Tensor, w: Tensor) -> Tensor:
@@ -55,10 +42,17 @@ def _last_token(x: Tensor, w: Tensor) -> Tensor:
 # Each mode with its flag in a Pooling module's config.json. Newer files have one key,
 # `pooling_mode`, with the name of the mode, instead of a flag for each.
 _POOLING: dict[str, tuple[str, Callable[[Tensor, Tensor], Tensor]]] = {
-    "cls": ("pooling_mode_cls_token", _cls_token),
-    "max": ("pooling_mode_max_tokens", _max_tokens),
+    "cls": ("pooling_mode_cls_token", lambda x, w: x[:, 0]),
+    "max": (
+        "pooling_mode_max_tokens",
+        lambda x, w: x.masked_fill(w == 0, float("-inf")).amax(dim=1),
+    ),
     "mean": ("pooling_mode_mean_tokens", _mean_tokens),
-    "mean_sqrt_len_tokens": ("pooling_mode_mean_sqrt_len_tokens", _mean_sqrt_len_tokens),
+    "mean_sqrt_len_tokens": (
+        "pooling_mode_mean_sqrt_len_tokens",
+        # The sum of n independent vectors grows as √n: texts of all lengths get alike norms.
+        lambda x, w: _mean_tokens(x, w) * w.sum(dim=1).sqrt(),
+    ),
     "weightedmean": ("pooling_mode_weightedmean_tokens", _weighted_mean_tokens),
     "lasttoken": ("pooling_mode_lasttoken", _last_token),
 }

@@ -5,7 +5,7 @@ Recordings are classified, or transcribed letter by letter.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
@@ -21,7 +21,7 @@ from regard.data.audio import RATE, Samples, log_mel
 from regard.data.padding import pad_rows
 from regard.data.text.ctc import CTCDecoder
 from regard.decode.batch_decoding import SpecialTokens, batch_by_length
-from regard.models.base import Model
+from regard.models.base import Files, Model
 from regard.models.inputs.sound import (
     Sound,
     check_spectrogram,
@@ -172,14 +172,12 @@ class _Classifier(SoundModel):
         `sampling_rate` is that of arrays; files say their own.
         """
         self.model.eval()
-        scores: list[Scores] = [{} for _ in sounds]
+        scores: dict[int, Scores] = {}
         for rows, inputs, padding_mask in self.batches(sounds, sampling_rate):
             hidden, _ = self.model(inputs, padding_mask)
             logits = self.model.classes(hidden, padding_mask).float().cpu()  # [B, labels]
-            require_finite(logits, self.model)
-            for i, of_row in zip(rows, self.scores(logits), strict=True):
-                scores[i] = of_row
-        return scores
+            scores |= zip(rows, self.scores(require_finite(logits, self.model)), strict=True)
+        return [scores[i] for i in range(len(sounds))]
 
 
 class SoundClassifier(WaveformModel, _Classifier):
@@ -210,7 +208,7 @@ class SpectrogramClassifier(SpectrogramModel, _Classifier):
         """Recordings by eight: their numbers and spectrograms [B, mels, frames]."""
         samples = read_recordings(sounds, self.say, sampling_rate)
         for begin in range(0, len(samples), _WINDOWS_AT_ONCE):
-            rows = list(range(begin, min(begin + _WINDOWS_AT_ONCE, len(samples))))
+            rows = [*range(len(samples))[begin : begin + _WINDOWS_AT_ONCE]]
             features = torch.cat([self.features(samples[row]) for row in rows])
             yield rows, features.to(self.device, self.dtype), None
 
@@ -248,10 +246,8 @@ class CTCModel(WaveformModel):
             self._decoder = CTCDecoder.open(self.folder)
         return self._decoder
 
-    def files(self) -> Mapping[str, str | dict[str, Any]]:
-        if self._decoder is None:
-            return {}
-        return self._decoder.files()
+    def files(self) -> Files:
+        return self._decoder.files() if self._decoder else {}
 
     def label_name(self, index: int) -> str:
         """The letter of a logit; without an alphabet, its number."""

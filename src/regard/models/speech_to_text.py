@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from functools import cached_property
+from itertools import islice
 from typing import Any, Literal, Unpack
 
 import torch
@@ -15,7 +16,7 @@ from regard.decode.batch_decoding import DecodingSettings, SpecialTokens, decode
 from regard.decode.limits import require_memory, warn_of_cut_off
 from regard.decode.strategy import DecodingOptions, Greedy, Limit, Strategy, choose_strategy
 from regard.families import folder as folders
-from regard.models.base import TokenizerModel, no_tokenizer
+from regard.models.base import Files, TokenizerModel, no_tokenizer
 from regard.models.inputs.sound import Sound, read_folder_json, read_recordings
 from regard.models.sound_models import SpectrogramModel
 from regard.models.tasks import one_or_many
@@ -55,7 +56,7 @@ class SpeechToText(SpectrogramModel, TokenizerModel):
         """generation_config.json, or config.json where it is missing."""
         return read_folder_json(self, "generation_config.json") or self.config
 
-    def files(self) -> Mapping[str, str | dict[str, Any]]:
+    def files(self) -> Files:
         files = dict(super().files())
         if not self.config:
             files["config.json"] = folders.describe(self.spec, self.ids)
@@ -68,18 +69,14 @@ class SpeechToText(SpectrogramModel, TokenizerModel):
         if not self.generation_config.get("is_multilingual", multilingual):
             return []
         # Newer files list the languages; for the first ones they follow from the vocabulary.
-        language_ids = self.generation_config.get("lang_to_id")
-        if isinstance(language_ids, dict):
-            return sorted(token.strip("<|>") for token in language_ids)
-        return self._languages_of_vocabulary()
-
-    def _languages_of_vocabulary(self) -> list[str]:
-        """The language tokens, which stand between the start token and the tasks."""
-        start = self.tokenizer.token_to_id(_START)
-        translate = self.tokenizer.token_to_id("<|translate|>")
-        if start is None or translate is None:
-            return []
-        tokens = [self.tokenizer.id_to_token(i) for i in range(start + 1, translate)]
+        tokens = self.generation_config.get("lang_to_id")
+        if not isinstance(tokens, dict):
+            # They stand between the start token and the tasks.
+            start = self.tokenizer.token_to_id(_START)
+            translate = self.tokenizer.token_to_id("<|translate|>")
+            if start is None or translate is None:
+                return []
+            tokens = map(self.tokenizer.id_to_token, range(start + 1, translate))
         return sorted(token.strip("<|>") for token in tokens)
 
     @one_or_many
@@ -104,14 +101,13 @@ class SpeechToText(SpectrogramModel, TokenizerModel):
         samples = read_recordings(sounds, self.say, sampling_rate)
         recordings = [self.features(one) for one in samples]  # each [windows, mels, frames]
         prompts = [self.decoder_prompt(windows, language, task) for windows in recordings]
-        texts = ["" for _ in recordings]
+        texts: dict[int, str] = {}
         # Recordings with the same decoder prompt are decoded in one batch.
-        for prompt in dict.fromkeys(prompts):
+        for prompt in {*prompts}:
             rows = [i for i, other in enumerate(prompts) if other == prompt]
             decoded = self._decode([recordings[i] for i in rows], prompt, strategy)
-            for row, text in zip(rows, decoded, strict=True):
-                texts[row] = text
-        return texts
+            texts |= zip(rows, decoded, strict=True)
+        return [texts[i] for i in range(len(recordings))]
 
     # ------------------------------------------------------------------ for `regard.look`
     # Sound goes in and text comes out: the tokenizer is of the target alone.
@@ -163,12 +159,8 @@ class SpeechToText(SpectrogramModel, TokenizerModel):
             best,
             "use shorter recordings: the decoder has no more positions, so their ends are missing",
         )
-        hypotheses = iter(results)
-        texts = []
-        for recording in recordings:
-            parts = [self._text(next(hypotheses)[0].tokens) for _ in recording]
-            texts.append(" ".join(part for part in parts if part))
-        return texts
+        texts = (self._text(hypothesis.tokens) for hypothesis in best)
+        return [" ".join(filter(None, islice(texts, len(windows)))) for windows in recordings]
 
     def _text(self, tokens: Sequence[int]) -> str:
         """The text of a hypothesis without timestamps, which are the last ids of the vocabulary."""
@@ -179,16 +171,13 @@ class SpeechToText(SpectrogramModel, TokenizerModel):
 
     def _special_tokens(self, prompt: tuple[int, ...]) -> SpecialTokens:
         """The decoder prompt, the end token, and the tokens that Whisper suppresses."""
-        suppressed = self.generation_config.get("suppress_tokens") or ()
-        begin_suppressed = self.generation_config.get("begin_suppress_tokens") or ()
         # -1 stands for "none" in some files.
-        return SpecialTokens(
-            self.ids.pad,
-            prompt,
-            self.ids.end,
-            tuple(i for i in suppressed if i >= 0),
-            begin_suppressed=tuple(i for i in begin_suppressed if i >= 0),
+        suppressed, begin_suppressed = (
+            tuple(i for i in self.generation_config.get(key) or () if i >= 0)
+            for key in ("suppress_tokens", "begin_suppress_tokens")
         )
+        ids = (self.ids.pad, prompt, self.ids.end, suppressed)
+        return SpecialTokens(*ids, begin_suppressed=begin_suppressed)
 
     # ------------------------------------------------------------------ decoder prompt
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any, Unpack
 
@@ -26,8 +26,8 @@ from regard.decode.strategy import (
 )
 from regard.evaluation.metrics.perplexity import corpus_nll, corpus_perplexity
 from regard.families import folder as folders
-from regard.models.base import Model
-from regard.models.generation_config import GenerationDefaults, warn_of_unsupported
+from regard.models.base import Files, Model
+from regard.models.generation_config import GenerationDefaults
 from regard.models.inputs.input_warnings import warn_of_inputs
 from regard.models.inputs.token_batches import (
     SPLIT,
@@ -90,7 +90,7 @@ class Translator(Model):
         self.special_tokens = SpecialTokens(pad, start, eos, banned, forced_bos, forced_eos)
         self.defaults = GenerationDefaults()  # of generation_config.json
 
-    def files(self) -> Mapping[str, str | dict[str, Any]]:
+    def files(self) -> Files:
         source = self.source_tokenizer
         target = self.target_tokenizer
         special = self.special_tokens
@@ -152,8 +152,7 @@ class Translator(Model):
     @property
     def output_tokenizer(self) -> Tokenizer:
         # Labels end with the end token and do not begin with the start token.
-        framing = Between(after=(self.special_tokens.end,))
-        return self.target_tokenizer.with_framing(framing)
+        return self.target_tokenizer.with_framing(Between(after=(self.special_tokens.end,)))
 
     @one_or_many
     def translate(
@@ -190,12 +189,10 @@ class Translator(Model):
 
         `tokens` is the number of positions decoded at once.
         """
-        warn_of_unsupported(self)
+        self.warn_of_unsupported()
         defaults = self.defaults
         # max_length and min_length of transformers count the start token of the decoder as well.
-        max_new_tokens = defaults.max_new_tokens
-        if max_new_tokens is None and defaults.max_length is not None:
-            max_new_tokens = max(1, defaults.max_length - 1)
+        max_new_tokens = defaults.new_tokens(1)
         if limit is None:
             limit = Limit() if max_new_tokens is None else Limit.fixed(max_new_tokens)
         return DecodingSettings(

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import sys
 import warnings
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from types import FrameType
 from typing import Any
+
+Say = Callable[[str], None]  # receives messages and warnings that are no errors
 
 
 class RegardError(Exception):

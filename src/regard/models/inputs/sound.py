@@ -5,7 +5,7 @@ A recording is a WAV file, its contents, or an array of 16,000 samples a second 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +20,7 @@ from regard.models.base import Model
 from regard.models.inputs.arrays import as_array
 from regard.system.arguments import whole_number
 from regard.system.disk import read_json_object
-from regard.system.errors import DataError, ModelError
+from regard.system.errors import DataError, ModelError, Say
 
 Sound = str | Path | bytes | Samples
 _SOUND_FORMS = "pass a WAV file, or an array at 16,000 samples per second, from -1 to 1"
@@ -44,7 +44,7 @@ def read_samples(sound: Any) -> Samples:
 
 
 def read_recordings(
-    sounds: Sequence[Sound], say: Callable[[str], None], sampling_rate: int | None = None
+    sounds: Sequence[Sound], say: Say, sampling_rate: int | None = None
 ) -> list[Samples]:
     """The samples of recordings, each [samples]; other rates are resampled, and said.
 
@@ -66,7 +66,7 @@ def read_recordings(
     return recordings
 
 
-def say_resampled(rates: set[int], say: Callable[[str], None]) -> None:
+def say_resampled(rates: set[int], say: Say) -> None:
     """Says which sample rates were not the models' own."""
     others = sorted(rates - {RATE})
     if others:

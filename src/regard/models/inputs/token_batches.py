@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 from tokenizers import Encoding
 from torch import Tensor
@@ -10,7 +10,7 @@ from torch import Tensor
 from regard.data.padding import pad_rows
 from regard.data.text.tokenizer import Text, Tokenizer
 from regard.system.arguments import whole_number
-from regard.system.errors import DataError, SettingError
+from regard.system.errors import DataError, Say, SettingError
 
 # Repairs of texts that are too long, by what the method that read them offers.
 SPLIT = "split them"
@@ -32,7 +32,7 @@ def texts_to_truncate(
     lengths: Sequence[int],
     limit: int | None,
     truncation: bool,
-    say: Callable[[str], None],
+    say: Say,
     repair: str = SAY_TRUNCATION,
     numbers: Sequence[int] | None = None,
     *,
@@ -71,7 +71,7 @@ def template_encodings(
     texts: Sequence[Text],
     limit: int | None,
     truncation: bool,
-    say: Callable[[str], None],
+    say: Say,
     repair: str = SAY_TRUNCATION,
 ) -> list[Encoding]:
     """Encodings of texts or pairs with the template's special tokens, of at most `limit` tokens."""
@@ -90,7 +90,7 @@ def framed_rows(
     texts: Sequence[str],
     limit: int | None,
     truncation: bool,
-    say: Callable[[str], None],
+    say: Say,
 ) -> list[list[int]]:
     """Token ids of each text with its special tokens, which stay when the text is truncated."""
     contents = tokenizer.encode_batch(texts)
