@@ -11,7 +11,8 @@ import sys
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Any, TextIO
+from itertools import chain
+from typing import Any
 
 import click
 
@@ -110,8 +111,10 @@ class LazyGroup(click.Group):
         return list(VERBS)
 
     def get_command(self, ctx: click.Context, name: str) -> click.Command | None:
-        if name not in VERBS:
+        if name.startswith("-"):
             return None
+        if name not in VERBS:  # click's own message has no suggestion
+            raise SettingError(f"there is no command {name!r}", did_you_mean(name, VERBS))
         module = importlib.import_module(f"regard.cli.{_MODULES.get(name, name)}")
         command: click.Command = getattr(module, name if name in _MODULES else "command")
         return command
@@ -120,14 +123,6 @@ class LazyGroup(click.Group):
         # click would import every command for its help line; the table above has them all.
         with formatter.section("Commands"):
             formatter.write_dl(list(VERBS.items()))
-
-    def resolve_command(
-        self, ctx: click.Context, args: list[str]
-    ) -> tuple[str | None, click.Command | None, list[str]]:
-        # click's own message has no suggestion.
-        if args and args[0] not in VERBS and not args[0].startswith("-"):
-            raise SettingError(f"there is no command {args[0]!r}", did_you_mean(args[0], VERBS))
-        return super().resolve_command(ctx, args)
 
 
 @contextmanager
@@ -232,16 +227,9 @@ def show_warnings_once() -> None:
     shown: set[type[Warning]] = set()
     others = warnings.showwarning
 
-    def show(
-        message: Warning | str,
-        category: type[Warning],
-        filename: str,
-        lineno: int,
-        file: TextIO | None = None,
-        line: str | None = None,
-    ) -> None:
+    def show(message: Warning | str, category: type[Warning], *place: Any, **more: Any) -> None:
         if not issubclass(category, RegardWarning):
-            others(message, category, filename, lineno, file, line)
+            others(message, category, *place, **more)
         elif category not in shown:
             shown.add(category)
             print(f"warning: {message}", file=sys.stderr)
@@ -273,7 +261,7 @@ def _nearest_flag(name: str, context: click.Context) -> str:
     """The flag that a wrong one is nearest to, or where all of them are listed."""
     import difflib
 
-    flags = [flag for parameter in context.command.params for flag in parameter.opts]
+    flags = chain.from_iterable(parameter.opts for parameter in context.command.params)
     names = {flag.removeprefix("--"): flag for flag in flags if flag.startswith("--")}
     word = name.removeprefix("--").removeprefix("no-").replace("-", "_")
     for flag in COMMON_NAMES.get(word, ()):

@@ -6,6 +6,7 @@ Memory is that of one window. With --output, the job resumes after a crash where
 from __future__ import annotations
 
 import io
+import json
 import os
 import select
 import stat
@@ -54,25 +55,29 @@ class BatchWork:
         self.window = window
         self.answer = answer
 
-    def run_files(self, location: str, output: str | None, settings: Mapping[str, Any]) -> None:
-        """Answers the lines of files, or of standard input ("-").
+    def run_files(self) -> None:
+        """Answers the lines of the files that --input names, or of standard input ("-").
 
-        `settings` has the `model` and, perhaps, the `text_column` of tables.
+        The output depends on all that the command was given.
         """
         from regard.data.file_access import expand
         from regard.data.text_files import check_has_columns, count_lines, texts
 
+        context = click.get_current_context()
+        # As they are read back: tuples become lists.
+        settings = json.loads(json.dumps({"command": context.info_name, **context.params}))
+        location = settings.pop("path")
+        output = settings.pop("output")
         files = expand(location)
-        if output is not None:
-            _check_resumable(files, output)
-        check_has_columns(files, settings.get("text_column"))
-        inputs = texts(location, settings.get("text_column"))
+        check_has_columns(files, settings["text_column"])
+        inputs = texts(location, settings["text_column"])
         if output is None:
-            self.run(inputs, None, settings)
+            self.run(inputs, None, {})
             return
-        weights = sorted(map(str, Path(str(settings["model"])).glob("*.safetensors")))
+        _check_resumable(files, output)
+        weights = sorted(map(str, Path(settings["model"]).glob("*.safetensors")))
         identity = {"input": _versions(files), "weights": _versions(weights)}
-        self.run(inputs, output, {**settings, **identity}, count_lines(location))
+        self.run(inputs, output, settings | identity, count_lines(location))
 
     def run(
         self,

@@ -14,6 +14,7 @@ import click
 
 from regard.cli.shared_options import (
     FILE,
+    Flags,
     WholeNumber,
     WholeNumbers,
     device_option,
@@ -22,6 +23,7 @@ from regard.cli.shared_options import (
     json_text,
     option,
     options,
+    print_result,
 )
 
 Case = TypeVar("Case")
@@ -196,7 +198,7 @@ def attention(kinds: str | None, lengths: list[int], **flags: Any) -> None:
 # ------------------------------------------------------------------ shared by all
 
 
-def _prepare(flags: dict[str, Any]) -> Any:
+def _prepare(flags: Flags) -> Any:
     """Checks the peers, looks for other load, sets the threads, and returns the device."""
     # Kineto, the profiler that counts bytes, logs to standard error unless told not to, and reads
     # its log level when torch is imported.
@@ -222,7 +224,7 @@ def _prepare(flags: dict[str, Any]) -> Any:
     return choose_device(flags["device"])
 
 
-def _case(kind: Callable[..., Case], flags: dict[str, Any]) -> Case:
+def _case(kind: Callable[..., Case], flags: Flags) -> Case:
     """The case of the flags; each benchmark has a default number of rounds of its own."""
     names = [field.name for field in fields(kind)]  # type: ignore[arg-type]  # a dataclass
     return kind(**{name: flags[name] for name in names if flags.get(name) is not None})
@@ -233,16 +235,13 @@ def _command_line() -> str:
     return re.sub(r" --(json|results[ =]\S*)", "", " ".join(["regard", *sys.argv[1:]]))
 
 
-def _print_report(report: Any, flags: dict[str, Any]) -> None:
+def _print_report(report: Any, flags: Flags) -> None:
     """Prints a report, and adds it to the page of results if one is named."""
     if flags["load"] is not None:
         # The table says it as well: figures outlive the messages of their run.
         report = replace(report, notes={**report.notes, "busy:": flags["load"]})
-    if flags["as_json"]:
-        click.echo(json_text(report.as_json()))
-    else:
-        # An empty line after each report: there may be several.
-        click.echo("\n".join([report.heading, *report.lines(), ""]))
+    # An empty line after each report: there may be several.
+    print_result(flags["as_json"], report.as_json(), [report.heading, *report.lines(), ""])
     if flags["results"]:
         from regard.lab.bench.report import write_section
 

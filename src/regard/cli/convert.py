@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import sys
 
 import click
@@ -61,15 +62,12 @@ def command(source: str, out: str, to: str, shard_size: str, download: bool, as_
     lines = [f"{result.folder / name}  {amount(size)}" for name, size in result.files.items()]
     print_result(as_json, result.data(), [*lines, *map(format_finding, result.findings)])
     # The files stay where they are, to be looked at; the exit code tells.
-    failed = any(finding.verdict == "fails" for finding in result.findings)
-    sys.exit(1 if failed else 0)
+    sys.exit(any(finding.verdict == "fails" for finding in result.findings))
 
 
 def _parse_size(text: str) -> int:
     """A file size in decimal units, such as 500MB, in bytes."""
-    # All units have two letters.
-    number = text[:-2]
-    unit = _UNITS.get(text[-2:].upper())
-    if unit is None or not number.isdigit() or int(number) < 1:
+    size = re.fullmatch(r"(0*[1-9]\d*)([KMG]B)", text.upper())
+    if size is None:
         raise SettingError(f"{text!r} is not a file size", "write it as 500MB or 5GB")
-    return int(number) * unit
+    return int(size[1]) * _UNITS[size[2]]

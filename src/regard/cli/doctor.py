@@ -66,11 +66,8 @@ def command(
     report = examine(run, data_root=data_dir, trial_seconds=trial_seconds)
     if html is not None:
         write_page(report, Path(html))
-    if as_json:
-        click.echo(report.to_json())
-    else:
-        click.echo("\n".join(text_lines(report)))
-    sys.exit(0 if report.is_healthy else 1)
+    click.echo(report.to_json() if as_json else "\n".join(text_lines(report)))
+    sys.exit(not report.is_healthy)
 
 
 def _installation(as_json: bool) -> None:
@@ -87,4 +84,4 @@ def _installation(as_json: bool) -> None:
             click.echo(f"{'':17}→ {check.change}")
     if as_json:
         click.echo(json_text([check.to_dict() for check in checks]))
-    sys.exit(1 if any(check.state == "bad" for check in checks) else 0)
+    sys.exit(any(check.state == "bad" for check in checks))

@@ -17,6 +17,7 @@ from regard.cli.decoding_options import (
 from regard.cli.shared_options import (
     FILE,
     MODEL_FOLDER,
+    Flags,
     check_flags_are_read,
     download_option,
     json_option,
@@ -92,26 +93,23 @@ def command(
     evaluator = Evaluator(data, flags, decoding_strategy(flags))
     from regard.evaluation.evaluation import paired_tests
 
-    reports: dict[str, dict[str, Any]] = {}
-    first: Evaluation | None = None
-    for name in models:
+    first, report = evaluator.evaluate(models[0])
+    reports = {models[0]: report}
+    if output:  # of the one model there is
+        _write_lines(output, first.predictions)
+    for name in models[1:]:
         evaluation, report = evaluator.evaluate(name)
-        if first is None:
-            first = evaluation
-        else:
-            # Paired: both models have answered the same examples.
-            tests = paired_tests(first, evaluation)
-            report["p_values"] = {metric: test.p_value for metric, test in tests.items()}
+        # Paired: both models have answered the same examples.
+        tests = paired_tests(first, evaluation)
+        report["p_values"] = {metric: test.p_value for metric, test in tests.items()}
         reports[name] = report
-        if output:  # of the one model there is
-            _write_lines(output, evaluation.predictions)
     _print_reports(reports, as_json)
 
 
 # ------------------------------------------------------------------ scoring
 
 
-def _data(flags: dict[str, Any]) -> DataPath:
+def _data(flags: Flags) -> DataPath:
     """The file, or the two files of parallel text, to evaluate on."""
     source = flags["source"]
     target = flags["target"]
@@ -131,7 +129,7 @@ class Evaluator:
     """Evaluates several models on the same examples, which are read once."""
 
     data: DataPath
-    flags: dict[str, Any]
+    flags: Flags
     strategy: Strategy | None
     task: str | None = None  # of the first model
     examples: list[Any] | None = None
@@ -182,7 +180,7 @@ class Evaluator:
             # Before the first model runs: errors in the data come before minutes of decoding.
             self.task = task
             self.examples = read_examples(task, self.data)
-        metrics = None if self.flags["metrics"] is None else self.flags["metrics"].split(",")
+        metrics = self.flags["metrics"] and self.flags["metrics"].split(",")
         chosen = choose_metrics(task, metrics, settings, self.examples)
         return evaluate_examples(model, self.examples, task, chosen, settings)
 
@@ -191,8 +189,8 @@ class Evaluator:
         from regard.decode.strategy import BeamSearch
         from regard.evaluation.task import DecodingOptions
 
-        strategy = self.strategy or run.settings.decoding.strategy
         run_strategy = run.settings.decoding.strategy
+        strategy = self.strategy or run_strategy
         if isinstance(strategy, BeamSearch) and isinstance(run_strategy, BeamSearch):
             if self.flags["beam"] is None:
                 strategy = replace(strategy, width=run_strategy.width)
@@ -216,11 +214,8 @@ class Evaluator:
 
 def _write_lines(path: str, predictions: list[Any]) -> None:
     """One prediction a line: texts and labels as they are, the tags of words between spaces."""
-    lines = []
-    for prediction in predictions:
-        if isinstance(prediction, list | tuple):
-            prediction = " ".join(map(str, prediction))
-        lines.append(f"{prediction}\n")
+    words = [one if isinstance(one, list | tuple) else [one] for one in predictions]
+    lines = [" ".join(map(str, of_line)) + "\n" for of_line in words]
     disk.write_file(Path(path), "".join(lines))
 
 
@@ -236,8 +231,7 @@ def _print_reports(reports: dict[str, dict[str, Any]], as_json: bool) -> None:
     if len(reports) == 1:
         _print_report(first)
         return
-    for line in report_table(reports):
-        click.echo(line)
+    click.echo("\n".join(report_table(reports)))
     # Beside the table: it stays data for other programs.
     click.echo(
         "[…]: 95 % confidence interval; p: paired randomization test against the first", err=True

@@ -20,6 +20,7 @@ from regard.cli.shared_options import (
     COUNT,
     FILE,
     MODEL_FOLDER,
+    Flags,
     device_option,
     download_option,
     flag,
@@ -104,7 +105,7 @@ def command(
     strategy = strategy or defaults.strategy or Sampling()
     if defaults.max_length is None and defaults.max_new_tokens is None:
         max_new_tokens = max_new_tokens or DEFAULT_NEW_TOKENS
-    options: dict[str, Any] = {
+    options: Flags = {
         "max_new_tokens": max_new_tokens,
         "draft": draft_model,
         "truncation": flags["truncation"],
@@ -116,10 +117,7 @@ def command(
             pairs = zip(prompts, texts, strict=True)
             return "".join(f"{_json_line(one, text)}\n" for one, text in pairs)
 
-        output = flags.pop("output")
-        flags |= {"command": "generate", "model": model, "greedy": greedy, "beam": beam}
-        flags |= {"draft": draft, "max_new_tokens": max_new_tokens}
-        BatchWork(PROMPTS_AT_ONCE, answer).run_files(path, output, flags)
+        BatchWork(PROMPTS_AT_ONCE, answer).run_files()
         return
     assert prompt is not None
     if as_json:

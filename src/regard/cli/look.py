@@ -22,6 +22,7 @@ from regard.cli.shared_options import (
     INDEX,
     MODEL_FOLDER,
     TEXT_OR_FILE,
+    Flags,
     check_flags_are_read,
     download_option,
     json_option,
@@ -138,7 +139,7 @@ def _text(text: str | Path, what: str) -> str:
 # ------------------------------------------------------------------ the views
 
 
-def _result(model: Model, text: str | Path, what: str, flags: dict[str, Any]) -> AnalysisResult:
+def _result(model: Model, text: str | Path, what: str, flags: Flags) -> AnalysisResult:
     """The view that --what names."""
     view = VIEWS[what]
     target = flags["target"]
@@ -176,7 +177,7 @@ def _result(model: Model, text: str | Path, what: str, flags: dict[str, Any]) ->
             return look.cache(model, text)
 
 
-def _of_run(run: Look, what: str, flags: dict[str, Any]) -> AnalysisResult:
+def _of_run(run: Look, what: str, flags: Flags) -> AnalysisResult:
     """A view of a recorded forward pass; analyses take lists of heads or rows, a flag is one."""
     heads = None if flags["head"] is None else [flags["head"]]
     match what:
@@ -199,7 +200,7 @@ def _of_run(run: Look, what: str, flags: dict[str, Any]) -> AnalysisResult:
     return result
 
 
-def _ablation(model: Model, text: str, flags: dict[str, Any]) -> AnalysisResult:
+def _ablation(model: Model, text: str, flags: Flags) -> AnalysisResult:
     """An encoder–decoder is scored on a target: by default what it translates itself."""
     if not model.model.reads_target:
         problem = "only applies to encoder–decoders, which are scored on a target"
@@ -231,7 +232,7 @@ def _attention_name(names: list[str], part: str | None, layer: int | None) -> st
     return of_part[layer]
 
 
-def _settings(flags: dict[str, Any], *, greedy: bool = False) -> DecodingSettings:
+def _settings(flags: Flags, *, greedy: bool = False) -> DecodingSettings:
     """How the views of decoding decode, where flags say nothing else: greedily, or by a beam."""
     from regard.decode.batch_decoding import DecodingSettings
     from regard.decode.strategy import BeamSearch, Limit

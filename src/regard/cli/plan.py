@@ -9,6 +9,7 @@ import click
 from regard.cli.shared_options import (
     COUNT,
     FLOPS,
+    Flags,
     Number,
     Suggested,
     WholeNumber,
@@ -97,12 +98,12 @@ def command(model: str | None, as_json: bool, **options: Any) -> None:
         _print_plan(model, options, as_json)
 
 
-def _print_plan(model: str, options: dict[str, Any], as_json: bool) -> None:
+def _print_plan(model: str, options: Flags, as_json: bool) -> None:
     from regard.lab.plan import planner, report
 
-    is_measured = options.pop("measure")
     for other in ("flops", "task", "examples"):
         del options[other]
+    is_measured = options.pop("measure")
     plan = planner.plan(model, recompute=options.pop("gradient_checkpointing"), **options)
     device = plan.device
     # An entry of the table of accelerators is known by its data sheet only.

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import asdict
 from functools import partial
+from itertools import chain
 from os.path import isfile
 from shlex import quote
 from typing import TYPE_CHECKING, Any
@@ -42,7 +43,6 @@ from regard.system.errors import SettingError
 
 if TYPE_CHECKING:
     from regard.evaluation.prediction import Prediction
-    from regard.models import Model
 
 LINES_AT_ONCE = 256  # enough to batch by length, few enough to answer a pipe soon
 # Of files that hold texts, one a line; other names are texts themselves.
@@ -111,8 +111,7 @@ def run_task(model: str, inputs: tuple[str, ...], task: str | None, **flags: Any
     )
     from regard.models import load
 
-    path = flags.pop("path")
-    output = flags.pop("output")
+    path = flags["path"]
     if path is not None and inputs:
         raise SettingError("texts and --input cannot be combined", "give one of them")
     if path is None:
@@ -122,13 +121,8 @@ def run_task(model: str, inputs: tuple[str, ...], task: str | None, **flags: Any
     if path is None and not inputs and sys.stdin.isatty():
         raise SettingError("there is no input", "give a text, a file, or - (see --help)")
     loaded = load(model, device=flags["device"], download=flags["download"])
-    options = PredictionOptions(
-        flags["labels"],
-        _text_of(flags["context"]),
-        flags["top"],
-        samples=flags["samples"],
-        truncation=flags["truncation"],
-    )
+    chosen = {key: flags[key] for key in ("labels", "top", "samples", "truncation")}
+    options = PredictionOptions(context=_text_of(flags["context"]), **chosen)
     if task == "embed" and "embed_image" in loaded.tasks:
         # It embeds texts and images: files are images.
         are_files = set(map(isfile, inputs))
@@ -139,8 +133,13 @@ def run_task(model: str, inputs: tuple[str, ...], task: str | None, **flags: Any
         task = "embed_image" if True in are_files else "embed_text"
     task = chosen_task(loaded, task, options)
     several = path is not None or len(inputs) > 1
-    if reads_files(loaded, task):
-        refuse_flags(("path",), "this model reads files as arguments", "regard predict MODEL FILE…")
+    given = iter(inputs)
+    if not reads_files(loaded, task):
+        as_command = f"predict --task {task} {quote(model)}"
+        given = _texts(inputs or ("-",), as_command, flags["text_column"])
+    elif path is not None or "-" in (inputs or ("-",)):
+        # What is missing is said by who reads it.
+        raise SettingError("this model reads files", "give their paths: regard predict MODEL FILE…")
 
     def answer(texts: list[str], before: int) -> str:
         # An empty line is no input: a model would invent an answer to it. It keeps its place.
@@ -155,11 +154,9 @@ def run_task(model: str, inputs: tuple[str, ...], task: str | None, **flags: Any
 
     work = BatchWork(LINES_AT_ONCE, answer)
     if path is not None:
-        flags |= {"command": "predict", "model": model, "task": task, "labels": [*flags["labels"]]}
-        work.run_files(path, output, flags)
+        work.run_files()
     else:
-        names = inputs or ("-",)
-        work.run(_inputs(loaded, model, names, task, flags["text_column"]), None, {})
+        work.run(given, None, {})
 
 
 def _task_command(task: str, help_text: str, examples: str) -> click.Command:
@@ -200,7 +197,8 @@ Examples:
 
 def _line(prediction: Prediction, as_json: bool, several: bool) -> str:
     if as_json:
-        values = {key: value for key, value in asdict(prediction).items() if key != "text"}
+        values = asdict(prediction)
+        del values["text"]
         return json_text(values)
     if prediction.answer is None:
         return ""
@@ -211,31 +209,20 @@ def _line(prediction: Prediction, as_json: bool, several: bool) -> str:
     return f"{source}\t{prediction.text}"
 
 
-def _inputs(
-    model: Model, folder: str, names: tuple[str, ...], task: str, column: str | None
-) -> Iterator[str]:
-    """The texts, or the paths of images, recordings, series and graphs, that are named."""
-    from regard.evaluation.prediction import reads_files
-
-    if reads_files(model, task):
-        if "-" in names:
-            raise SettingError("this model reads files", "give the path of one")
-        return iter(names)  # what is missing is said by who reads it
-    for name in names:
-        if not _holds_texts(name):
-            as_text = piped(name, f"predict --task {task} {quote(folder)}")
-            check_is_text(name, as_text, f"give its lines: --input {quote(name)}")
-    return _texts(names, column)
-
-
-def _texts(names: tuple[str, ...], column: str | None) -> Iterator[str]:
+def _texts(names: tuple[str, ...], command: str, column: str | None) -> Iterator[str]:
+    """The texts, or those of the files, that are named."""
     from regard.data.text_files import texts
 
+    sources: list[Iterable[str]] = []
     for name in names:
-        if _holds_texts(name):
-            yield from texts(name, column if _holds_records(name) else None)
+        if _holds_records(name):
+            sources.append(texts(name, column))
+        elif _holds_texts(name):
+            sources.append(texts(name))
         else:
-            yield name
+            check_is_text(name, piped(name, command), f"give its lines: --input {quote(name)}")
+            sources.append([name])
+    return chain.from_iterable(sources)
 
 
 def _holds_texts(name: str) -> bool:
@@ -252,9 +239,8 @@ def _text_of(context: str | None) -> str | None:
     """The text of --context, which may be a file."""
     from regard.data.text_files import text
 
-    if context is None:
-        return None
-    if isfile(context):
+    if context is not None and isfile(context):
         return "".join(text(context))
-    check_is_text(context, with_space(context), "")
+    if context is not None:
+        check_is_text(context, with_space(context), "")
     return context

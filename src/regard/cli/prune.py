@@ -12,6 +12,7 @@ from regard.cli.shared_options import (
     COUNT,
     FILE,
     MODEL_FOLDER,
+    Flags,
     device_option,
     download_option,
     json_option,
@@ -119,8 +120,7 @@ def command(
     }
     removed = ", ".join(f"{name} {head}" for name, head in heads_off)
     report = [*ranking.lines(), "", f"removed: {removed or 'none'}", "", *report_table(reports)]
-    result = {"importance": values, "removed": heads_off, "models": reports}
-    print_result(as_json, result, report)
+    print_result(as_json, {"importance": values, "removed": heads_off, "models": reports}, report)
 
 
 def _measure(
@@ -142,7 +142,7 @@ def _measure(
 # ------------------------------------------------------------------ texts to judge heads by
 
 
-def _validation_pairs(model: str, files: dict[str, Any], lines: int) -> list[tuple[str, str]]:
+def _validation_pairs(model: str, files: Flags, lines: int) -> list[tuple[str, str]]:
     """Sentence pairs to score heads by: the files named, or the run's validation set."""
     from regard.data import text_files
     from regard.training.run_folder import RunFolder
@@ -165,7 +165,7 @@ def _validation_pairs(model: str, files: dict[str, Any], lines: int) -> list[tup
 
 
 def _validation_texts(
-    model: str, tokenizer: Tokenizer, width: int, files: dict[str, Any], lines: int
+    model: str, tokenizer: Tokenizer, width: int, files: Flags, lines: int
 ) -> list[str]:
     """Texts of up to `width` tokens to score heads by: a file, or the run's validation text."""
     from regard.data import text_files

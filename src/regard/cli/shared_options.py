@@ -137,6 +137,8 @@ TEXT_OR_FILE = Suggested(places="file", may_be_empty=True)
 
 # ------------------------------------------------------------------ options
 
+Flags = dict[str, Any]  # the values of parameters, by name
+
 COUNT = WholeNumber()
 INDEX = WholeNumber(0)
 PARAMETERS = WholeNumber(1, 10**18)

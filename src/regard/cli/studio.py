@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from pathlib import Path
 
 import click
@@ -36,25 +35,18 @@ def command(
     Without a folder, the studio opens a small demo model for the built-in language. You can open
     other folders on this machine from the page, unless the studio is open to the network.
     """
-    from regard.models import choose_device
+    from regard.models.base import choose_device, to_standard_error
     from regard.studio.model_store import DEMO, FolderOpener, ModelStore, recent_folders_file
     from regard.studio.server import is_loopback, serve
 
     choose_device(device)  # for its error: models are opened by pages, later
 
-    # Messages go to standard error, as of all commands.
-    def say(text: str) -> None:
-        print(text, file=sys.stderr)
-
     # Without a folder: the demo that is part of the package.
-    paths = [Path(folder) for folder in folders] or [DEMO]
+    paths = [*map(Path, folders)] or [DEMO]
     opener = None
     # To others on the network, the folders of this machine are none of their business.
     if is_loopback(host):
         opener = FolderOpener(recent_folders_file(), download=download)
-    serve(
-        ModelStore(paths, device=device, say=say, opener=opener),
-        host,
-        port,
-        browser and is_loopback(host),
-    )
+    # Messages go to standard error, as of all commands.
+    store = ModelStore(paths, device=device, say=to_standard_error, opener=opener)
+    serve(store, host, port, browser and is_loopback(host))

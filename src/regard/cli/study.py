@@ -78,9 +78,7 @@ def _list() -> list[str]:
     for topic, studies in listing.TOPICS.items():
         titles = [f"  {name.ljust(width)}  {study.title}" for name, study in studies.items()]
         lines += [topic, *titles, ""]
-    last = (
-        "Run one with `regard study NAME`, or all of them with `regard study --all` (one report)."
-    )
+    last = "Run one with `regard study NAME`, or all of them with `regard study --all`: one report."
     return [*lines, last]
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 from shlex import quote
@@ -53,7 +54,7 @@ def with_space(text: str) -> str:
 
 def _looks_like_path(text: str) -> bool:
     # Several words are a sentence, also where a name of a file ends it.
-    if any(character.isspace() for character in text):
+    if re.search(r"\s", text):
         return False
     if text.lower().endswith(FILE_SUFFIXES) or text.startswith(PATH_PREFIXES):
         return True

@@ -98,7 +98,7 @@ def command(
         results = translator.hypotheses(lines, settings, first_index=first_index, language=language)
         output = []
         for line, hypotheses in zip(lines, results, strict=True):
-            texts = [translator.text(hypothesis) for hypothesis in hypotheses]
+            texts = [*map(translator.text, hypotheses)]
             if as_json:
                 output.append(_json_line(line, texts, hypotheses))
             else:
@@ -113,9 +113,7 @@ def command(
     elif path == "-" and flags["output"] is None and sys.stdin.isatty():
         BatchWork(1, answer).run(_typed_lines(), None, {})
     else:
-        output = flags.pop("output")
-        flags |= {"command": "translate", "model": model, "json": as_json, "language": language}
-        BatchWork(LINES_AT_ONCE, answer).run_files(path, output, flags)
+        BatchWork(LINES_AT_ONCE, answer).run_files()
     if unfinished:
         count = "1 translation" if unfinished == 1 else f"{unfinished:,} translations"
         print(f"{count} cut off at the length limit; raise --max-length", file=sys.stderr)

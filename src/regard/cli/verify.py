@@ -104,7 +104,7 @@ def command(
         }
         click.echo(json_text(result))
     # Skipped checks do not fail.
-    sys.exit(1 if failed else 0)
+    sys.exit(failed)
 
 
 def format_finding(finding: Finding) -> str:
