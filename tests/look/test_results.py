@@ -197,7 +197,7 @@ def test_a_terminal_gets_shades_within_its_width() -> None:
     many = terminal.by_head(["encoder.0.self"], np.linspace(-1, 1, 40)[None], "+.3f", width=100)
     assert max(map(len, many)) <= 100
     assert len(re.findall(r"[+-]\d\.\d{3}", "\n".join(many))) == 40
-    assert terminal.fitted("東京都", 4) == "東… "
+    assert terminal.fitted("東京都", 4) == "東 …"
     assert terminal.fitted("ab", 4) == "ab  "
 
 

@@ -17,7 +17,7 @@ from regard.look.inspectable import Inspectable, token_ids
 from regard.look.model_inputs import ModelInputs, prepare_inputs
 from regard.look.probe_names import probes, require_name, require_positions, residual_probes
 from regard.look.recording import array
-from regard.look.result import AnalysisResult, Array
+from regard.look.result import AnalysisResult, Array, Names
 from regard.look.views import require_view
 from regard.system.errors import DataError
 from regard.wirings.core_model import CoreModel
@@ -32,9 +32,9 @@ class Patching(AnalysisResult):
     run's logit.
     """
 
-    layers: tuple[str, ...]
-    tokens: tuple[str, ...]  # of the clean text
-    others: tuple[str, ...]  # of the corrupted text
+    layers: Names
+    tokens: Names  # of the clean text
+    others: Names  # of the corrupted text
     answer: str
     instead: str | None
     at: int
@@ -123,8 +123,7 @@ def patching(
         corrupted_logits = forward(core, corrupted_inputs.named)
         # A given target says what is right; otherwise it is what the clean run predicts.
         answers = _predictions(clean_logits) if target is None else clean_inputs.next_ids
-        predictions = _predictions(corrupted_logits)
-        metric = _metric(model, answers, predictions, at, instead)
+        metric = _metric(model, answers, _predictions(corrupted_logits), at, instead)
         clean_score = metric(clean_logits)[0].item()
         corrupted_score = metric(corrupted_logits)[0].item()
         # One row of a batch for each position, so that a layer is patched by one forward pass.

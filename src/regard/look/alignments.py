@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from itertools import groupby
 
 import numpy as np
+import torch
 
 from regard.look import drawing
 from regard.look.backdrop import Backdrop, SoundBackdrop
@@ -19,7 +20,7 @@ from regard.look.recording import (
     mean_over_heads,
     recorded_attentions,
 )
-from regard.look.result import PICTURE_ONLY, AnalysisResult, Array, TokenAttention
+from regard.look.result import PICTURE_ONLY, AnalysisResult, Array, Names, TokenAttention
 from regard.look.views import spells_frames
 from regard.system.errors import SettingError
 
@@ -28,8 +29,8 @@ from regard.system.errors import SettingError
 class Alignment(TokenAttention):
     """The cross-attention of each target token; `links` are its strongest source tokens."""
 
-    source: tuple[str, ...]
-    target: tuple[str, ...]
+    source: Names
+    target: Names
     weights: Array  # [target, source]
     links: tuple[tuple[int, int], ...]  # (target, source)
     layer: int
@@ -109,13 +110,9 @@ def mutual_information(weights: Array) -> float:
     It is high where each target token attends to few places, and different tokens to different
     ones. Garg et al. (2019) take the penultimate of six layers; of two, the last one aligns.
     """
-    mean = weights.mean(axis=0)
-    return float(_entropy(mean) - np.mean([_entropy(row) for row in weights]))
-
-
-def _entropy(shares: Array) -> float:
-    positive = shares[shares > 0]
-    return float(-(positive * np.log(positive)).sum())
+    shares = torch.from_numpy(weights)
+    entropies = torch.special.entr(shares).sum(dim=1)  # of each row
+    return float(torch.special.entr(shares.mean(dim=0)).sum() - entropies.mean())
 
 
 @dataclass(frozen=True)
@@ -125,7 +122,7 @@ class CTCAlignment(AnalysisResult):
     `spans` are the first frame of each letter and the one after its last; `blank` is what is left.
     """
 
-    letters: tuple[str, ...]
+    letters: Names
     spans: tuple[tuple[int, int], ...]
     probabilities: Array  # [letters, frames]
     seconds: float
@@ -137,8 +134,7 @@ class CTCAlignment(AnalysisResult):
 
     def scene(self) -> drawing.Scene:
         if isinstance(self.backdrop, SoundBackdrop):
-            panel = drawing.Panel(self.title, self.probabilities)
-            return self.backdrop.table(panel, self.letters)
+            return self.backdrop.table(drawing.Panel(self.title, self.probabilities), self.letters)
         frames = [str(i) for i in range(self.probabilities.shape[1])]
         return drawing.heat(self.probabilities, self.letters, frames, title=self.title)
 

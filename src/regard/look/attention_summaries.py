@@ -22,7 +22,7 @@ from regard.look.recording import (
     recorded_attentions,
     weights_in_chunks,
 )
-from regard.look.result import PICTURE_ONLY, Array, HeadNumbers, TokenAttention, by_attention
+from regard.look.result import PICTURE_ONLY, Array, HeadNumbers, Names, TokenAttention, by_attention
 
 COLLAPSED = 0.95  # share of all attention on one key, above which a head has collapsed
 UNIFORM = 0.98  # share of the highest entropy, above which a head attends uniformly
@@ -39,7 +39,7 @@ class Entropy(HeadNumbers):
     (every query attends to the same key), are uniform, or idle (a force below a tenth).
     """
 
-    names: tuple[str, ...]
+    names: Names
     nats: Array  # [layers, heads]
     share: Array  # [layers, heads], and the next two
     favourite: Array
@@ -120,7 +120,7 @@ class Rollout(TokenAttention):
     """
 
     stack: str
-    tokens: tuple[str, ...]
+    tokens: Names
     weights: Array  # [positions, inputs]; each row sums to 1
     backdrop: Backdrop | None = field(default=None, metadata=PICTURE_ONLY)
     # The rollout of even attention, which the weights are drawn against.

@@ -12,7 +12,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import cycle, groupby, pairwise, repeat
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
@@ -22,8 +22,10 @@ from regard.look.drawing import (
     Array,
     Axis,
     Circle,
+    Colours,
     Line,
     Mark,
+    Marks,
     Panel,
     Pixels,
     Rect,
@@ -31,9 +33,6 @@ from regard.look.drawing import (
     Scene,
     Text,
 )
-
-if TYPE_CHECKING:
-    from numpy.typing import NDArray
 
 VEIL = np.array([8, 10, 16])  # what is not attended to lies under it, as in the studio
 DENSEST_VEIL = 0.8
@@ -97,7 +96,7 @@ class Backdrop(ABC):
             marks = drawing.colour_bar("lowers", strip, "raises the answer's score")
         return Scene(320, 18, tuple(marks))
 
-    def _shades(self) -> NDArray[np.uint8] | None:
+    def _shades(self) -> Colours | None:
         """The colours of attention [1, N, 3], where they are not the usual ones."""
         return None
 
@@ -109,7 +108,7 @@ class Backdrop(ABC):
 class ImageBackdrop(Backdrop):
     """An image of patches, row by row, after tokens that have no place in it."""
 
-    picture: NDArray[np.uint8]  # [H, W, 3]
+    picture: Colours  # [H, W, 3]
     patch: int  # the side of a patch, in pixels
     extras: int  # class and register tokens, before the patches
 
@@ -144,7 +143,7 @@ class ImageBackdrop(Backdrop):
         scale = IMAGE_SIDE / max(height, width)
         bottom = scale * height
         across = scale * width
-        marks: list[Mark] = [Pixels(0, 0, across, bottom, np.round(painted).astype(np.uint8))]
+        marks: Marks = [Pixels(0, 0, across, bottom, np.round(painted).astype(np.uint8))]
         if self.extras and not panel.signed:
             share = float(values[: self.extras].sum())
             name = "class token" if self.extras == 1 else "extra tokens"
@@ -152,7 +151,7 @@ class ImageBackdrop(Backdrop):
             bottom += 20
         return Scene(across, bottom, tuple(marks))
 
-    def _shades(self) -> NDArray[np.uint8]:
+    def _shades(self) -> Colours:
         """From the darkest patch to the brightest."""
         strip = _veiled(np.full((1, 64, 3), 255.0), np.linspace(0.0, 1.0, 64)[None])
         return strip.round().astype(np.uint8)
@@ -171,7 +170,7 @@ def _veiled(picture: Array, shades: Array) -> Array:
 class SoundBackdrop(Backdrop):
     """The spectrogram of a recording, whose positions follow each other in time."""
 
-    picture: NDArray[np.uint8]  # [mels, frames], low frequencies first; loud is 255
+    picture: Colours  # [mels, frames], low frequencies first; loud is 255
     seconds: float
 
     def _drawn(self, panel: Panel) -> Scene:
@@ -200,25 +199,25 @@ class SoundBackdrop(Backdrop):
         scene = Scene(width, base + 50, tuple(drawing.moved(marks, left, 0.0)))
         return drawing.titled(self.heading(panel.name), scene)
 
-    def _spectrogram(self, shade: Array) -> list[Mark]:
+    def _spectrogram(self, shade: Array) -> Marks:
         """Loud is dark; moments that are not attended to fade. Frequencies stand beside it."""
         loudness = self.picture[::-1].astype(np.float64) / 255  # low tones below
         frames = loudness.shape[1]
         positions = np.minimum(np.arange(frames) * len(shade) // frames, len(shade) - 1)
         strength = FAINTEST_SOUND + (1 - FAINTEST_SOUND) * shade[positions]  # [frames]
         paint = drawing.colours(loudness * strength, most=1.0)
-        marks: list[Mark] = [Pixels(0, 0, SOUND_WIDTH, SOUND_HEIGHT, paint)]
+        marks: Marks = [Pixels(0, 0, SOUND_WIDTH, SOUND_HEIGHT, paint)]
         for name, share in frequency_ticks(len(self.picture)).items():
             y = SOUND_HEIGHT * (1 - share)
             marks.append(Line(SOUND_WIDTH, y, SOUND_WIDTH + 4, y))
             marks.append(Text(SOUND_WIDTH + 7, y + 4, name))
         return marks
 
-    def _time_axis(self, base: float) -> list[Mark]:
+    def _time_axis(self, base: float) -> Marks:
         return drawing.x_ticks(Scale(Axis(""), 0.0, self.seconds, 0.0, SOUND_WIDTH), base, " s")
 
 
-def _bars(shares: Array, values: Array, left: float, width: float, base: float) -> list[Mark]:
+def _bars(shares: Array, values: Array, left: float, width: float, base: float) -> Marks:
     """A bar for each position, upward from `base`, as high as its share is large.
 
     Negative shares are in the other colour. The tooltip is the value.
@@ -226,7 +225,7 @@ def _bars(shares: Array, values: Array, left: float, width: float, base: float) 
     each = width / max(1, len(shares))
     # Narrow bars overlap a little, so that no line stays between them.
     wide = each - 1.0 if each > 4 else each + 0.6
-    marks: list[Mark] = []
+    marks: Marks = []
     for i, (share, value) in enumerate(zip(shares.tolist(), values.tolist(), strict=True)):
         height = max(0.5, (STRIP - 8) * abs(share))
         place = (left + i * each, base - height, wide, height + 0.5)
@@ -263,7 +262,7 @@ class SeriesBackdrop(Backdrop):
         levels = Scale.over(Axis(""), everything, base, top)
         end = steps(0.0)
         shares = self._per_step(panel.shades)
-        marks: list[Mark] = []
+        marks: Marks = []
         if self.spans:  # linear forecasters attend to nothing
             marks += self._bands(shares, left, top, end - left)
         marks += drawing.y_ticks(levels, left, right)
@@ -290,12 +289,11 @@ class SeriesBackdrop(Backdrop):
         left = SERIES_LEFT
         each = SOUND_WIDTH / (len(self.values) + len(self.forecast))
         height = min(drawing.ROW, max(3.0, SERIES_HEIGHT / len(names)))
-        marks: list[Mark] = [
+        marks: Marks = [
             Pixels(left + first * each, 0, cells.shape[1] * each, height * len(names), paint)
         ]
         # Rows that are lower than letters have a name now and then.
-        apart = math.ceil(drawing.ROW / height)
-        for row in range(0, len(names), apart):
+        for row in range(0, len(names), math.ceil(drawing.ROW / height)):
             y = row * height + height / 2 + 4
             marks.append(Text(left - 6, y, drawing.shown(names[row]), "end"))
         rows = Scene(chart.width, height * len(names) + 8, tuple(marks))
@@ -310,10 +308,10 @@ class SeriesBackdrop(Backdrop):
             count[begin:end] += 1
         return np.asarray(total / np.maximum(count, 1))
 
-    def _bands(self, shares: Array, left: float, top: float, width: float) -> list[Mark]:
+    def _bands(self, shares: Array, left: float, top: float, width: float) -> Marks:
         """Bands behind the line, denser where more is attended to; seen on white and on black."""
         each = width / len(shares)
-        marks: list[Mark] = []
+        marks: Marks = []
         begin = 0
         # Steps of one patch have one value: one band.
         for value, steps in groupby(shares.tolist()):
@@ -360,7 +358,7 @@ class GraphBackdrop(Backdrop):
         places: list[list[float]] = layout.tolist()
         shade = np.abs(panel.shades)
         opacities = panel.opacities
-        marks: list[Mark] = []
+        marks: Marks = []
         for one, other in self.edges.tolist():
             if one < other:
                 marks.append(_link(places, one, other, 1.0, 0.18))
@@ -407,15 +405,15 @@ def spring_layout(nodes: int, edges: Array) -> Array:
     """Force-directed placement (Fruchterman and Reingold 1991): [nodes, 2], from 0 to 1."""
     generator = np.random.default_rng(0)  # the same graph looks the same each time
     places = generator.random((nodes, 2))
-    pairs = edges[edges[:, 0] != edges[:, 1]]
+    joined = np.zeros((nodes, nodes))
+    joined[edges[:, 0], edges[:, 1]] = 1.0
     ideal = 1.0 / np.sqrt(max(1, nodes))
     for step in range(LAYOUT_STEPS):
         difference = places[:, None] - places[None]  # [N, N, 2]
         distance = np.maximum(np.linalg.norm(difference, axis=-1), 1e-3)
-        force = (difference / distance[..., None] ** 2).sum(axis=1) * ideal**2
-        pull = places[pairs[:, 0]] - places[pairs[:, 1]]
-        strength = np.linalg.norm(pull, axis=-1, keepdims=True) / ideal
-        np.add.at(force, pairs[:, 0], -pull * strength)
+        # All push each other away, and pull those that they are joined with.
+        push = (ideal / distance) ** 2 - joined * distance / ideal
+        force = np.einsum("ij,ijk->ik", push, difference)
         force -= 0.3 * (places - 0.5) * ideal  # what is not joined stays in the picture
         length = np.maximum(np.linalg.norm(force, axis=-1, keepdims=True), 1e-9)
         cooling = 0.1 * (1 - step / LAYOUT_STEPS)

@@ -29,6 +29,7 @@ from regard.system.errors import DataError
 SCREEN = 64  # texts that every set is tried on; only a set that does well there is tried on all
 SLACK = 0.15  # by which an accuracy on so few texts may differ from that on all
 LISTED = 12  # heads whose single ablations are shown
+NEAREST = "no set of heads meets both bounds; the closest one:"
 
 
 @dataclass(frozen=True, eq=False)
@@ -49,8 +50,7 @@ def chosen_right(model: Inspectable, choices: Choices, off: Sequence[Head] = ())
     core = model.model
     data = choices.data
     with evaluation_mode(core):
-        probe = Probe(edits=switched_off(core, off))
-        hidden = hidden_states(core, data.named, probe)
+        hidden = hidden_states(core, data.named, Probe(edits=switched_off(core, off)))
         rows = torch.arange(len(hidden), device=hidden.device)
         # The LM head is applied at one position of each text only.
         selected = hidden[rows, list(choices.positions)][:, None]  # [B, 1, D]
@@ -99,9 +99,7 @@ class Circuit(AnalysisResult):
         return drawing.bars(values, names, title=self.title, labels=labels)
 
     def lines(self, width: int = 100) -> list[str]:
-        lines = []
-        if not self.meets_bounds:
-            lines += ["no set of heads meets both bounds; the closest one:", ""]
+        lines = [] if self.meets_bounds else [NEAREST, ""]
         rows = [
             ["", "all heads", "circuit off"],
             ["the choice", f"{self.accuracy:.1%}", f"{self.ablated_accuracy:.1%}"],

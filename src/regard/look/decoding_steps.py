@@ -209,7 +209,7 @@ class BeamTree(AnalysisResult):
         rows = self._rows()
         longest = max((len(drawing.shown(node.token)) for node in self.nodes), default=4)
         column = longest * drawing.WIDTH + 62  # room for the log-probability
-        marks: list[drawing.Mark] = []
+        marks: drawing.Marks = []
         for i, node in enumerate(self.nodes):
             x = 8 + (node.step + 1) * column
             y = 12 + rows[i] * ROW

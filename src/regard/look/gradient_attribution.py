@@ -18,7 +18,7 @@ from regard.look.inspectable import Input, Inspectable
 from regard.look.model_inputs import ModelInputs, prepare_inputs
 from regard.look.probe_names import Head, require_positions, switched_off
 from regard.look.recording import array
-from regard.look.result import PICTURE_ONLY, AnalysisResult, Array
+from regard.look.result import PICTURE_ONLY, AnalysisResult, Array, Names
 from regard.look.views import require_view
 from regard.wirings.core_model import CoreModel
 
@@ -29,8 +29,8 @@ ROWS = 32  # logits whose gradients are computed in one batch
 class Attribution(AnalysisResult):
     """The gradient of each predicted token's logit times the embedding of each input token."""
 
-    predictions: tuple[str, ...]
-    tokens: tuple[str, ...]
+    predictions: Names
+    tokens: Names
     values: Array  # [predictions, tokens]
     scores: Array  # [predictions]: the logits
     backdrop: Backdrop | None = field(default=None, metadata=PICTURE_ONLY)

@@ -11,6 +11,7 @@ from typing import Literal, NamedTuple
 
 import torch
 from torch import Tensor
+from torch.linalg import matrix_norm
 
 from regard.core.attention import Attention
 from regard.core.block import AnyBlock
@@ -73,13 +74,9 @@ def composition_scores(circuits: HeadCircuits, mode: Literal["Q", "K", "V"]) -> 
         for reader in range(writer + 1, layers):
             # [H, 1, D, D] @ [1, H, D, D]
             products = writers[writer, :, None] @ readers[reader, None]
-            norms = _norm(writers[writer])[:, None] * _norm(readers[reader])[None]
-            scores[writer, :, reader] = _norm(products) / norms
+            norms = matrix_norm(writers[writer])[:, None] * matrix_norm(readers[reader])[None]
+            scores[writer, :, reader] = matrix_norm(products) / norms
     return scores
-
-
-def _norm(matrices: Tensor) -> Tensor:
-    return torch.linalg.matrix_norm(matrices)
 
 
 # ------------------------------------------------------------------ attention patterns

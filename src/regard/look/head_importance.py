@@ -16,7 +16,7 @@ from regard.look.inspectable import Inspectable
 from regard.look.model_inputs import IGNORED, LabelledBatch, batch
 from regard.look.probe_names import Head, attentions, heads, require_texts, switched_off
 from regard.look.recording import array
-from regard.look.result import Array, HeadNumbers, by_attention
+from regard.look.result import Array, HeadNumbers, Names, by_attention
 from regard.look.views import require_view
 from regard.wirings.core_model import CoreModel
 
@@ -29,7 +29,7 @@ class Ablation(HeadNumbers):
     the output moves, relative to its norm.
     """
 
-    names: tuple[str, ...]
+    names: Names
     effect: Array  # [attentions, heads]
     measure: str
     baseline: float | None  # the loss with all heads
@@ -85,8 +85,7 @@ def ablated_logits(model: Inspectable, data: LabelledBatch, off: Sequence[Head] 
     """The output of a model on a batch with some heads ablated; zero at padding."""
     core = model.model
     with evaluation_mode(core):
-        probe = Probe(edits=switched_off(core, off))
-        logits = forward(core, data.named, probe)
+        logits = forward(core, data.named, Probe(edits=switched_off(core, off)))
     if data.decoder_inputs is None and logits.ndim == 3:
         logits = logits * data.padding_mask[..., None]  # [B, T, V]
     return logits
@@ -125,7 +124,7 @@ class Importance(HeadNumbers):
     The heads of each attention are scaled to a norm of 1 together, so that layers can be compared.
     """
 
-    names: tuple[str, ...]
+    names: Names
     values: Array  # [attentions, heads]
 
     note = (

@@ -22,10 +22,10 @@ from regard.look.drawing import terminal
 from regard.look.forward import evaluation_mode, hidden_states
 from regard.look.inspectable import Inspectable
 from regard.look.model_inputs import batch
-from regard.look.probe_names import Head, stack_name
+from regard.look.probe_names import Head
 from regard.look.recording import array
-from regard.look.result import AnalysisResult, Array
-from regard.look.views import other_views, require_view
+from regard.look.result import AnalysisResult, Array, Names
+from regard.look.views import other_views, viewed_stack
 from regard.system.arguments import whole_number
 from regard.system.errors import DataError, SettingError
 
@@ -39,8 +39,8 @@ class Roles(AnalysisResult):
     `chance` is what uniform attention would give, `best` the strongest head of each role.
     """
 
-    names: tuple[str, ...]
-    roles: tuple[str, ...]
+    names: Names
+    roles: Names
     scores: Array  # [roles, attentions, heads]
     chance: tuple[float, ...]
     links: tuple[int, ...]  # how many pairs of words each role was scored on
@@ -83,10 +83,7 @@ def roles(
     """
     core = model.model
     whole_number("size", size, least=1)
-    if stack is None:
-        require_view(model, "roles")
-        stack = next(iter(core.stacks()))
-    stack = stack_name(core, stack)
+    stack = viewed_stack(model, "roles", stack)
     # Links of the grammar are between words of the source.
     if core.reads_target and stack == "decoder":
         raise SettingError(
@@ -118,13 +115,13 @@ class _Tally:
         self.pairs: dict[str, int] = defaultdict(int)
 
     def result(self) -> Roles:
-        grammatical = sorted(role for role in self.attention if role not in POSITIONAL)
+        grammatical = sorted({*self.attention}.difference(POSITIONAL))
         names = [role for role in (*POSITIONAL, *grammatical) if self.pairs.get(role)]
         scores = np.stack([self.attention[role] / self.pairs[role] for role in names])
         best: dict[str, Head] = {}
         for role, score in zip(names, scores, strict=True):
-            attention, head = np.unravel_index(int(score.argmax()), score.shape)
-            best[role] = (self.names[int(attention)], int(head))
+            attention, head = divmod(int(score.argmax()), score.shape[1])
+            best[role] = (self.names[attention], head)
         chance = tuple(self.chance[role] / self.pairs[role] for role in names)
         pairs = tuple(self.pairs[role] for role in names)
         return Roles(self.names, tuple(names), scores, chance, pairs, best)
@@ -144,30 +141,23 @@ def _count(model: Inspectable, sentences: Sequence[Sentence], tally: _Tally) -> 
     probe = Probe(tally.names)
     with evaluation_mode(core):
         hidden_states(core, data.named, probe)
-    # Of each role the places of the weights that count: sentence, query, key; and their factors.
-    places: dict[str, list[tuple[int, int, int]]] = defaultdict(list)
-    factors: dict[str, list[float]] = defaultdict(list)
+    # Of each role, how much each weight counts: [B, T, T].
+    shape = (*data.padding_mask.shape, data.padding_mask.shape[1])
+    factors: dict[str, Array] = defaultdict(lambda: np.zeros(shape))
     lengths = data.padding_mask.sum(dim=1).tolist()
     for number, (sentence, length) in enumerate(zip(sentences, lengths, strict=True)):
         for role, queries, keys in _links(model, sentence, length):
             tally.pairs[role] += 1
-            pairs = [(number, query, key) for query in queries for key in keys]
-            places[role] += pairs
-            factors[role] += [1 / len(queries)] * len(pairs)
+            factors[role][number][np.ix_(queries, keys)] += 1 / len(queries)
     # Batches are small enough for all weights at once.
     weights = [probe.weights(name) for name in tally.names]  # [B, H, T, T] each
     visible = _visible_keys(probe, tally.names[0], len(sentences))  # [B, T]
-    for role, indices in places.items():
-        number, query, key = torch.tensor(indices, device=model.device).T
-        shares = torch.tensor(factors[role], device=model.device)
-        sums = [
-            # [pairs, H]
-            (attention[number, :, query, key] * shares.to(attention)[:, None]).sum(dim=0).double()
-            for attention in weights
-        ]
+    for role, of_role in factors.items():
+        shares = torch.from_numpy(of_role).to(visible.device)
+        sums = [torch.einsum("bhqk,bqk->h", one.double(), shares) for one in weights]
         tally.attention[role] += array(torch.stack(sums))
         # Uniform attention gives each visible key the same weight.
-        tally.chance[role] += (shares / visible[number, query].clamp_min(1)).sum().item()
+        tally.chance[role] += (shares.sum(dim=-1) / visible.clamp_min(1)).sum().item()
 
 
 def _visible_keys(probe: Probe, name: str, batch_size: int) -> Tensor:
@@ -202,12 +192,13 @@ def _links(
 def word_positions(model: Inspectable, text: str) -> dict[int, list[int]]:
     """The positions of the tokens of each word of `text.split()`, without its punctuation."""
     starts = [match.start() for match in re.finditer(r"\S+", text)]
-    offsets = model.input_tokenizer.input_offsets(text)
-    tokens = model.input_tokenizer.tokens(model.input_tokenizer.input_ids(text))
+    tokenizer = model.input_tokenizer
+    tokens = tokenizer.tokens(tokenizer.input_ids(text))
     positions: dict[int, list[int]] = {}
-    for position, ((start, end), token) in enumerate(zip(offsets, tokens, strict=True)):
+    spans = zip(tokenizer.input_offsets(text), tokens, strict=True)
+    for position, ((start, end), token) in enumerate(spans):
         special = end <= start
-        if not special and any(letter.isalnum() for letter in token):
+        if not special and any(map(str.isalnum, token)):
             # A token may begin with the space before its word: only its end is surely in it.
             word = max(0, bisect_left(starts, end) - 1)
             positions.setdefault(word, []).append(position)

@@ -15,7 +15,7 @@ from regard.look.drawing import terminal
 from regard.look.forward import evaluation_mode
 from regard.look.probe_names import require_positions, residual_probes
 from regard.look.recording import Look, array
-from regard.look.result import AnalysisResult, Array
+from regard.look.result import AnalysisResult, Array, Names
 from regard.look.views import require_view
 from regard.system.arguments import whole_number
 
@@ -24,9 +24,9 @@ from regard.system.arguments import whole_number
 class Lens(AnalysisResult):
     """What the model would predict if it stopped after each layer: the most probable tokens."""
 
-    layers: tuple[str, ...]
-    positions: tuple[str, ...]
-    tokens: tuple[tuple[tuple[str, ...], ...], ...]  # [layers][positions][top]
+    layers: Names
+    positions: Names
+    tokens: tuple[tuple[Names, ...], ...]  # [layers][positions][top]
     probabilities: Array  # [layers, positions, top]
 
     note = (
@@ -46,10 +46,9 @@ class Lens(AnalysisResult):
     def lines(self, width: int = 100) -> list[str]:
         rows = [["reads", *self.layers]]
         for i, position in enumerate(self.positions):
-            row = [drawing.shown(position)]
-            for layer, probability in zip(self.tokens, self.probabilities[:, i, 0], strict=True):
-                row.append(f"{drawing.shown(layer[i][0])} {probability:.2f}")
-            rows.append(row)
+            best = zip(self.tokens, self.probabilities[:, i, 0], strict=True)
+            cells = [f"{drawing.shown(layer[i][0])} {share:.2f}" for layer, share in best]
+            rows.append([drawing.shown(position), *cells])
         return terminal.table(rows, width=width)
 
 

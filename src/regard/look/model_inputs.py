@@ -175,8 +175,7 @@ def batch(
     require_texts(texts, targets)
     if targets is not None and not core.reads_target:
         raise no_target()
-    rows = [token_ids(model, text) for text in texts]
-    inputs, padding_mask = pad_rows(rows, 0)
+    inputs, padding_mask = pad_rows([token_ids(model, text) for text in texts], 0)
     inputs = inputs.to(model.device)
     padding_mask = padding_mask.to(model.device)  # True at tokens
     if not core.reads_target:

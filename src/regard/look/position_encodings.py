@@ -9,10 +9,9 @@ from regard.look import drawing
 from regard.look.drawing import terminal
 from regard.look.inspectable import Inspectable
 from regard.look.position_sources import positions_of, without_positions
-from regard.look.probe_names import stack_name
 from regard.look.recording import array
 from regard.look.result import AnalysisResult, Array
-from regard.look.views import other_views, require_view
+from regard.look.views import other_views, viewed_stack
 from regard.system.arguments import whole_number
 from regard.system.errors import SettingError
 
@@ -46,8 +45,7 @@ class PositionEncodings(AnalysisResult):
         if self.encodings is not None:
             dimensions = [str(i) for i in range(self.encodings.shape[1])]
             vectors = (self.encodings, names, dimensions)
-            cell = (8.0, 22.0)
-            scenes.append(drawing.heat(*vectors, title=self.title, signed=True, cell=cell))
+            scenes.append(drawing.heat(*vectors, title=self.title, signed=True, cell=(8.0, 22.0)))
         return drawing.below(scenes)
 
     def lines(self, width: int = 100) -> list[str]:
@@ -62,10 +60,7 @@ def positions(
 ) -> PositionEncodings:
     """The first `length` positions of a stack, by default the first one."""
     core = model.model
-    if stack is None:
-        require_view(model, "positions")
-        stack = next(iter(core.stacks()))
-    name = stack_name(core, stack)
+    name = viewed_stack(model, "positions", stack)
     shown = positions_of(core, name, whole_number("length", length, least=1))
     if shown is None:
         raise SettingError(without_positions(core, name), other_views(model))

@@ -97,8 +97,6 @@ def _of_layers(stack: Stack, numbers: Tensor, name: str) -> Positions | None:
                 _, scores = part(query, numbers, numbers)  # [1, H, T, T]
                 terms.append(scores[0].float().mean(dim=0) / width**0.5)
                 what = f"relative position bias of the scores (Transformer-XL) in the {name}"
-            case _:
-                pass
     return Positions(what, None, torch.stack(terms).mean(dim=0)) if terms else None
 
 

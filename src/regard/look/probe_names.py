@@ -55,11 +55,6 @@ def require_texts(texts: Sequence[str], targets: Sequence[str] | None) -> None:
 Head = tuple[str, int]  # the attention's name and the head's number: ("decoder.2.cross", 3)
 
 
-def stack_name(model: CoreModel, name: str) -> str:
-    """The name of a stack, after a check that the model has it."""
-    return require_name("stack", name, model.stacks())
-
-
 def attentions(model: CoreModel) -> dict[str, HasHeads]:
     """Every application of an attention by its name: `encoder.0.self`, `decoder.0.cross`.
 

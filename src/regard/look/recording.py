@@ -21,7 +21,7 @@ from regard.look.forward import evaluation_mode, forward, hidden_states
 from regard.look.inspectable import Input, Inspectable
 from regard.look.model_inputs import ModelInputs, prepare_inputs
 from regard.look.probe_names import Head, attentions, probes, require_indices, switched_off
-from regard.look.result import PICTURE_ONLY, Array, TokenAttention, to_json
+from regard.look.result import PICTURE_ONLY, Array, Names, TokenAttention, to_json
 from regard.look.views import VIEWS, other_views, require_view
 from regard.system.errors import SettingError, did_you_mean
 
@@ -32,8 +32,8 @@ class AttentionMap(TokenAttention):
 
     name: str
     heads: tuple[int, ...]
-    rows: tuple[str, ...]  # queries
-    columns: tuple[str, ...]  # keys
+    rows: Names  # queries
+    columns: Names  # keys
     weights: Array  # [heads, rows, columns]
     backdrop: Backdrop | None = field(default=None, metadata=PICTURE_ONLY)
     # The row that is laid over the backdrop; None is the mean of all.
@@ -114,23 +114,19 @@ class Look:
         """For a notebook: the last attention that was recorded, and the names of all probes."""
         names = "".join(f"<li><code>{escape(name)}</code></li>" for name in self.names)
         recorded = f"<details><summary>{len(self.names)} probes</summary><ul>{names}</ul></details>"
-        # Attention over many tokens is drawn when it is asked for: it takes a while.
-        short = [
-            name
-            for name in attentions(self.model.model)
-            if name in self.probe.attentions and len(self.labels(name)[1]) <= MOST_TOKENS
-        ]
-        if not short:
-            return f"<p>{escape(repr(self))}</p>{recorded}"
-        return self.attention(short[-1])._repr_html_() + recorded
+        # The last one; over many tokens it is drawn when it is asked for: it takes a while.
+        for name in reversed(attentions(self.model.model)):
+            if name in self.probe.attentions and len(self.labels(name)[1]) <= MOST_TOKENS:
+                return self.attention(name)._repr_html_() + recorded
+        return f"<p>{escape(repr(self))}</p>{recorded}"
 
     @property
-    def source(self) -> tuple[str, ...]:
+    def source(self) -> Names:
         """The tokens of the input."""
         return self.model_inputs.input_tokens
 
     @property
-    def target(self) -> tuple[str, ...]:
+    def target(self) -> Names:
         """The tokens that the decoder of an encoder–decoder predicts."""
         return self.model_inputs.target_tokens
 
@@ -154,9 +150,8 @@ class Look:
         # Of an attention only its arguments are recorded; weights are computed when asked for.
         attention, _, part = name.rpartition(".")
         call = self.probe.attentions[attention]
-        if part == "weights":
-            return call.weights()
-        return {"q": call.q, "k": call.k, "v": call.v}[part]
+        recorded: Tensor = call.weights() if part == "weights" else getattr(call, part)
+        return recorded
 
     def call(self, name: str) -> AttentionCall:
         """The recorded arguments of an attention, such as `encoder.3.self`."""
@@ -208,7 +203,7 @@ class Look:
             return None
         return self.model_inputs.backdrop
 
-    def labels(self, name: str) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    def labels(self, name: str) -> tuple[Names, Names]:
         """The tokens of the queries and of the keys of an attention.
 
         The queries of cross-attention are named by the token that is predicted there.
@@ -339,14 +334,13 @@ def recorded_attentions(run: Look, kind: str) -> list[str]:
     pattern = kind if "." in kind else f"*.{kind}"
     # Longformer's global tokens are rows of the attention around them, not one of their own.
     known_names = attentions(run.model.model)
-    names = [
-        name for name in run.probe.attentions if name in known_names and fnmatchcase(name, pattern)
-    ]
+    matching = [name for name in known_names if fnmatchcase(name, pattern)]
+    names = [name for name in run.probe.attentions if name in matching]
+    if not matching:
+        raise SettingError(
+            f"this model has no attention that matches {kind!r}", other_views(run.model)
+        )
     if not names:
-        if not any(fnmatchcase(name, pattern) for name in known_names):
-            raise SettingError(
-                f"this model has no attention that matches {kind!r}", other_views(run.model)
-            )
         raise SettingError(
             f"no attention that matches {kind!r} was recorded",
             "record it: model.look(…, ask=['*.weights'])",

@@ -18,6 +18,8 @@ from regard.look.drawing import terminal
 if TYPE_CHECKING:
     from regard.look.backdrop import Backdrop
 
+Names = tuple[str, ...]  # of tokens, layers, attentions
+
 
 class AnalysisResult(ABC):
     """What an analysis returns; abstract, its subclasses are frozen dataclasses.
@@ -78,7 +80,7 @@ class HeadNumbers(AnalysisResult):
     Rows are padded with NaN where layers have fewer heads.
     """
 
-    names: tuple[str, ...]  # of the attentions
+    names: Names  # of the attentions
     form: ClassVar[str] = ".3f"
     most: ClassVar[float | None] = None
     signed: ClassVar[bool] = False

@@ -42,6 +42,16 @@ def require_view(model: Inspectable, name: str) -> None:
         raise SettingError(obstacle, other_views(model))
 
 
+def viewed_stack(model: Inspectable, view: str, name: str | None) -> str:
+    """The stack that a view is asked for; the first one, if that can be shown, where it is not."""
+    from regard.look.probe_names import require_name
+
+    if name is None:
+        require_view(model, view)
+    stacks = model.model.stacks()
+    return require_name("stack", name or next(iter(stacks)), stacks)
+
+
 def other_views(model: Inspectable) -> str:
     """The repair for an unsupported view: the supported views, or other commands."""
     fitting = fitting_views(model)

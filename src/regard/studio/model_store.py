@@ -22,7 +22,7 @@ from regard.models import Model, hub, load
 from regard.studio.sample_inputs import EXAMPLE, example
 from regard.system import disk
 from regard.system.disk import cache_folder
-from regard.system.errors import DataError, RegardError, SettingError, did_you_mean
+from regard.system.errors import DataError, RegardError, Say, SettingError, did_you_mean
 
 Key = TypeVar("Key")
 
@@ -136,7 +136,7 @@ class ModelStore:
         folders: Sequence[Path],
         *,
         device: str = "auto",
-        say: Callable[[str], None] = lambda text: None,
+        say: Say = lambda text: None,
         opener: FolderOpener | None = None,
     ) -> None:
         self.folders = [folder.resolve() for folder in folders]
@@ -165,7 +165,7 @@ class ModelStore:
 
     def runs(self) -> dict[str, Path]:
         """The folders of training runs, finished or not."""
-        return self._named(_is_run)
+        return self._named(lambda folder: (folder / "metrics.jsonl").is_file())
 
     def latest_runs(self) -> list[str]:
         """The names of the runs, the one that logged last first."""
@@ -190,7 +190,13 @@ class ModelStore:
             listed = self._model_in(folder)
             assert listed is not None
         if _is_model(folder):
-            self._try(folder, listed)
+            try:
+                self.model(listed)
+            except RegardError:
+                # One that cannot be opened leaves no trace in the list.
+                if folder in self.folders[self._named_at_start :]:
+                    self.folders.remove(folder)
+                raise
         self.opener.remember(folder)
         return listed
 
@@ -200,15 +206,6 @@ class ModelStore:
             if path == folder or (path.parent == folder and folder in self.folders):
                 return name
         return None
-
-    def _try(self, folder: Path, name: str) -> None:
-        """Opens a model; one that cannot be opened leaves no trace in the list."""
-        try:
-            self.model(name)
-        except RegardError:
-            if folder in self.folders[self._named_at_start :]:
-                self.folders.remove(folder)
-            raise
 
     def run(self, name: str) -> Path:
         """The metrics file of a run."""
@@ -262,7 +259,7 @@ class FolderOpener:
         self.recent_file = recent_file  # where the list is kept between sessions
         self.download = download
 
-    def folder(self, path: str, say: Callable[[str], None]) -> Path:
+    def folder(self, path: str, say: Say) -> Path:
         """The folder of a path that a page sent, or of a name on the hub."""
         # A folder wins over a name on the hub.
         if self.download and hub.is_name(path) and not Path(path).exists():
@@ -345,7 +342,3 @@ def _is_model(folder: Path) -> bool:
         return (folder / "config.json").is_file() and any(folder.glob("*.safetensors*"))
     except OSError:  # a folder that may not be read
         return False
-
-
-def _is_run(folder: Path) -> bool:
-    return (folder / "metrics.jsonl").is_file()

@@ -52,14 +52,13 @@ def norm_placement(stack: nn.Module) -> NormPlacement:
             return "none"  # sublayers without residual connections
 
 
-def chosen_rows(count: int, marked: int | None, limit: int = ROWS) -> list[int]:
+def chosen_rows(count: int, marked: int | None) -> list[int]:
     """Evenly spaced positions, with the marked one and the last one always among them."""
     # [0, count) itself where all fit.
-    if count <= limit:
-        return list(range(count))
-    rows = {round(i * (count - 1) / (limit - 1)) for i in range(limit)}
-    if marked is not None and 0 <= marked < count:
-        rows.add(marked)
+    shown = min(count, ROWS)
+    rows = {round(i * (count - 1) / max(1, shown - 1)) for i in range(shown)}
+    if marked is not None:
+        rows.add(min(marked, count - 1))
     return sorted(rows)
 
 
@@ -99,8 +98,7 @@ def token_path(run: Look, stack: str, layer: int, head: int, marked: int | None)
 
 def _axes(run: Look, stack: str, layer: int, marked: int | None) -> tuple[list[int], list[int]]:
     """The positions shown of the stack itself, and of what its cross-attention reads."""
-    embedded = run.tensor(f"{stack}.embedded")
-    rows = chosen_rows(embedded.shape[1], marked)
+    rows = chosen_rows(run.tensor(f"{stack}.embedded").shape[1], marked)
     # Only a decoder and a memory network have one.
     cross = run.probe.attentions.get(f"{stack}.{layer}.cross")
     columns = [] if cross is None else chosen_rows(cross.k.shape[2], None)

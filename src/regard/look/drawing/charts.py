@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -15,6 +14,7 @@ from regard.look.drawing.marks import (
     ROW,
     Line,
     Mark,
+    Marks,
     Pixels,
     Rect,
     Scene,
@@ -31,6 +31,7 @@ from regard.look.drawing.palette import (
     FAINT,
     POSITIVE,
     Array,
+    Colours,
     attention_shades,
     code,
     colours,
@@ -39,9 +40,6 @@ from regard.look.drawing.palette import (
     scale_end,
     sign_colour,
 )
-
-if TYPE_CHECKING:
-    from numpy.typing import NDArray
 
 MOST_CELLS = 2048  # beyond this a heat map is one embedded image instead of a mark for each cell
 LETTERS = 14.0  # the height of a row of letters
@@ -74,7 +72,7 @@ class Panel:
         return attention_shades(self.weights, self.even)
 
     @property
-    def paint(self) -> NDArray[np.uint8]:
+    def paint(self) -> Colours:
         """The colours of the shades."""
         return colours(self.shades, signed=self.signed, most=1.0)
 
@@ -127,16 +125,16 @@ def attention_heat(panel: Panel, rows: Sequence[str], columns: Sequence[str]) ->
 
 def _cells(
     values: Array,
-    paint: NDArray[np.uint8],
+    paint: Colours,
     size: tuple[float, float],
     rows: Sequence[str],
     columns: Sequence[str],
-) -> list[Mark]:
+) -> Marks:
     """A cell for each value that is no NaN, from the upper left corner on; one image of many."""
     width, height = size
     if values.size > MOST_CELLS:
         return [Pixels(0, 0, width * len(columns), height * len(rows), paint)]
-    marks: list[Mark] = []
+    marks: Marks = []
     for i, j in np.argwhere(~np.isnan(values)).tolist():
         names = f"{shown(rows[i])} → {shown(columns[j])}: " if rows[i] else ""
         place = (j * width, i * height, width - 1, height - 1)
@@ -166,7 +164,7 @@ def _labelled(
     top = (text_width(column_names) if is_upright else FONT) + 12
     bottom = top + height * len(rows)
     right = left + width * len(columns)
-    marks: list[Mark] = []
+    marks: Marks = []
     for i, row in enumerate(row_names):
         marks.append(Text(left - 6, top + (i * down + 0.5) * height + 4, row, "end"))
     for j, column in enumerate(column_names):
@@ -183,20 +181,20 @@ def _labelled(
     return Scene(max(right + 4, left + 320), bottom + 30, tuple(marks))
 
 
-def colour_bar(least: str, strip: NDArray[np.uint8], most: str) -> list[Mark]:
+def colour_bar(least: str, strip: Colours, most: str) -> Marks:
     """A strip of colours [1, N, 3] between the names of its ends."""
     start = text_width([least]) + 6
     return [Text(0, 11, least), Pixels(start, 0, 80, 14, strip), Text(start + 86, 11, most)]
 
 
-def colour_scale(most: float, signed: bool) -> list[Mark]:
+def colour_scale(most: float, signed: bool) -> Marks:
     """The colour bar of values."""
     least = -1.0 if signed else 0.0
     strip = colours(np.linspace(least, 1.0, 64)[None], signed=signed, most=1.0)
     return colour_bar(f"{least * most:.3g}", strip, f"{most:.3g}")
 
 
-def attention_scale(strip: NDArray[np.uint8] | None = None) -> list[Mark]:
+def attention_scale(strip: Colours | None = None) -> Marks:
     """The colour bar of attention that is shaded against even attention, or another `strip`."""
     if strip is None:
         strip = colours(np.linspace(EVEN_SHADE, 1.0, 64)[None], most=1.0)
@@ -232,7 +230,7 @@ def links(
     x_left = text_width(left) + 10
     x_right = x_left + 160
     top = 10.0
-    marks: list[Mark] = []
+    marks: Marks = []
     opacities = panel.opacities
     for i, j in np.argwhere(panel.shades > EVEN_SHADE).tolist():
         if only is not None and (i, j) not in only:
@@ -255,7 +253,7 @@ def bars(
     names = [shown(name) for name in names]
     left = text_width(names) + 10
     largest = max((abs(value) for value in values), default=0.0) or 1.0
-    marks: list[Mark] = []
+    marks: Marks = []
     for i, (value, name, label) in enumerate(zip(values, names, labels, strict=True)):
         y = 4.0 + i * ROW
         length = abs(value) / largest
@@ -266,13 +264,13 @@ def bars(
     return titled(title, Scene(left + 360, len(values) * ROW + 8, tuple(marks)))
 
 
-def ticks(values: Sequence[float], count: int = 5) -> list[float]:
-    """About `count` round numbers that enclose the values: multiples of 1, 2 or 5 times 10ⁿ."""
+def ticks(values: Sequence[float]) -> list[float]:
+    """About five round numbers that enclose the values: multiples of 1, 2 or 5 times 10ⁿ."""
     low = min(values, default=0.0)
     high = max(values, default=1.0)
     if high == low:
         high = low + (abs(low) or 1.0)
-    rough = (high - low) / count
+    rough = (high - low) / 5
     power = 10.0 ** np.floor(np.log10(rough))
     step = next(power * factor for factor in (1, 2, 5, 10) if power * factor >= rough * 0.999)
     first = int(np.floor(low / step + 1e-9))

@@ -15,7 +15,7 @@ from regard.look.drawing.charts import MOST_CELLS, heat, ticks
 from regard.look.drawing.marks import (
     Circle,
     Line,
-    Mark,
+    Marks,
     Polyline,
     Rect,
     Scene,
@@ -298,9 +298,9 @@ def number(value: float) -> str:
 # ------------------------------------------------------------------ parts of a chart
 
 
-def _legend(series: Sequence[tuple[str, str]]) -> tuple[list[Mark], float]:
+def _legend(series: Sequence[tuple[str, str]]) -> tuple[Marks, float]:
     """Names and styles above the plot, in as many rows as they need, and where the plot begins."""
-    marks: list[Mark] = []
+    marks: Marks = []
     if len(series) < 2 and not any(name for name, _ in series):
         return marks, 10.0
     x = LEFT
@@ -322,9 +322,9 @@ def _legend(series: Sequence[tuple[str, str]]) -> tuple[list[Mark], float]:
     return marks, y + 16
 
 
-def x_ticks(scale: Scale, base: float, unit: str = "") -> list[Mark]:
+def x_ticks(scale: Scale, base: float, unit: str = "") -> Marks:
     """Values below an axis, the one at its very beginning to the right of it."""
-    marks: list[Mark] = []
+    marks: Marks = []
     for tick in scale.ticks():
         x = scale(tick)
         marks.append(Line(x, base, x, base + 4))
@@ -332,9 +332,9 @@ def x_ticks(scale: Scale, base: float, unit: str = "") -> list[Mark]:
     return marks
 
 
-def y_ticks(scale: Scale, left: float = LEFT, right: float = RIGHT) -> list[Mark]:
+def y_ticks(scale: Scale, left: float = LEFT, right: float = RIGHT) -> Marks:
     """Grid lines with their values."""
-    marks: list[Mark] = []
+    marks: Marks = []
     for tick in scale.ticks():
         y = scale(tick)
         marks.append(Line(left, y, right, y, opacity=0.15))
@@ -342,13 +342,13 @@ def y_ticks(scale: Scale, left: float = LEFT, right: float = RIGHT) -> list[Mark
     return marks
 
 
-def _y_axis(scale: Scale) -> list[Mark]:
+def _y_axis(scale: Scale) -> Marks:
     middle = (scale.start + scale.end) / 2
     return [*y_ticks(scale), Text(15, middle, scale.axis.label, "middle", turn=90)]
 
 
-def _series(series: Series, colour: str, x_scale: Scale, y_scale: Scale) -> list[Mark]:
-    marks: list[Mark] = []
+def _series(series: Series, colour: str, x_scale: Scale, y_scale: Scale) -> Marks:
+    marks: Marks = []
     if series.spread:
         # Between the least and the largest value of the seeds: there below, and back above.
         ends = [

@@ -10,17 +10,15 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from html import escape
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal
+from typing import Literal
 
 import numpy as np
 
+from regard.look.drawing.palette import Colours
 from regard.system import disk
 
-if TYPE_CHECKING:
-    from numpy.typing import NDArray
 
-
-def image(colours: NDArray[np.uint8]) -> bytes:
+def image(colours: Colours) -> bytes:
     """Pixels [rows, columns, 3] as a PNG file."""
     rows, columns, _ = colours.shape
     # Each row begins with its filter: 0, none.
@@ -120,10 +118,11 @@ class Pixels:
     y: float
     width: float
     height: float
-    colours: NDArray[np.uint8]  # [rows, columns, 3]
+    colours: Colours  # [rows, columns, 3]
 
 
 Mark = Rect | Text | Line | Polyline | Circle | Pixels
+Marks = list[Mark]
 
 
 @dataclass(frozen=True)
@@ -141,7 +140,7 @@ class Scene:
 
 def below(scenes: Sequence[Scene], gap: float = 24.0) -> Scene:
     """Scenes one below the other."""
-    marks: list[Mark] = []
+    marks: Marks = []
     top = 0.0
     for scene in scenes:
         marks += moved(scene.marks, 0.0, top)
@@ -152,7 +151,7 @@ def below(scenes: Sequence[Scene], gap: float = 24.0) -> Scene:
 
 def tiles(scenes: Sequence[Scene], *, title: str) -> Scene:
     """Scenes side by side, in as many rows as they need, under a title."""
-    marks: list[Mark] = []
+    marks: Marks = []
     top = 0.0
     x = 0.0
     height = 0.0
@@ -178,9 +177,9 @@ def titled(title: str, scene: Scene) -> Scene:
     return Scene(width, scene.height + TITLE_HEIGHT, marks)
 
 
-def moved(marks: Iterable[Mark], right: float, down: float) -> list[Mark]:
+def moved(marks: Iterable[Mark], right: float, down: float) -> Marks:
     """Marks at another place."""
-    places: list[Mark] = []
+    places: Marks = []
     for mark in marks:
         match mark:
             case Line():

@@ -15,8 +15,10 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     Array = NDArray[Any]
+    Colours = NDArray[np.uint8]  # [..., 3]: red, green and blue
 else:
     Array = np.ndarray
+    Colours = np.ndarray
 
 AMOUNT = ("f7fbff", "c6dbef", "6baed6", "2171b5", "08306b")
 SIGNED = ("8c510a", "dfc27d", "f7f7f7", "6baed6", "08306b")
@@ -31,7 +33,7 @@ CLEAR = 1.5  # times even attention: links below are faint
 FAINT = 0.07  # their opacity
 
 
-def colours(values: Array, *, signed: bool = False, most: float | None = None) -> NDArray[np.uint8]:
+def colours(values: Array, *, signed: bool = False, most: float | None = None) -> Colours:
     """RGB [..., 3] for values from 0 to `most` (signed: −most to most), by default the largest."""
     scaled = np.zeros_like(values)  # where all values are 0, so is the scale
     end = scale_end(values, most)
@@ -96,12 +98,12 @@ def sign_colour(value: float) -> str:
     return POSITIVE if value >= 0 else NEGATIVE
 
 
-def code(colour: NDArray[np.uint8]) -> str:
+def code(colour: Colours) -> str:
     """An RGB colour as #rrggbb."""
     return f"#{colour.tobytes().hex()}"
 
 
-def over(colour: NDArray[np.uint8]) -> str:
+def over(colour: Colours) -> str:
     """Black or white, whichever can be read on this colour."""
     luma = float(colour @ (0.299, 0.587, 0.114))  # ITU-R BT.601
     return "#000000" if luma > 140 else "#ffffff"

@@ -29,6 +29,7 @@ from regard.system import disk
 from regard.system.errors import SettingError
 
 MARGIN = 8.0  # around a picture
+DASH = 6.0  # the length of a dash
 FONTS = ("DejaVuSans.ttf", "NotoSans-Regular.ttf", "Arial Unicode.ttf", "arial.ttf", "Arial.ttf")
 MOST_PIXELS = 40_000_000
 
@@ -127,14 +128,12 @@ def _ink(colour: str, opacity: float = 1.0) -> str:
     return f"{INK if colour == 'ink' else colour}{round(255 * opacity):02x}"
 
 
-def _dashes(
-    points: Sequence[tuple[float, float]], length: float = 6.0
-) -> Iterator[list[tuple[float, float]]]:
+def _dashes(points: Sequence[tuple[float, float]]) -> Iterator[list[tuple[float, float]]]:
     """The dashes of a line through points, with gaps as long as they are."""
     for (x1, y1), (x2, y2) in itertools.pairwise(points):
         distance = math.hypot(x2 - x1, y2 - y1)
-        for start in np.arange(0.0, distance, 2 * length).tolist():
-            shares = (start / distance, min(1.0, (start + length) / distance))
+        for start in np.arange(0.0, distance, 2 * DASH).tolist():
+            shares = (start / distance, min(1.0, (start + DASH) / distance))
             yield [(x1 + share * (x2 - x1), y1 + share * (y2 - y1)) for share in shares]
 
 

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-import unicodedata
 from collections.abc import Sequence
 from itertools import zip_longest
+
+from rich.cells import cell_len
+from rich.text import Text
 
 from regard.look.drawing.marks import shown
 from regard.look.drawing.palette import Array
@@ -30,8 +32,8 @@ def heat(
     """
     rows = [shown(row) for row in rows]
     columns = [shown(column) for column in columns]
-    label = min(MAX_LABEL, max(map(_width, rows), default=0))
-    longest = max(map(_width, columns), default=0) + 1
+    label = min(MAX_LABEL, max(map(cell_len, rows), default=0))
+    longest = max(map(cell_len, columns), default=0) + 1
     # What is left beside the row's name and "→ column 0.00" at the end.
     inside = width - label - min(MAX_STRONGEST + 1, longest) - 8
     cell = max(5, min(longest, 9, inside // max(1, len(columns))))
@@ -71,7 +73,7 @@ def table(rows: Sequence[Sequence[str]], *, width: int = 100) -> list[str]:
 
     Rows may end early.
     """
-    widths = [max(map(_width, column)) for column in zip_longest(*rows, fillvalue="")]
+    widths = [max(map(cell_len, column)) for column in zip_longest(*rows, fillvalue="")]
     texts = ["  ".join(map(fitted, row, widths)) for row in rows]
     return [fitted(text, width).rstrip() for text in texts]
 
@@ -81,7 +83,7 @@ def by_head(names: Sequence[str], values: Array, form: str, *, width: int = 100)
     cells = [[format(value, form) for value in row] for row in values]
     # Two spaces stand between columns.
     cell = max((len(text) for row in cells for text in row), default=1) + 2
-    label = max(map(_width, names), default=0)
+    label = max(map(cell_len, names), default=0)
     heads_at_once = max(1, (width - label) // cell)
     lines: list[str] = []
     for first in range(0, values.shape[1], heads_at_once):
@@ -103,15 +105,6 @@ def bar(value: float, most: float, width: int = 30) -> str:
 
 def fitted(text: str, width: int) -> str:
     """A text cut with … or filled with spaces to exactly this many columns of a terminal."""
-    if _width(text) > width:
-        while _width(text) > width - 1:
-            text = text[:-1]
-        text += "…"
-    return text + " " * (width - _width(text))
-
-
-def _width(text: str) -> int:
-    """The columns of a terminal that a text takes."""
-    # Accents take none, wide and full-width characters of East Asia two.
-    letters = [letter for letter in text if not unicodedata.combining(letter)]
-    return len(letters) + sum(unicodedata.east_asian_width(letter) in "WF" for letter in letters)
+    line = Text(text)
+    line.truncate(width, overflow="ellipsis", pad=True)
+    return line.plain

@@ -254,8 +254,7 @@ def picture(store: ModelStore, request: InputRequest) -> Answer:
 @view
 def recording(store: ModelStore, request: FileRequest) -> Answer:
     """A recording as it was uploaded, to be listened to."""
-    contents = store.files.get(request.file, "sound")
-    return Packed({}, np.frombuffer(contents, np.uint8))
+    return Packed({}, np.frombuffer(store.files.get(request.file, "sound"), np.uint8))
 
 
 @view
