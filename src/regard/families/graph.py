@@ -6,12 +6,12 @@ from functools import partial
 from typing import Any
 
 from regard import spec
-from regard.families.preset_settings import PresetFamily, Size
+from regard.families.preset_settings import PresetFamily, size
 
 # Of our own: small enough for graphs with few labels. Attention along edges, as GAT's.
 SIZES = {
-    "tiny": Size({"layers": 2, "d_model": 128, "heads": 4, "d_ff": 128}),
-    "small": Size({"layers": 4, "d_model": 256, "heads": 8, "d_ff": 512}),
+    "tiny": size(2, 128, 4, d_ff=128),
+    "small": size(4, 256, 8, d_ff=512),
 }
 DEFAULTS: dict[str, Any] = {
     "features": 1433,  # of a node

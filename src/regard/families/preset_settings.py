@@ -39,10 +39,26 @@ class Size:
     context: int | None = None
 
 
-# The sizes of BERT's layers (Devlin et al. 2019, Turc et al. 2019), which many families have.
-TINY_LAYERS = {"layers": 2, "d_model": 128, "heads": 2}
-BASE_LAYERS = {"layers": 12, "d_model": 768, "heads": 12}
-LARGE_LAYERS = {"layers": 24, "d_model": 1024, "heads": 16}
+def size(
+    layers: int,
+    d_model: int,
+    heads: int,
+    published: float | None = None,
+    reason: str = "",
+    *,
+    vocabulary: int | None = None,
+    context: int | None = None,
+    **others: Any,
+) -> Size:
+    """A size as papers print it: layers, d_model and heads, then the millions of parameters."""
+    settings = {"layers": layers, "d_model": d_model, "heads": heads, **others}
+    return Size(settings, published, reason, vocabulary, context)
+
+
+# Layers, d_model and heads of BERT (Devlin et al. 2019, Turc et al. 2019), as of many families.
+TINY_LAYERS = (2, 128, 2)
+BASE_LAYERS = (12, 768, 12)
+LARGE_LAYERS = (24, 1024, 16)
 # Reasons that several families have.
 ROUNDED = "rounded in the paper"
 NO_POOLER = "without the pooler, which the published number counts"

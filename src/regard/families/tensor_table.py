@@ -228,24 +228,31 @@ def module_rules(
 
 
 def fused_module_rules(
-    parameter: str, hf: Sequence[str], rows: Sequence[int], bias: bool | Sequence[bool] = True
+    parameter: str,
+    hf: Sequence[str],
+    rows: Sequence[int],
+    bias: bool | Sequence[bool] = True,
+    *,
+    transposed: bool = False,
 ) -> list[ParameterRule]:
-    """The rules of several Hugging Face modules that are one fused module here.
+    """The rules of Hugging Face modules that are one fused module here: several, or one there too.
 
     `bias` says whether they have biases; a sequence says it of each one.
     """
     biased = [bias] * len(rows) if isinstance(bias, bool) else bias
-    weights = tuple(f"{name}.weight" for name in hf)
-    rules: list[ParameterRule] = [Concat(f"{parameter}.weight", weights, tuple(rows))]
-    bias_names: list[str] = []
-    bias_rows: list[int] = []
-    for name, count, has_bias in zip(hf, rows, biased, strict=True):
-        if has_bias:
-            bias_names.append(f"{name}.bias")
-            bias_rows.append(count)
-    if bias_names:
-        rules.append(Concat(f"{parameter}.bias", tuple(bias_names), tuple(bias_rows)))
-    return rules
+    if len(hf) == 1:
+        return module_rules(parameter, hf[0], biased[0], transposed=transposed)
+    sizes = dict(zip(hf, rows, strict=True))
+    with_bias = [name for name, has_bias in zip(hf, biased, strict=True) if has_bias]
+    return [
+        Concat(
+            f"{parameter}.{kind}",
+            tuple(f"{name}.{kind}" for name in names),
+            tuple(sizes[name] for name in names),
+        )
+        for kind, names in (("weight", hf), ("bias", with_bias))
+        if names
+    ]
 
 
 def embedding_rules(

@@ -6,7 +6,7 @@ from regard.families.block_config import ACTIVATIONS
 from regard.families.decoders import llama
 from regard.families.decoders.llama import LlamaFamily
 from regard.families.heads import DECODER_HEADS, HeadTable
-from regard.families.preset_settings import Size
+from regard.families.preset_settings import size
 
 GEMMA = LlamaFamily(
     model_type="gemma",
@@ -38,11 +38,9 @@ GEMMA = LlamaFamily(
 
 # Gemma Team 2024, Table 1; the small one has a single key head.
 SIZES = {
-    "tiny": Size({"layers": 2, "d_model": 128, "heads": 4, "groups": 1, "d_ff": 512, "d_k": 32}),
-    "2b": Size(
-        {"layers": 18, "d_model": 2048, "heads": 8, "groups": 1, "d_ff": 16384, "d_k": 256}, 2506
-    ),
-    "7b": Size({"layers": 28, "d_model": 3072, "heads": 16, "d_ff": 24576, "d_k": 256}, 8538),
+    "tiny": size(2, 128, 4, groups=1, d_ff=512, d_k=32),
+    "2b": size(18, 2048, 8, 2506, groups=1, d_ff=16384, d_k=256),
+    "7b": size(28, 3072, 16, 8538, d_ff=24576, d_k=256),
 }
 
 

@@ -10,7 +10,7 @@ from regard.families.config_schema import NumberOrNull, SizeOrNull
 from regard.families.decoders import gemma
 from regard.families.decoders.llama import LlamaFamily
 from regard.families.heads import DECODER_HEADS, HeadTable
-from regard.families.preset_settings import Size
+from regard.families.preset_settings import size
 
 # Of Gemma 2 and Gemma 3.
 DEFAULTS: dict[str, Any] = {
@@ -52,21 +52,10 @@ GEMMA2 = LlamaFamily(
 
 # Gemma Team 2024b, Tables 1 and 2.
 SIZES = {
-    "tiny": Size(
-        {"layers": 2, "d_model": 128, "heads": 4, "groups": 2, "d_ff": 352, "d_k": 32, "window": 32}
-    ),
-    "2b": Size(
-        {"layers": 26, "d_model": 2304, "heads": 8, "groups": 4, "d_ff": 9216, "d_k": 256}, 2614.6
-    ),
-    "9b": Size(
-        {"layers": 42, "d_model": 3584, "heads": 16, "groups": 8, "d_ff": 14336, "d_k": 256},
-        9242.2,
-    ),
-    "27b": Size(
-        {"layers": 46, "d_model": 4608, "heads": 32, "groups": 16, "d_ff": 36864, "d_k": 128}
-        | {"query_width": 144},
-        27_227.7,
-    ),
+    "tiny": size(2, 128, 4, groups=2, d_ff=352, d_k=32, window=32),
+    "2b": size(26, 2304, 8, 2614.6, groups=4, d_ff=9216, d_k=256),
+    "9b": size(42, 3584, 16, 9242.2, groups=8, d_ff=14336, d_k=256),
+    "27b": size(46, 4608, 32, 27_227.7, groups=16, d_ff=36864, d_k=128, query_width=144),
 }
 PRESET_DEFAULTS = {
     **gemma.DEFAULTS,

@@ -12,7 +12,7 @@ from regard.families.decoders import gemma2
 from regard.families.decoders.llama import LlamaFamily
 from regard.families.decoders.rope_config import parse_rope, rope_of, rope_parameters
 from regard.families.heads import DECODER_HEADS, HeadTable
-from regard.families.preset_settings import Size
+from regard.families.preset_settings import size
 
 
 class Gemma3Family(LlamaFamily):
@@ -74,33 +74,20 @@ GEMMA3 = Gemma3Family(
 
 # ------------------------------------------------------------------ presets
 
-_WIDTHS = {"layers": 26, "d_model": 1152, "heads": 4, "groups": 1, "d_ff": 6912, "d_k": 256}
-_LONG = {"window": 1024, "stretch": 8.0}
+_LONG: dict[str, Any] = {
+    "vocabulary": 262_208,
+    "context": 131_072,
+    "window": 1024,
+    "stretch": 8.0,
+}
 # Gemma Team 2025, Table 1, without the vision encoder.
 SIZES = {
     "tiny": gemma2.SIZES["tiny"],
-    "270m": Size({**_WIDTHS, "layers": 18, "d_model": 640, "d_ff": 2048}, 268.1),
-    "1b": Size(_WIDTHS, 999.9),
-    "4b": Size(
-        {"layers": 34, "d_model": 2560, "heads": 8, "groups": 4, "d_ff": 10240, "d_k": 256} | _LONG,
-        3884,
-        vocabulary=262_208,
-        context=131_072,
-    ),
-    "12b": Size(
-        {"layers": 48, "d_model": 3840, "heads": 16, "groups": 8, "d_ff": 15360, "d_k": 256}
-        | _LONG,
-        11_771,
-        vocabulary=262_208,
-        context=131_072,
-    ),
-    "27b": Size(
-        {"layers": 62, "d_model": 5376, "heads": 32, "groups": 16, "d_ff": 21504, "d_k": 128}
-        | {**_LONG, "query_width": 168},
-        27_016,
-        vocabulary=262_208,
-        context=131_072,
-    ),
+    "270m": size(18, 640, 4, 268.1, groups=1, d_ff=2048, d_k=256),
+    "1b": size(26, 1152, 4, 999.9, groups=1, d_ff=6912, d_k=256),
+    "4b": size(34, 2560, 8, 3884, groups=4, d_ff=10240, d_k=256, **_LONG),
+    "12b": size(48, 3840, 16, 11_771, groups=8, d_ff=15360, d_k=256, **_LONG),
+    "27b": size(62, 5376, 32, 27_016, groups=16, d_ff=21504, d_k=128, query_width=168, **_LONG),
 }
 DEFAULTS = {**gemma2.PRESET_DEFAULTS, "base": 1e6, "window": 512, "stretch": None}
 

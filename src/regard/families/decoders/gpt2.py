@@ -18,19 +18,13 @@ from regard.families.block_config import (
 )
 from regard.families.config_schema import IGNORED_KEYS, NOT_ENCODER_DECODER, ConfigSchema
 from regard.families.heads import DECODER_HEADS, DOUBLE_HEADS, HeadLayout, HeadTable, token_labels
-from regard.families.preset_settings import (
-    BASE_LAYERS,
-    LARGE_LAYERS,
-    PresetFamily,
-    Size,
-)
+from regard.families.layer_names import LayerNames
+from regard.families.preset_settings import BASE_LAYERS, LARGE_LAYERS, PresetFamily, size
 from regard.families.tensor_table import (
     Rename,
     Rule,
     embedding_rules,
     mask_rules,
-    module_rules,
-    per_layer,
     position_ids,
 )
 
@@ -77,11 +71,11 @@ def _corrected(millions: int) -> str:
 
 # The four sizes of Table 2.
 SIZES = {
-    "tiny": Size({"layers": 4, "d_model": 128, "heads": 4}),
-    "small": Size(BASE_LAYERS, 117, _corrected(124)),
-    "medium": Size(LARGE_LAYERS, 345, _corrected(355)),
-    "large": Size({"layers": 36, "d_model": 1280, "heads": 20}, 762, _corrected(774)),
-    "xl": Size({"layers": 48, "d_model": 1600, "heads": 25}, 1542, _corrected(1558)),
+    "tiny": size(4, 128, 4),
+    "small": size(*BASE_LAYERS, 117, _corrected(124)),
+    "medium": size(*LARGE_LAYERS, 345, _corrected(355)),
+    "large": size(36, 1280, 20, 762, _corrected(774)),
+    "xl": size(48, 1600, 25, 1542, _corrected(1558)),
 }
 
 
@@ -127,6 +121,19 @@ IGNORED = IGNORED_KEYS | {
 }
 
 
+_LAYER = LayerNames(
+    qkv=("attn.c_attn",),
+    attention_output="attn.c_proj",
+    attention_norm="ln_1",
+    feedforward_inner=("mlp.c_fc",),
+    feedforward_outer="mlp.c_proj",
+    feedforward_norm="ln_2",
+    layer="h.{i}",
+    final="ln_f",
+    transposed=True,
+)
+
+
 @dataclass(frozen=True)
 class GptFamily:
     """GPT or GPT-2: its config schema, its tensor names, and where its norms stand."""
@@ -169,27 +176,12 @@ class GptFamily:
     def tensor_table(self, model: spec.Decoder, positions: int) -> list[Rule]:
         length = _position_count(model)
         token_module, position_module = self.embeddings
-        rules: list[Rule] = [
+        masks = mask_rules("transformer.h.{i}.attn", length)
+        return [
             *embedding_rules(model, f"transformer.{token_module}.weight", "lm_head.weight"),
             Rename("tokens.position.table", f"transformer.{position_module}.weight"),
-            *per_layer(model.stack.layers, self._block_rules(length)),
-        ]
-        if model.stack.final:
-            rules += module_rules("stack.final_norm", "transformer.ln_f")
-        return [*rules, position_ids("transformer.position_ids", length)]
-
-    def _block_rules(self, length: int) -> list[Rule]:
-        name = "stack.blocks.{i}"
-        hf = "transformer.h.{i}"
-
-        return [
-            *module_rules(f"{name}.residual.each.0.norm", f"{hf}.ln_1"),
-            *module_rules(f"{name}.attention.project.qkv", f"{hf}.attn.c_attn", transposed=True),
-            *module_rules(f"{name}.attention.output", f"{hf}.attn.c_proj", transposed=True),
-            *module_rules(f"{name}.residual.each.1.norm", f"{hf}.ln_2"),
-            *module_rules(f"{name}.feedforward.inner", f"{hf}.mlp.c_fc", transposed=True),
-            *module_rules(f"{name}.feedforward.outer", f"{hf}.mlp.c_proj", transposed=True),
-            *mask_rules(f"{hf}.attn", length),
+            *_LAYER.stack_rules(model.stack, hf="transformer.", more=masks),
+            position_ids("transformer.position_ids", length),
         ]
 
 

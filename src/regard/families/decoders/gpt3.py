@@ -7,12 +7,7 @@ does not print; here all layers attend to everything, which changes no parameter
 from __future__ import annotations
 
 from regard.families.decoders.gpt2 import PRESET_DEFAULTS, decoder
-from regard.families.preset_settings import (
-    BASE_LAYERS,
-    LARGE_LAYERS,
-    PresetFamily,
-    Size,
-)
+from regard.families.preset_settings import BASE_LAYERS, LARGE_LAYERS, PresetFamily, size
 
 
 def _rounded(millions: int) -> str:
@@ -22,15 +17,15 @@ def _rounded(millions: int) -> str:
 # The paper prints 24 heads for the fourth and a width of 5140 for the seventh; its own parameter
 # counts are those of the numbers here.
 SIZES = {
-    "tiny": Size({"layers": 4, "d_model": 128, "heads": 4}),
-    "small": Size(BASE_LAYERS, 125),
-    "medium": Size(LARGE_LAYERS, 350, _rounded(356)),
-    "large": Size({"layers": 24, "d_model": 1536, "heads": 16}, 760),
-    "xl": Size({"layers": 24, "d_model": 2048, "heads": 16}, 1300, _rounded(1320)),
-    "2.7b": Size({"layers": 32, "d_model": 2560, "heads": 32}, 2700, _rounded(2650)),
-    "6.7b": Size({"layers": 32, "d_model": 4096, "heads": 32}, 6700, _rounded(6660)),
-    "13b": Size({"layers": 40, "d_model": 5120, "heads": 40}, 13_000, _rounded(12_850)),
-    "175b": Size({"layers": 96, "d_model": 12288, "heads": 96}, 175_000),
+    "tiny": size(4, 128, 4),
+    "small": size(*BASE_LAYERS, 125),
+    "medium": size(*LARGE_LAYERS, 350, _rounded(356)),
+    "large": size(24, 1536, 16, 760),
+    "xl": size(24, 2048, 16, 1300, _rounded(1320)),
+    "2.7b": size(32, 2560, 32, 2700, _rounded(2650)),
+    "6.7b": size(32, 4096, 32, 6700, _rounded(6660)),
+    "13b": size(40, 5120, 40, 13_000, _rounded(12_850)),
+    "175b": size(96, 12288, 96, 175_000),
 }
 
 

@@ -14,6 +14,7 @@ from regard.families.block_config import block_from_config, keys_with, stack_con
 from regard.families.config_schema import IGNORED_KEYS, NOT_ENCODER_DECODER, ConfigSchema
 from regard.families.decoders.rope_config import inv_freq_rule, parse_rope, rope_config
 from regard.families.heads import DECODER_HEADS, HeadLayout, HeadTable, token_labels
+from regard.families.layer_names import LayerNames
 from regard.families.preset_settings import (
     BASE_LAYERS,
     LARGE_LAYERS,
@@ -21,15 +22,13 @@ from regard.families.preset_settings import (
     TEXT_KEYS,
     FromConfig,
     PresetFamily,
-    Size,
+    size,
 )
 from regard.families.tensor_table import (
     InterleavedQkv,
     Rule,
     embedding_rules,
     mask_rules,
-    module_rules,
-    per_layer,
 )
 
 SPEC_TYPES = (spec.Decoder, spec.Tokens)
@@ -70,6 +69,17 @@ _SCHEMA = ConfigSchema(
     unsupported=frozenset({"head_dim"}),
 )
 
+
+_LAYER = LayerNames(
+    qkv=(),  # head by head
+    attention_output="attention.dense",
+    attention_norm="input_layernorm",
+    feedforward_inner=("mlp.dense_h_to_4h",),
+    feedforward_outer="mlp.dense_4h_to_h",
+    feedforward_norm="post_attention_layernorm",
+    layer="layers.{i}",
+    final="final_layer_norm",
+)
 
 # ------------------------------------------------------------------ spec → config.json
 
@@ -116,38 +126,23 @@ def to_spec(config: Mapping[str, Any], stored: Collection[str] = ()) -> spec.Dec
 
 
 def tensor_table(model: spec.Decoder, positions: int) -> list[Rule]:
+    hf = "gpt_neox.layers.{i}.attention"
+    attention = model.stack.block.attention
+    more = [
+        *mask_rules(hf, positions),
+        inv_freq_rule(model, f"{hf}.rotary_emb.inv_freq"),
+        *(
+            InterleavedQkv(
+                f"stack.blocks.{{i}}.attention.project.qkv.{kind}",
+                f"{hf}.query_key_value.{kind}",
+                attention.heads,
+            )
+            for kind in (("weight", "bias") if attention.bias else ("weight",))
+        ),
+    ]
     return [
         *embedding_rules(model, "gpt_neox.embed_in.weight", "embed_out.weight", "lm_head.weight"),
-        *per_layer(model.stack.layers, _block_rules(model, positions)),
-        *module_rules("stack.final_norm", "gpt_neox.final_layer_norm"),
-    ]
-
-
-def _block_rules(model: spec.Decoder, positions: int) -> list[Rule]:
-    name = "stack.blocks.{i}"
-    hf = "gpt_neox.layers.{i}"
-    block = model.stack.block
-    heads = block.attention.heads
-    has_bias = bool(block.attention.bias)
-    if isinstance(block.residual, spec.Parallel):
-        norms = [f"{name}.residual.norms.{j}" for j in (0, 1)]
-    else:
-        norms = [f"{name}.residual.each.{j}.norm" for j in (0, 1)]
-    qkv = f"{name}.attention.project.qkv"
-    hf_qkv = f"{hf}.attention.query_key_value"
-    qkv_rules = [InterleavedQkv(f"{qkv}.weight", f"{hf_qkv}.weight", heads)]
-    if has_bias:
-        qkv_rules.append(InterleavedQkv(f"{qkv}.bias", f"{hf_qkv}.bias", heads))
-
-    return [
-        *module_rules(norms[0], f"{hf}.input_layernorm"),
-        *qkv_rules,
-        *module_rules(f"{name}.attention.output", f"{hf}.attention.dense", has_bias),
-        *module_rules(norms[1], f"{hf}.post_attention_layernorm"),
-        *module_rules(f"{name}.feedforward.inner", f"{hf}.mlp.dense_h_to_4h"),
-        *module_rules(f"{name}.feedforward.outer", f"{hf}.mlp.dense_4h_to_h"),
-        *mask_rules(f"{hf}.attention", positions),
-        inv_freq_rule(model, f"{hf}.attention.rotary_emb.inv_freq"),
+        *_LAYER.stack_rules(model.stack, hf=PREFIX, more=more),
     ]
 
 
@@ -155,19 +150,19 @@ def _block_rules(model: spec.Decoder, positions: int) -> list[Rule]:
 
 # GPT-NeoX-20B (Black et al. 2022), and the sizes of Pythia (Biderman et al. 2023, Table 1).
 SIZES = {
-    "tiny": Size({"layers": 2, "d_model": 128, "heads": 4}),
-    "20b": Size({"layers": 44, "d_model": 6144, "heads": 64}, 20_555),
+    "tiny": size(2, 128, 4),
+    "20b": size(44, 6144, 64, 20_555),
 }
 PYTHIA = {
     "tiny": SIZES["tiny"],
-    "70m": Size({"layers": 6, "d_model": 512, "heads": 8}, 70.4),
-    "160m": Size(BASE_LAYERS, 162.3),
-    "410m": Size(LARGE_LAYERS, 405.3),
-    "1b": Size({"layers": 16, "d_model": 2048, "heads": 8}, 1011.8),
-    "1.4b": Size({"layers": 24, "d_model": 2048, "heads": 16}, 1414.6),
-    "2.8b": Size({"layers": 32, "d_model": 2560, "heads": 32}, 2775.2),
-    "6.9b": Size({"layers": 32, "d_model": 4096, "heads": 32}, 6857.3, vocabulary=50_432),
-    "12b": Size({"layers": 36, "d_model": 5120, "heads": 40}, 11_846.1, vocabulary=50_688),
+    "70m": size(6, 512, 8, 70.4),
+    "160m": size(*BASE_LAYERS, 162.3),
+    "410m": size(*LARGE_LAYERS, 405.3),
+    "1b": size(16, 2048, 8, 1011.8),
+    "1.4b": size(24, 2048, 16, 1414.6),
+    "2.8b": size(32, 2560, 32, 2775.2),
+    "6.9b": size(32, 4096, 32, 6857.3, vocabulary=50_432),
+    "12b": size(36, 5120, 40, 11_846.1, vocabulary=50_688),
 }
 _make = FromConfig(to_spec, {**_KEYS, **TEXT_KEYS})
 PRESETS = {

@@ -12,7 +12,7 @@ from regard.families.config_schema import SizeOrNull
 from regard.families.decoders import llama
 from regard.families.decoders.llama import LlamaFamily
 from regard.families.heads import DECODER_HEADS, HeadTable
-from regard.families.preset_settings import Size
+from regard.families.preset_settings import size
 from regard.families.tensor_table import InterleavedGates, Rename, Rule, Transpose, module_rules
 
 ACTIVATION: spec.Activation = "quick_gelu"  # x · sigmoid(1.702 x)
@@ -43,11 +43,11 @@ class GptOssFamily(LlamaFamily):
             router_bias=True,
         )
 
-    def _block_rules(self, model: spec.Decoder) -> list[Rule]:
-        sinks = Rename("stack.blocks.{i}.attention.mixer.sinks", "model.layers.{i}.self_attn.sinks")
-        return [*super()._block_rules(model), sinks]
+    def _more_rules(self, model: spec.Decoder, name: str, hf: str) -> list[Rule]:
+        sinks = Rename(f"{name}.attention.mixer.sinks", f"{hf}.self_attn.sinks")
+        return [*super()._more_rules(model, name, hf), sinks]
 
-    def _feedforward_rules(self, part: spec.PositionWise, name: str, hf: str) -> list[Rule]:
+    def _expert_rules(self, part: spec.PositionWise, name: str, hf: str) -> list[Rule]:
         experts = f"{hf}.mlp.experts"
         ours = f"{name}.experts.*"
         return [
@@ -91,14 +91,10 @@ GPT_OSS = GptOssFamily(
 # ------------------------------------------------------------------ presets
 
 # OpenAI 2025, Table 1.
-_LAYER = {"d_model": 2880, "heads": 64, "groups": 8, "d_ff": 2880, "d_k": 64}
 SIZES = {
-    "tiny": Size(
-        {"layers": 2, "d_model": 128, "heads": 4, "groups": 2, "d_ff": 128, "experts": 4, "top": 2}
-        | {"window": 32}
-    ),
-    "20b": Size({**_LAYER, "layers": 24, "experts": 32}, 20_910),
-    "120b": Size({**_LAYER, "layers": 36, "experts": 128}, 116_830),
+    "tiny": size(2, 128, 4, groups=2, d_ff=128, experts=4, top=2, window=32),
+    "20b": size(24, 2880, 64, 20_910, groups=8, d_ff=2880, d_k=64, experts=32),
+    "120b": size(36, 2880, 64, 116_830, groups=8, d_ff=2880, d_k=64, experts=128),
 }
 DEFAULTS = {**llama.PRESET_DEFAULTS, "eps": 1e-5, "base": 150_000.0}
 DEFAULTS |= {"experts": 32, "top": 4, "window": 128}

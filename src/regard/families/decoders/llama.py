@@ -6,7 +6,7 @@ Mistral, Mixtral, Qwen2, Gemma and gpt-oss are the same model with other constan
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 from typing import Any, ClassVar
@@ -21,13 +21,12 @@ from regard.families.block_config import (
 from regard.families.config_schema import IGNORED_KEYS, NOT_ENCODER_DECODER, ConfigSchema
 from regard.families.decoders.rope_config import inv_freq_rule, parse_rope, rope_config
 from regard.families.heads import DECODER_HEADS, HeadLayout, HeadTable, spans
-from regard.families.preset_settings import ROUNDED, TEXT_KEYS, FromConfig, PresetFamily, Size
+from regard.families.layer_names import LayerNames
+from regard.families.preset_settings import ROUNDED, TEXT_KEYS, FromConfig, PresetFamily, Size, size
 from regard.families.tensor_table import (
     Rule,
     embedding_rules,
-    fused_module_rules,
     module_rules,
-    per_layer,
 )
 from regard.system.errors import ModelError
 
@@ -68,6 +67,23 @@ _PRESET_KEYS = {
     "num_local_experts": "experts",
     "num_experts_per_tok": "top",
 }
+_LAYER = LayerNames(
+    qkv=("self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj"),
+    attention_output="self_attn.o_proj",
+    attention_norm="input_layernorm",
+    feedforward_inner=("mlp.gate_proj", "mlp.up_proj"),
+    feedforward_outer="mlp.down_proj",
+    feedforward_norm="post_attention_layernorm",
+    qk_norms=("self_attn.q_norm", "self_attn.k_norm"),
+    layer="layers.{i}",
+    final="norm",
+)
+_SANDWICH = replace(
+    _LAYER,
+    feedforward_norm="pre_feedforward_layernorm",
+    after=("post_attention_layernorm", "post_feedforward_layernorm"),
+)
+_EXPERT = LayerNames(feedforward_inner=("w1", "w3"), feedforward_outer="w2")
 _LAYER_TYPES = ("full_attention", "sliding_attention")
 
 
@@ -254,62 +270,31 @@ class LlamaFamily:
     # -------------------------------------------------------------- tensors
 
     def tensor_table(self, model: spec.Decoder, positions: int) -> list[Rule]:
+        block = model.stack.block
+        names = _SANDWICH if isinstance(block.residual, spec.SandwichNorm) else _LAYER
+        more = self._more_rules(model, "stack.blocks.{i}", f"model.{_LAYER.layer}")
         return [
             *embedding_rules(model, "model.embed_tokens.weight", "lm_head.weight"),
-            *per_layer(model.stack.layers, self._block_rules(model)),
-            *module_rules("stack.final_norm", "model.norm", bias=False),
+            *names.stack_rules(model.stack, hf="model.", more=more),
         ]
 
-    def _block_rules(self, model: spec.Decoder) -> list[Rule]:
-        name = "stack.blocks.{i}"
-        hf = "model.layers.{i}"
-        block = model.stack.block
-        bias = block.attention.bias
-        d_head = block.attention.d_k
-        key_rows = block.attention.key_heads * d_head
-        rows = (block.attention.heads * d_head, key_rows, key_rows)
-        qkv = [f"{hf}.self_attn.{letter}_proj" for letter in "qkv"]
-        rules: list[Rule] = [
-            *fused_module_rules(f"{name}.attention.project.qkv", qkv, rows, "q" in bias),
-            *module_rules(f"{name}.attention.output", f"{hf}.self_attn.o_proj", "o" in bias),
-            *self._feedforward_rules(block.feedforward, f"{name}.feedforward", hf),
+    def _more_rules(self, model: spec.Decoder, name: str, hf: str) -> list[Rule]:
+        """The rules of each layer besides those that all families have: of experts, and others."""
+        return [
             inv_freq_rule(model, f"{hf}.self_attn.rotary_emb.inv_freq"),
+            *self._expert_rules(model.stack.block.feedforward, f"{name}.feedforward", hf),
         ]
-        norms = {"residual.each.0.norm": "input", "residual.each.1.norm": "post_attention"}
-        if isinstance(block.residual, spec.SandwichNorm):
-            norms = {
-                "residual.each.0.norm": "input",
-                "residual.each.0.after": "post_attention",
-                "residual.each.1.norm": "pre_feedforward",
-                "residual.each.1.after": "post_feedforward",
-            }
-        for ours, theirs in norms.items():
-            rules += module_rules(f"{name}.{ours}", f"{hf}.{theirs}_layernorm", bias=False)
-        if block.attention.qk_norm is not None:
-            for norm in ("q_norm", "k_norm"):
-                ours = f"{name}.attention.project.{norm}"
-                rules += module_rules(ours, f"{hf}.self_attn.{norm}", bias=False)
-        return rules
 
-    def _feedforward_rules(self, part: spec.PositionWise, name: str, hf: str) -> list[Rule]:
+    def _expert_rules(self, part: spec.PositionWise, name: str, hf: str) -> list[Rule]:
         if not isinstance(part, spec.MixtureOfExperts):
-            modules = [f"{hf}.mlp.{module}_proj" for module in ("gate", "up", "down")]
-            return _gated_rules(part, name, modules)
+            return []
         hf = f"{hf}.block_sparse_moe"
         rules: list[Rule] = [*module_rules(f"{name}.router", f"{hf}.gate", bias=False)]
         for i in range(part.count):
-            modules = [f"{hf}.experts.{i}.{module}" for module in ("w1", "w3", "w2")]
-            rules += _gated_rules(part.inner, f"{name}.experts.{i}", modules)
+            rules += _EXPERT.feedforward_rules(
+                part.inner, f"{name}.experts.{i}", f"{hf}.experts.{i}"
+            )
         return rules
-
-
-def _gated_rules(part: spec.PositionWise, name: str, modules: Sequence[str]) -> list[Rule]:
-    """The gate and the value, which are one fused module here, and the layer after them."""
-    *gate_up, down = modules
-    return [
-        *fused_module_rules(f"{name}.inner", gate_up, (part.d_ff, part.d_ff), part.bias),
-        *module_rules(f"{name}.outer", down, part.bias),
-    ]
 
 
 # Spans were learnt with another prefix, which the class has kept.
@@ -324,25 +309,23 @@ LLAMA = LlamaFamily(
 
 # LLaMA (Touvron et al. 2023a, Table 2), LLaMA 2 (2023b), and LLaMA 3 (Dubey et al. 2024).
 SIZES = {
-    "tiny": Size({"layers": 2, "d_model": 128, "heads": 4, "d_ff": 352}),
-    "7b": Size({"layers": 32, "d_model": 4096, "heads": 32, "d_ff": 11008}, 6700, ROUNDED),
-    "13b": Size({"layers": 40, "d_model": 5120, "heads": 40, "d_ff": 13824}, 13_000),
-    "33b": Size({"layers": 60, "d_model": 6656, "heads": 52, "d_ff": 17920}, 32_500),
-    "65b": Size({"layers": 80, "d_model": 8192, "heads": 64, "d_ff": 22016}, 65_200),
+    "tiny": size(2, 128, 4, d_ff=352),
+    "7b": size(32, 4096, 32, 6700, ROUNDED, d_ff=11008),
+    "13b": size(40, 5120, 40, 13_000, d_ff=13824),
+    "33b": size(60, 6656, 52, 32_500, d_ff=17920),
+    "65b": size(80, 8192, 64, 65_200, d_ff=22016),
 }
 SIZES_2 = {
     "tiny": SIZES["tiny"],
-    "7b": Size(SIZES["7b"].settings, 6738),
-    "13b": Size(SIZES["13b"].settings, 13_016),
-    "70b": Size({"layers": 80, "d_model": 8192, "heads": 64, "groups": 8, "d_ff": 28672}, 68_977),
+    "7b": size(32, 4096, 32, 6738, d_ff=11008),
+    "13b": size(40, 5120, 40, 13_016, d_ff=13824),
+    "70b": size(80, 8192, 64, 68_977, groups=8, d_ff=28672),
 }
 SIZES_3 = {
-    "tiny": Size({**SIZES["tiny"].settings, "groups": 2}),
-    "8b": Size({"layers": 32, "d_model": 4096, "heads": 32, "groups": 8, "d_ff": 14336}, 8030),
-    "70b": Size(SIZES_2["70b"].settings, 70_554),
-    "405b": Size(
-        {"layers": 126, "d_model": 16384, "heads": 128, "groups": 8, "d_ff": 53248}, 405_853
-    ),
+    "tiny": size(2, 128, 4, groups=2, d_ff=352),
+    "8b": size(32, 4096, 32, 8030, groups=8, d_ff=14336),
+    "70b": size(80, 8192, 64, 70_554, groups=8, d_ff=28672),
+    "405b": size(126, 16384, 128, 405_853, groups=8, d_ff=53248),
 }
 PRESET_DEFAULTS: dict[str, Any] = {
     "d_ff": None,  # 4 d_model

@@ -6,7 +6,7 @@ from regard.families.config_schema import SizeOrNull
 from regard.families.decoders import llama
 from regard.families.decoders.llama import LlamaFamily
 from regard.families.heads import DECODER_HEADS, HeadTable
-from regard.families.preset_settings import Size
+from regard.families.preset_settings import size
 
 MISTRAL = LlamaFamily(
     model_type="mistral",
@@ -23,8 +23,8 @@ MISTRAL = LlamaFamily(
 
 # Jiang et al. 2023, Table 1; a window of 4,096.
 SIZES = {
-    "tiny": Size({"layers": 2, "d_model": 128, "heads": 4, "groups": 2, "d_ff": 352, "window": 32}),
-    "7b": Size({"layers": 32, "d_model": 4096, "heads": 32, "groups": 8, "d_ff": 14336}, 7242),
+    "tiny": size(2, 128, 4, groups=2, d_ff=352, window=32),
+    "7b": size(32, 4096, 32, 7242, groups=8, d_ff=14336),
 }
 
 

@@ -9,7 +9,7 @@ from regard.families.config_schema import SizeOrNull
 from regard.families.decoders import llama
 from regard.families.decoders.llama import LlamaFamily
 from regard.families.heads import DECODER_HEADS, HeadTable
-from regard.families.preset_settings import Size
+from regard.families.preset_settings import size
 
 MIXTRAL = LlamaFamily(
     model_type="mixtral",
@@ -33,14 +33,9 @@ MIXTRAL = LlamaFamily(
 # ------------------------------------------------------------------ presets
 
 SIZES = {
-    "tiny": Size({"layers": 2, "d_model": 128, "heads": 4, "groups": 2, "d_ff": 256, "experts": 4}),
-    "8x7b": Size({"layers": 32, "d_model": 4096, "heads": 32, "groups": 8, "d_ff": 14336}, 46_700),
-    "8x22b": Size(
-        {"layers": 56, "d_model": 6144, "heads": 48, "groups": 8, "d_ff": 16384},
-        141_000,
-        vocabulary=32_768,
-        context=65_536,
-    ),
+    "tiny": size(2, 128, 4, groups=2, d_ff=256, experts=4),
+    "8x7b": size(32, 4096, 32, 46_700, groups=8, d_ff=14336),
+    "8x22b": size(56, 6144, 48, 141_000, vocabulary=32_768, context=65_536, groups=8, d_ff=16384),
 }
 DEFAULTS: dict[str, Any] = {**llama.PRESET_DEFAULTS, "experts": 8, "top": 2, "base": 1e6}
 

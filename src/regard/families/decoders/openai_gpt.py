@@ -8,7 +8,7 @@ from regard import spec
 from regard.families.config_schema import NOT_ENCODER_DECODER, ConfigSchema
 from regard.families.decoders.gpt2 import DEFAULTS, IGNORED, KEYS, SYNONYMS, GptFamily
 from regard.families.heads import DECODER_HEADS, DOUBLE_HEADS, HeadTable
-from regard.families.preset_settings import BASE_LAYERS, FromConfig, PresetFamily, Size
+from regard.families.preset_settings import BASE_LAYERS, FromConfig, PresetFamily, size
 
 # The tied matrix is stored under its other name.
 _DOUBLE_HEADS = replace(DOUBLE_HEADS, prefix="lm_head.", strips="tokens_embed.")
@@ -32,8 +32,8 @@ GPT = GptFamily(
 # ------------------------------------------------------------------ presets
 
 SIZES = {
-    "tiny": Size({"layers": 2, "d_model": 128, "heads": 4}),
-    "base": Size(BASE_LAYERS, 117),
+    "tiny": size(2, 128, 4),
+    "base": size(*BASE_LAYERS, 117),
 }
 
 

@@ -9,13 +9,13 @@ from __future__ import annotations
 from typing import Any
 
 from regard import spec
-from regard.families.preset_settings import PresetFamily, Size
+from regard.families.preset_settings import PresetFamily, size
 
 SIZES = {
-    "tiny": Size({"layers": 4, "d_model": 128, "heads": 4, "d_k": 32}),
-    "8b": Size({"layers": 32, "d_model": 4096, "heads": 16}, 8630),
-    "62b": Size({"layers": 64, "d_model": 8192, "heads": 32}, 62_500),
-    "540b": Size({"layers": 118, "d_model": 18432, "heads": 48}, 540_350),
+    "tiny": size(4, 128, 4, d_k=32),
+    "8b": size(32, 4096, 16, 8630),
+    "62b": size(64, 8192, 32, 62_500),
+    "540b": size(118, 18432, 48, 540_350),
 }
 DEFAULTS = {"d_ff": None, "d_k": 256, "dropout": 0.0, "attention_dropout": 0.0}
 

@@ -6,7 +6,7 @@ from regard.families.config_schema import SizeOrNull
 from regard.families.decoders import llama
 from regard.families.decoders.llama import LlamaFamily
 from regard.families.heads import DECODER_HEADS, HeadTable
-from regard.families.preset_settings import Size
+from regard.families.preset_settings import size
 
 QWEN2 = LlamaFamily(
     model_type="qwen2",
@@ -26,23 +26,11 @@ QWEN2 = LlamaFamily(
 
 # Yang et al. 2024, Table 1. The small ones are tied.
 SIZES = {
-    "tiny": Size({"layers": 2, "d_model": 128, "heads": 4, "groups": 2, "d_ff": 352, "tied": True}),
-    "0.5b": Size(
-        {"layers": 24, "d_model": 896, "heads": 14, "groups": 2, "d_ff": 4864, "tied": True}, 494
-    ),
-    "1.5b": Size(
-        {"layers": 28, "d_model": 1536, "heads": 12, "groups": 2, "d_ff": 8960, "tied": True}, 1544
-    ),
-    "7b": Size(
-        {"layers": 28, "d_model": 3584, "heads": 28, "groups": 4, "d_ff": 18944},
-        7616,
-        vocabulary=152_064,
-    ),
-    "72b": Size(
-        {"layers": 80, "d_model": 8192, "heads": 64, "groups": 8, "d_ff": 29568},
-        72_706,
-        vocabulary=152_064,
-    ),
+    "tiny": size(2, 128, 4, groups=2, d_ff=352, tied=True),
+    "0.5b": size(24, 896, 14, 494, groups=2, d_ff=4864, tied=True),
+    "1.5b": size(28, 1536, 12, 1544, groups=2, d_ff=8960, tied=True),
+    "7b": size(28, 3584, 28, 7616, vocabulary=152_064, groups=4, d_ff=18944),
+    "72b": size(80, 8192, 64, 72_706, vocabulary=152_064, groups=8, d_ff=29568),
 }
 DEFAULTS = {**llama.PRESET_DEFAULTS, "base": 1e6}
 PRESETS = {"qwen2": QWEN2.presets(SIZES, DEFAULTS, 151_936, 32_768, "0.5b")}

@@ -13,26 +13,22 @@ from typing import Any
 
 from regard import spec
 from regard.families.decoders.gpt2 import PRESET_DEFAULTS, decoder
-from regard.families.preset_settings import PresetFamily, Size
+from regard.families.preset_settings import PresetFamily, size
 
 # `memory` is that of training.
 SIZES = {
-    "tiny": Size({"layers": 2, "d_model": 128, "heads": 4, "memory": 32}),
-    "base": Size({"layers": 16, "d_model": 410, "heads": 10, "d_ff": 2100, "memory": 150}, 151),
-    "large": Size(
-        {"layers": 18, "d_model": 1024, "heads": 16, "memory": 384},
+    "tiny": size(2, 128, 4, memory=32),
+    "base": size(16, 410, 10, 151, d_ff=2100, memory=150),
+    "large": size(
+        18,
+        1024,
+        16,
         257,
         "the paper's embeddings become narrower for rarer words; here all have d_model",
+        memory=384,
     ),
-    "enwik8-12": Size(
-        {"layers": 12, "d_model": 512, "heads": 8, "memory": 512}, 41, vocabulary=204, context=512
-    ),
-    "enwik8-24": Size(
-        {"layers": 24, "d_model": 1024, "heads": 8, "d_ff": 3072, "memory": 768},
-        277,
-        vocabulary=204,
-        context=768,
-    ),
+    "enwik8-12": size(12, 512, 8, 41, vocabulary=204, context=512, memory=512),
+    "enwik8-24": size(24, 1024, 8, 277, vocabulary=204, context=768, d_ff=3072, memory=768),
 }
 DEFAULTS = {**PRESET_DEFAULTS, "activation": "relu", "attention_dropout": 0.0}
 

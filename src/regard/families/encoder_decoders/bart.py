@@ -16,16 +16,16 @@ from regard.families.encoder_decoders.fairseq_layout import (
     FairseqFamily,
 )
 from regard.families.heads import END_TOKEN_MODULES, SPANS, HeadLayout, end_token_labels
-from regard.families.preset_settings import ROUNDED, PresetFamily, Size
+from regard.families.preset_settings import ROUNDED, PresetFamily, size
 
 _END = 2  # eos_token_id where config.json does not say it
 
 # ------------------------------------------------------------------ presets
 
 SIZES = {
-    "tiny": Size({"layers": 2, "d_model": 128, "heads": 4}),
-    "base": Size({"layers": 6, "d_model": 768, "heads": 12}, 140),
-    "large": Size({"layers": 12, "d_model": 1024, "heads": 16}, 400, ROUNDED),
+    "tiny": size(2, 128, 4),
+    "base": size(6, 768, 12, 140),
+    "large": size(12, 1024, 16, 400, ROUNDED),
 }
 _DEFAULTS = {**PRESET_DEFAULTS, "d_k": None}  # d_model / heads
 

@@ -20,16 +20,14 @@ from regard.families.heads import (
     HeadLayout,
     HeadTable,
 )
+from regard.families.layer_names import LayerNames
 from regard.families.preset_settings import TEXT_KEYS, FromConfig
 from regard.families.tensor_table import (
     Constant,
-    ParameterRule,
     Rename,
     Reshape,
     Rule,
-    fused_module_rules,
     module_rules,
-    per_layer,
 )
 from regard.system import memory
 from regard.system.errors import ModelError
@@ -314,59 +312,26 @@ def both_sides(values: Mapping[str, Any], residual: spec.Residual) -> tuple[spec
 # ------------------------------------------------------------------ tensors
 
 
+_PROJECTIONS = ("q_proj", "k_proj", "v_proj", "out_proj")
+LAYER = LayerNames(
+    qkv=("self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj"),
+    attention_output="self_attn.out_proj",
+    attention_norm="self_attn_layer_norm",
+    cross=tuple(f"encoder_attn.{projection}" for projection in _PROJECTIONS),
+    cross_norm="encoder_attn_layer_norm",
+    feedforward_inner=("fc1",),
+    feedforward_outer="fc2",
+    feedforward_norm="final_layer_norm",
+    layer="layers.{i}",
+    final="layer_norm",
+)
+
+
 def stack_rules(model: spec.EncoderDecoder) -> list[Rule]:
     """The layers of both stacks, and the norms after them."""
     return [
-        *side_rules("encoder", "model.encoder", model.encoder),
-        *side_rules("decoder", "model.decoder", model.decoder),
-    ]
-
-
-def side_rules(part: str, hf_part: str, stack: spec.Stack) -> list[Rule]:
-    """The layers of one stack, `part` here and `hf_part` in the file, and the norm after them."""
-    name = f"{part}.blocks.{{i}}"
-    hf = f"{hf_part}.layers.{{i}}"
-    block = stack.block
-    # The residual of the feed-forward is the last one, after that of cross-attention.
-    last = 1 if block.cross is None else 2
-    layer = [
-        *_self_attention_rules(f"{name}.attention", f"{hf}.self_attn", block.attention),
-        *module_rules(f"{name}.residual.each.0.norm", f"{hf}.self_attn_layer_norm"),
-        *module_rules(f"{name}.feedforward.inner", f"{hf}.fc1"),
-        *module_rules(f"{name}.feedforward.outer", f"{hf}.fc2"),
-        *module_rules(f"{name}.residual.each.{last}.norm", f"{hf}.final_layer_norm"),
-    ]
-    if block.cross is not None:
-        layer += _cross_attention_rules(f"{name}.cross", f"{hf}.encoder_attn", block.cross)
-        layer += module_rules(f"{name}.residual.each.1.norm", f"{hf}.encoder_attn_layer_norm")
-    rules = per_layer(stack.layers, layer)
-    if stack.final:
-        rules += module_rules(f"{part}.final_norm", f"{hf_part}.layer_norm")
-    return rules
-
-
-def _self_attention_rules(name: str, hf: str, attention: spec.Attention) -> list[ParameterRule]:
-    rows = (
-        attention.heads * attention.d_k,
-        attention.key_heads * attention.d_k,
-        attention.key_heads * attention.d_v,
-    )
-    projections = [f"{hf}.{letter}_proj" for letter in "qkv"]
-    biased = [letter in attention.bias for letter in "qkv"]
-    return [
-        *fused_module_rules(f"{name}.project.qkv", projections, rows, biased),
-        *module_rules(f"{name}.output", f"{hf}.out_proj"),
-    ]
-
-
-def _cross_attention_rules(name: str, hf: str, attention: spec.Attention) -> list[ParameterRule]:
-    rows = (attention.key_heads * attention.d_k, attention.key_heads * attention.d_v)
-    projections = [f"{hf}.k_proj", f"{hf}.v_proj"]
-    biased = ["k" in attention.bias, True]
-    return [
-        *module_rules(f"{name}.project.q", f"{hf}.q_proj"),
-        *fused_module_rules(f"{name}.project.kv", projections, rows, biased),
-        *module_rules(f"{name}.output", f"{hf}.out_proj"),
+        *LAYER.stack_rules(model.encoder, "encoder", "model.encoder."),
+        *LAYER.stack_rules(model.decoder, "decoder", "model.decoder."),
     ]
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from regard import spec
 from regard.families.encoder_decoders.fairseq_layout import PRESET_DEFAULTS, FairseqFamily
-from regard.families.preset_settings import PresetFamily, Size
+from regard.families.preset_settings import PresetFamily, size
 
 MARIAN = FairseqFamily(
     "marian",
@@ -20,8 +20,8 @@ MARIAN = FairseqFamily(
 
 # The size of OPUS-MT's models (Tiedemann and Thottingal 2020).
 SIZES = {
-    "tiny": Size({"layers": 2, "d_model": 128, "heads": 4}),
-    "base": Size({"layers": 6, "d_model": 512, "heads": 8}),
+    "tiny": size(2, 128, 4),
+    "base": size(6, 512, 8),
 }
 
 

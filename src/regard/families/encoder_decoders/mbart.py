@@ -7,7 +7,7 @@ from dataclasses import replace
 from regard import spec
 from regard.families.encoder_decoders.bart import BART
 from regard.families.encoder_decoders.fairseq_layout import PRESET_DEFAULTS
-from regard.families.preset_settings import PresetFamily, Size
+from regard.families.preset_settings import PresetFamily, size
 
 MBART = replace(BART, model_type="mbart", class_prefix="MBart", residual=spec.PreNorm())
 
@@ -15,8 +15,8 @@ MBART = replace(BART, model_type="mbart", class_prefix="MBart", residual=spec.Pr
 
 # Liu et al. 2020, with sentencepieces of 25 languages.
 SIZES = {
-    "tiny": Size({"layers": 2, "d_model": 128, "heads": 4}),
-    "large": Size({"layers": 12, "d_model": 1024, "heads": 16}, 610),
+    "tiny": size(2, 128, 4),
+    "large": size(12, 1024, 16, 610),
 }
 
 

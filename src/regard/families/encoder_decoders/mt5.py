@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from regard.families.encoder_decoders.t5 import SCHEMA, SIZES_1_1, UNTIED, T5Family, presets
-from regard.families.preset_settings import ROUNDED, Size
+from regard.families.preset_settings import ROUNDED
 
 # What transformers assumes for absent keys, where it differs from T5.
 _DEFAULTS = {
@@ -25,11 +25,14 @@ MT5 = T5Family(
 # ------------------------------------------------------------------ presets
 
 SIZES = {
-    "tiny": SIZES_1_1["tiny"],
-    "small": Size(SIZES_1_1["small"].settings, 300),
-    "base": Size(SIZES_1_1["base"].settings, 580),
-    "large": Size(SIZES_1_1["large"].settings, 1200, ROUNDED),
-    "xl": Size(SIZES_1_1["xl"].settings, 3700, ROUNDED),
-    "xxl": Size(SIZES_1_1["xxl"].settings, 13_000, ROUNDED),
+    name: replace(SIZES_1_1[name], published=published, reason=reason)
+    for name, published, reason in (
+        ("tiny", None, ""),
+        ("small", 300, ""),
+        ("base", 580, ""),
+        ("large", 1200, ROUNDED),
+        ("xl", 3700, ROUNDED),
+        ("xxl", 13_000, ROUNDED),
+    )
 }
 PRESETS = {"mt5": presets(MT5, SIZES, 250_112, **UNTIED)}

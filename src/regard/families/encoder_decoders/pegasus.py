@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from regard import spec
 from regard.families.encoder_decoders.fairseq_layout import PRESET_DEFAULTS, FairseqFamily
-from regard.families.preset_settings import BASE_LAYERS, PresetFamily, Size
+from regard.families.preset_settings import BASE_LAYERS, PresetFamily, size
 
 PEGASUS = FairseqFamily("pegasus", "Pegasus", spec.PreNorm(), 50_265)
 
@@ -12,9 +12,9 @@ PEGASUS = FairseqFamily("pegasus", "Pegasus", spec.PreNorm(), 50_265)
 
 # Zhang et al. 2020, Section 6.
 SIZES = {
-    "tiny": Size({"layers": 2, "d_model": 128, "heads": 4}),
-    "base": Size(BASE_LAYERS, 223, vocabulary=32_000),
-    "large": Size({"layers": 16, "d_model": 1024, "heads": 16}, 568),
+    "tiny": size(2, 128, 4),
+    "base": size(*BASE_LAYERS, 223, vocabulary=32_000),
+    "large": size(16, 1024, 16, 568),
 }
 
 

@@ -18,6 +18,7 @@ from regard.families.heads import (
     end_token_labels,
     label_count,
 )
+from regard.families.layer_names import LayerNames
 from regard.families.preset_settings import (
     BASE_LAYERS,
     LARGE_LAYERS,
@@ -25,16 +26,9 @@ from regard.families.preset_settings import (
     FromConfig,
     PresetFamily,
     Size,
+    size,
 )
-from regard.families.tensor_table import (
-    ParameterRule,
-    Rename,
-    Rule,
-    Unused,
-    fused_module_rules,
-    module_rules,
-    per_layer,
-)
+from regard.families.tensor_table import Rename, Rule, Unused
 from regard.system.errors import ModelError
 
 # ------------------------------------------------------------------ config keys
@@ -224,74 +218,54 @@ def _feedforward_name(feedforward: spec.PositionWise) -> str:
 def _stack_rules(side: str, stack: spec.Stack) -> list[Rule]:
     # The relative bias of all layers is stored with the first.
     bias = f"{side}.block.0.layer.0.SelfAttention.relative_attention_bias.weight"
+    names = _layer_names(stack.block)
     return [
         Rename(f"{side}.positions.0.table", bias),
-        *per_layer(stack.layers, _block_rules(side, stack.block)),
-        *module_rules(f"{side}.final_norm", f"{side}.final_layer_norm", bias=False),
+        *names.stack_rules(stack, side, f"{side}."),
     ]
 
 
-def _block_rules(side: str, block: spec.Block) -> list[ParameterRule]:
-    name = f"{side}.blocks.{{i}}"
+def _layer_names(block: spec.Block) -> LayerNames:
     # Sublayers are numbered: self-attention, cross-attention in the decoder, feed-forward.
-    hf = f"{side}.block.{{i}}.layer"
     last = 1 if block.cross is None else 2
-    d_attention = block.attention.heads * block.attention.d_k
-    d_ff = block.feedforward.d_ff
-    attention = f"{hf}.0.SelfAttention"
-    qkv = [f"{attention}.{letter}" for letter in "qkv"]
-    dense = f"{hf}.{last}.DenseReluDense"
-    inner = [f"{dense}.wi"]
-    if isinstance(block.feedforward, spec.GatedFeedForward):
-        inner = [f"{dense}.wi_0", f"{dense}.wi_1"]
-    inner_rows = [d_ff] * len(inner)
-    rules: list[ParameterRule] = [
-        *fused_module_rules(f"{name}.attention.project.qkv", qkv, [d_attention] * 3, bias=False),
-        *module_rules(f"{name}.attention.output", f"{attention}.o", bias=False),
-        *fused_module_rules(f"{name}.feedforward.inner", inner, inner_rows, bias=False),
-        *module_rules(f"{name}.feedforward.outer", f"{dense}.wo", bias=False),
-    ]
-    for j in range(last + 1):
-        hf_norm = f"{hf}.{j}.layer_norm.weight"
-        rules.append(Rename(f"{name}.residual.each.{j}.norm.weight", hf_norm))
-    if block.cross is not None:
-        cross = f"{hf}.1.EncDecAttention"
-        keys_values = [f"{cross}.k", f"{cross}.v"]
-        rules += module_rules(f"{name}.cross.project.q", f"{cross}.q", bias=False)
-        rules += fused_module_rules(
-            f"{name}.cross.project.kv", keys_values, [d_attention] * 2, bias=False
-        )
-        rules += module_rules(f"{name}.cross.output", f"{cross}.o", bias=False)
-    return rules
+    dense = f"layer.{last}.DenseReluDense"
+    inner = ("wi_0", "wi_1") if isinstance(block.feedforward, spec.GatedFeedForward) else ("wi",)
+    *qkv, output = (f"layer.0.SelfAttention.{letter}" for letter in "qkvo")
+    return LayerNames(
+        qkv=tuple(qkv),
+        attention_output=output,
+        attention_norm="layer.0.layer_norm",
+        cross=tuple(f"layer.1.EncDecAttention.{letter}" for letter in "qkvo"),
+        cross_norm="layer.1.layer_norm",
+        feedforward_inner=tuple(f"{dense}.{module}" for module in inner),
+        feedforward_outer=f"{dense}.wo",
+        feedforward_norm=f"layer.{last}.layer_norm",
+        layer="block.{i}",
+        final="final_layer_norm",
+    )
 
 
 # ------------------------------------------------------------------ presets
 
 SIZES = {
-    "tiny": Size({"layers": 2, "d_model": 128, "heads": 4, "d_k": 32}),
-    "small": Size({"layers": 6, "d_model": 512, "heads": 8, "d_ff": 2048}, 60, ROUNDED),
-    "base": Size({**BASE_LAYERS, "d_ff": 3072}, 220, ROUNDED),
-    "large": Size(
-        {**LARGE_LAYERS, "d_ff": 4096},
-        770,
-        "the paper's number; its released model has 737.7 M",
+    "tiny": size(2, 128, 4, d_k=32),
+    "small": size(6, 512, 8, 60, ROUNDED, d_ff=2048),
+    "base": size(*BASE_LAYERS, 220, ROUNDED, d_ff=3072),
+    "large": size(
+        *LARGE_LAYERS, 770, "the paper's number; its released model has 737.7 M", d_ff=4096
     ),
-    "3b": Size(
-        {"layers": 24, "d_model": 1024, "heads": 32, "d_k": 128, "d_ff": 16384}, 2800, ROUNDED
-    ),
-    "11b": Size(
-        {"layers": 24, "d_model": 1024, "heads": 128, "d_k": 128, "d_ff": 65536}, 11_000, ROUNDED
-    ),
+    "3b": size(24, 1024, 32, 2800, ROUNDED, d_k=128, d_ff=16384),
+    "11b": size(24, 1024, 128, 11_000, ROUNDED, d_k=128, d_ff=65536),
 }
 # Of version 1.1: gated, and with an output matrix of its own. The counts are those of Chung et al.
 # 2022 (Flan-T5), who trained it further.
 SIZES_1_1 = {
-    "tiny": Size({"layers": 2, "d_model": 128, "heads": 4, "d_k": 32, "d_ff": 256}),
-    "small": Size({"layers": 8, "d_model": 512, "heads": 6, "d_ff": 1024}, 80, ROUNDED),
-    "base": Size({**BASE_LAYERS, "d_ff": 2048}, 250, ROUNDED),
-    "large": Size({**LARGE_LAYERS, "d_ff": 2816}, 780),
-    "xl": Size({"layers": 24, "d_model": 2048, "heads": 32, "d_ff": 5120}, 3000, ROUNDED),
-    "xxl": Size({"layers": 24, "d_model": 4096, "heads": 64, "d_ff": 10240}, 11_000, ROUNDED),
+    "tiny": size(2, 128, 4, d_k=32, d_ff=256),
+    "small": size(8, 512, 6, 80, ROUNDED, d_ff=1024),
+    "base": size(*BASE_LAYERS, 250, ROUNDED, d_ff=2048),
+    "large": size(*LARGE_LAYERS, 780, d_ff=2816),
+    "xl": size(24, 2048, 32, 3000, ROUNDED, d_ff=5120),
+    "xxl": size(24, 4096, 64, 11_000, ROUNDED, d_ff=10240),
 }
 PRESET_DEFAULTS = {
     "d_ff": None,  # 4 d_model

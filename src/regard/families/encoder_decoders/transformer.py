@@ -9,22 +9,30 @@ from typing import Any, Literal
 
 from regard import spec
 from regard.families.attention_options import self_attention
-from regard.families.preset_settings import Size, translation_family
+from regard.families.preset_settings import size, translation_family
 from regard.system.errors import SettingError, did_you_mean
 
 # The sizes of Table 3, and two small ones; `tiny` is that of the Multi30k literature.
 SIZES = {
-    "tiny": Size({"d_model": 128, "d_ff": 256, "heads": 4, "layers": 4, "dropout": 0.3}),
-    "small": Size({"d_model": 256, "d_ff": 1024, "heads": 4, "layers": 3, "dropout": 0.1}),
-    "base": Size(
-        {"d_model": 512, "d_ff": 2048, "heads": 8, "layers": 6, "dropout": 0.1},
+    "tiny": size(4, 128, 4, d_ff=256, dropout=0.3),
+    "small": size(3, 256, 4, d_ff=1024, dropout=0.1),
+    "base": size(
+        6,
+        512,
+        8,
         65,
         "37,000 shared tokens; the paper's 65 M take about 41,000",
+        d_ff=2048,
+        dropout=0.1,
     ),
-    "big": Size(
-        {"d_model": 1024, "d_ff": 4096, "heads": 16, "layers": 6, "dropout": 0.3},
+    "big": size(
+        6,
+        1024,
+        16,
         213,
         "37,000 shared tokens; the paper's 213 M take about 35,800",
+        d_ff=4096,
+        dropout=0.3,
     ),
 }
 # What the paper settles, and a recipe may change.

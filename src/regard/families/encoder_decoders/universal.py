@@ -11,13 +11,13 @@ from typing import Any
 
 from regard import spec
 from regard.families.encoder_decoders import transformer
-from regard.families.preset_settings import Size, translation_family
+from regard.families.preset_settings import size, translation_family
 
 # The authors' base and big; the block is wider than the Transformer's, as there is only one.
 SIZES = {
-    "tiny": Size({"d_model": 128, "d_ff": 256, "heads": 4, "layers": 4, "dropout": 0.1}),
-    "base": Size({"d_model": 1024, "d_ff": 4096, "heads": 16, "layers": 6, "dropout": 0.3}),
-    "big": Size({"d_model": 2048, "d_ff": 8192, "heads": 16, "layers": 6, "dropout": 0.3}),
+    "tiny": size(4, 128, 4, d_ff=256, dropout=0.1),
+    "base": size(6, 1024, 16, d_ff=4096, dropout=0.3),
+    "big": size(6, 2048, 16, d_ff=8192, dropout=0.3),
 }
 
 

@@ -7,7 +7,7 @@ they say so.
 
 from __future__ import annotations
 
-from regard.families.block_config import BERT_KEYS, LayerNames
+from regard.families.block_config import BERT_KEYS
 from regard.families.config_schema import ConfigSchema
 from regard.families.encoders.bert_layout import (
     CLASSIFIERS,
@@ -19,6 +19,7 @@ from regard.families.encoders.bert_layout import (
     Heads,
     LMHeadNames,
 )
+from regard.families.layer_names import LayerNames
 from regard.families.preset_settings import (
     BASE_LAYERS,
     LARGE_LAYERS,
@@ -27,7 +28,7 @@ from regard.families.preset_settings import (
     TEXT_KEYS,
     FromConfig,
     PresetFamily,
-    Size,
+    size,
 )
 
 ALBERT = BertFamily(
@@ -64,7 +65,7 @@ ALBERT = BertFamily(
         qkv=("attention.query", "attention.key", "attention.value"),
         attention_output="attention.dense",
         attention_norm="attention.LayerNorm",
-        feedforward_inner="ffn",
+        feedforward_inner=("ffn",),
         feedforward_outer="ffn_output",
         feedforward_norm="full_layer_layer_norm",
         layer="encoder.albert_layer_groups.{i}.albert_layers.0",
@@ -85,14 +86,12 @@ ALBERT = BertFamily(
 
 # Lan et al. 2020, Table 1. Their last versions dropped nothing.
 SIZES = {
-    "tiny": Size({"layers": 4, "d_model": 128, "heads": 2, "width": 64}),
-    "base": Size(BASE_LAYERS, 12, NO_POOLER),
-    "large": Size(LARGE_LAYERS, 18, NO_POOLER),
-    "xlarge": Size({"layers": 24, "d_model": 2048, "heads": 16}, 60, NO_POOLER),
-    "xxlarge": Size(
-        {"layers": 12, "d_model": 4096, "heads": 64},
-        235,
-        "without the pooler; with it 223 M, as its released model has",
+    "tiny": size(4, 128, 2, width=64),
+    "base": size(*BASE_LAYERS, 12, NO_POOLER),
+    "large": size(*LARGE_LAYERS, 18, NO_POOLER),
+    "xlarge": size(24, 2048, 16, 60, NO_POOLER),
+    "xxlarge": size(
+        12, 4096, 64, 235, "without the pooler; with it 223 M, as its released model has"
     ),
 }
 PRESETS = {

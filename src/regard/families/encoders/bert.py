@@ -24,23 +24,19 @@ from regard.families.preset_settings import (
     NO_POOLER,
     TINY_LAYERS,
     PresetFamily,
-    Size,
+    size,
 )
 
 # ------------------------------------------------------------------ presets
 
 # The paper's two sizes, and the small ones of Turc et al. 2019.
 SIZES = {
-    "tiny": Size(TINY_LAYERS, 4.4),
-    "mini": Size({"layers": 4, "d_model": 256, "heads": 4}, 11.3, NO_POOLER),
-    "small": Size({"layers": 4, "d_model": 512, "heads": 8}, 29.1, NO_POOLER),
-    "medium": Size({"layers": 8, "d_model": 512, "heads": 8}, 41.7, NO_POOLER),
-    "base": Size(BASE_LAYERS, 110),
-    "large": Size(
-        LARGE_LAYERS,
-        340,
-        "the paper's number; its released model has 335 M",
-    ),
+    "tiny": size(*TINY_LAYERS, 4.4),
+    "mini": size(4, 256, 4, 11.3, NO_POOLER),
+    "small": size(4, 512, 8, 29.1, NO_POOLER),
+    "medium": size(8, 512, 8, 41.7, NO_POOLER),
+    "base": size(*BASE_LAYERS, 110),
+    "large": size(*LARGE_LAYERS, 340, "the paper's number; its released model has 335 M"),
 }
 DEFAULTS: dict[str, Any] = {
     **ENCODER_DEFAULTS,

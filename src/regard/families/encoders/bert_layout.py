@@ -15,20 +15,18 @@ from typing import Any, ClassVar
 from regard import spec
 from regard.families.block_config import (
     BERT_KEYS,
-    LayerNames,
     block_from_config,
-    norm_rules,
     stack_config,
 )
 from regard.families.config_schema import IGNORED_KEYS, ConfigSchema
 from regard.families.heads import classifier_head, label_count, label_names
+from regard.families.layer_names import LayerNames, norm_rules
 from regard.families.tensor_table import (
     ParameterRule,
     Rename,
     Rule,
     Unused,
     module_rules,
-    per_layer,
     position_ids,
 )
 from regard.system.errors import ModelError
@@ -367,7 +365,7 @@ class BertFamily:
         if self.relative_bias:
             hf = f"{prefix}encoder.relative_attention_bias.weight"
             rules.append(Rename("stack.positions.0.table", hf))
-        rules += per_layer(len(model.stack.unique_layers), self.layer.layer_template(model, prefix))
+        rules += self.layer.stack_rules(model.stack, hf=prefix)
         if model.head:
             rules += self._lm_head_rules()
         rules += self._pooler_rules(model, prefix)

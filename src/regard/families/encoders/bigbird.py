@@ -34,7 +34,7 @@ from regard.families.preset_settings import (
     TINY_LAYERS,
     FromConfig,
     PresetFamily,
-    Size,
+    size,
 )
 from regard.families.tensor_table import Rule, Unused
 from regard.system.errors import ModelError
@@ -158,9 +158,9 @@ def tensor_table(model: spec.Encoder, positions: int) -> list[Rule]:
 
 # Zaheer et al. 2020: RoBERTa's sizes.
 SIZES = {
-    "tiny": Size({**TINY_LAYERS, "block": 16}),
-    "base": Size(BASE_LAYERS),
-    "large": Size(LARGE_LAYERS),
+    "tiny": size(*TINY_LAYERS, block=16),
+    "base": size(*BASE_LAYERS),
+    "large": size(*LARGE_LAYERS),
 }
 _DEFAULTS = {
     **ENCODER_DEFAULTS,

@@ -11,7 +11,7 @@ from dataclasses import replace
 from typing import Any
 
 from regard import spec
-from regard.families.block_config import BERT_KEYS, LayerNames, activation_name, parse_activation
+from regard.families.block_config import BERT_KEYS, activation_name, parse_activation
 from regard.families.config_schema import ConfigSchema
 from regard.families.encoders.bert import BERT
 from regard.families.encoders.bert_layout import (
@@ -23,6 +23,7 @@ from regard.families.encoders.bert_layout import (
     ClassifierDense,
     learned_positions,
 )
+from regard.families.layer_names import LayerNames
 from regard.families.preset_settings import (
     BASE_LAYERS,
     ENCODER_DEFAULTS,
@@ -32,7 +33,7 @@ from regard.families.preset_settings import (
     TINY_LAYERS,
     FromConfig,
     PresetFamily,
-    Size,
+    size,
 )
 from regard.families.tensor_table import Rename, Rule, Unused, module_rules
 from regard.system.errors import ModelError
@@ -253,16 +254,16 @@ def with_new_name(rule: Rule) -> Rule:
 
 # `conv` is the width of the convolution next to the first layer, which version 3 does not have.
 SIZES_V2 = {
-    "tiny": Size({**TINY_LAYERS, "conv": 3}),
-    "xlarge": Size({"layers": 24, "d_model": 1536, "heads": 24, "conv": 3}, 900, ROUNDED),
-    "xxlarge": Size({"layers": 48, "d_model": 1536, "heads": 24, "conv": 3}, 1500, ROUNDED),
+    "tiny": size(*TINY_LAYERS, conv=3),
+    "xlarge": size(24, 1536, 24, 900, ROUNDED, conv=3),
+    "xxlarge": size(48, 1536, 24, 1500, ROUNDED, conv=3),
 }
 SIZES_V3 = {
-    "tiny": Size(TINY_LAYERS),
-    "xsmall": Size({"layers": 12, "d_model": 384, "heads": 6}, 70, ROUNDED),
-    "small": Size({"layers": 6, "d_model": 768, "heads": 12}, 142),
-    "base": Size(BASE_LAYERS, 184),
-    "large": Size(LARGE_LAYERS, 435),
+    "tiny": size(*TINY_LAYERS),
+    "xsmall": size(12, 384, 6, 70, ROUNDED),
+    "small": size(6, 768, 12, 142),
+    "base": size(*BASE_LAYERS, 184),
+    "large": size(*LARGE_LAYERS, 435),
 }
 _DEFAULTS = {**ENCODER_DEFAULTS, "conv": None}
 _make = FromConfig(

@@ -16,6 +16,7 @@ from regard.families.block_config import BERT_KEYS, activation_name, parse_activ
 from regard.families.config_schema import ConfigSchema
 from regard.families.encoders import deberta
 from regard.families.encoders.bert_layout import DEFAULTS, FIXED, HEADS, IGNORED
+from regard.families.layer_names import LayerNames
 from regard.families.preset_settings import (
     BASE_LAYERS,
     ENCODER_DEFAULTS,
@@ -24,7 +25,7 @@ from regard.families.preset_settings import (
     TINY_LAYERS,
     FromConfig,
     PresetFamily,
-    Size,
+    size,
 )
 from regard.families.tensor_table import (
     Concat,
@@ -40,6 +41,7 @@ BASE = replace(
     deberta.BASE,
     model_type="deberta",
     class_prefix="Deberta",
+    layer=LayerNames(qkv=()),  # they are one matrix
     heads={name: heads for name, heads in HEADS.items() if name != "ForMultipleChoice"},
     schema=ConfigSchema(
         {
@@ -129,21 +131,12 @@ def to_spec(config: Mapping[str, Any], stored: Collection[str] = ()) -> spec.Enc
 
 def tensor_table(model: spec.Encoder, positions: int) -> list[Rule]:
     prefix = PREFIX if model.head or model.labels else ""
-    rules = [
-        deberta.with_new_name(rule)
-        for rule in BASE.tensor_table(model, positions)
-        if not _is_qkv(rule)
-    ]
+    rules = [deberta.with_new_name(rule) for rule in BASE.tensor_table(model, positions)]
     rules += per_layer(model.stack.layers, _attention_rules(model, f"{prefix}encoder.layer.{{i}}"))
     if isinstance(model.stack.block.position, spec.Disentangled):
         hf = f"{prefix}encoder.rel_embeddings.weight"
         rules.append(Rename("stack.positions.0.table", hf))
     return rules
-
-
-def _is_qkv(rule: Rule) -> bool:
-    """Whether a rule is that of BERT's three matrices."""
-    return isinstance(rule, ParameterRule) and ".attention.project.qkv." in rule.parameter
 
 
 def _attention_rules(model: spec.Encoder, layer: str) -> list[ParameterRule]:
@@ -169,10 +162,10 @@ def _attention_rules(model: spec.Encoder, layer: str) -> list[ParameterRule]:
 # ------------------------------------------------------------------ presets
 
 SIZES = {
-    "tiny": Size(TINY_LAYERS),
-    "base": Size(BASE_LAYERS),
-    "large": Size(LARGE_LAYERS),
-    "xlarge": Size({"layers": 48, "d_model": 1024, "heads": 16}),
+    "tiny": size(*TINY_LAYERS),
+    "base": size(*BASE_LAYERS),
+    "large": size(*LARGE_LAYERS),
+    "xlarge": size(48, 1024, 16),
 }
 
 

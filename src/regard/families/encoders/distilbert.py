@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from regard.families.block_config import BERT_KEYS, LayerNames
+from regard.families.block_config import BERT_KEYS
 from regard.families.config_schema import ConfigSchema
 from regard.families.encoders.bert_layout import (
     DEFAULTS,
@@ -18,13 +18,14 @@ from regard.families.encoders.bert_layout import (
     ClassifierDense,
     LMHeadNames,
 )
+from regard.families.layer_names import LayerNames
 from regard.families.preset_settings import (
     ENCODER_DEFAULTS,
     TEXT_KEYS,
     TINY_LAYERS,
     FromConfig,
     PresetFamily,
-    Size,
+    size,
 )
 
 _KEYS = {
@@ -64,7 +65,7 @@ DISTILBERT = BertFamily(
         qkv=("attention.q_lin", "attention.k_lin", "attention.v_lin"),
         attention_output="attention.out_lin",
         attention_norm="sa_layer_norm",
-        feedforward_inner="ffn.lin1",
+        feedforward_inner=("ffn.lin1",),
         feedforward_outer="ffn.lin2",
         feedforward_norm="output_layer_norm",
         layer="transformer.layer.{i}",
@@ -85,12 +86,8 @@ DISTILBERT = BertFamily(
 
 # Sanh et al. 2019: every second layer of BERT.
 SIZES = {
-    "tiny": Size(TINY_LAYERS),
-    "base": Size(
-        {"layers": 6, "d_model": 768, "heads": 12},
-        66,
-        "with the masked-language-model head, of 0.6 M",
-    ),
+    "tiny": size(*TINY_LAYERS),
+    "base": size(6, 768, 12, 66, "with the masked-language-model head, of 0.6 M"),
 }
 
 

@@ -24,25 +24,17 @@ from regard.families.encoders.bert_layout import (
     Heads,
     LMHeadNames,
 )
-from regard.families.preset_settings import (
-    BASE_LAYERS,
-    LARGE_LAYERS,
-    ROUNDED,
-    PresetFamily,
-    Size,
-)
+from regard.families.preset_settings import BASE_LAYERS, LARGE_LAYERS, ROUNDED, PresetFamily, size
 
 # ------------------------------------------------------------------ presets
 
 # `width` is that of the embeddings; `generator` the generator's size relative to the
 # discriminator's (Table 6).
 SIZES = {
-    "tiny": Size({"layers": 2, "d_model": 128, "heads": 4, "width": 64, "generator": 0.5}),
-    "small": Size(
-        {"layers": 12, "d_model": 256, "heads": 4, "width": 128, "generator": 0.25}, 14, ROUNDED
-    ),
-    "base": Size({**BASE_LAYERS, "width": 768, "generator": 1 / 3}, 110),
-    "large": Size({**LARGE_LAYERS, "width": 1024, "generator": 0.25}, 335),
+    "tiny": size(2, 128, 4, width=64, generator=0.5),
+    "small": size(12, 256, 4, 14, ROUNDED, width=128, generator=0.25),
+    "base": size(*BASE_LAYERS, 110, width=768, generator=1 / 3),
+    "large": size(*LARGE_LAYERS, 335, width=1024, generator=0.25),
 }
 
 

@@ -25,7 +25,7 @@ from regard.families.preset_settings import (
     TINY_LAYERS,
     FromConfig,
     PresetFamily,
-    Size,
+    size,
 )
 from regard.families.tensor_table import ParameterRule, Rule, fused_module_rules, per_layer
 from regard.system.arguments import is_whole
@@ -117,16 +117,19 @@ def tensor_table(model: spec.Encoder, positions: int) -> list[Rule]:
         global_qkv,
         [model.d_model] * 3,
     )
-    return [*BASE.tensor_table(model, positions), *per_layer(model.stack.layers, global_rules)]
+    return [
+        *BASE.tensor_table(model, positions),
+        *per_layer(model.stack.layers, global_rules),
+    ]
 
 
 # ------------------------------------------------------------------ presets
 
 # Beltagy et al. 2020: RoBERTa's sizes; `window` counts both sides.
 SIZES = {
-    "tiny": Size({**TINY_LAYERS, "window": 32}),
-    "base": Size(BASE_LAYERS, 149),
-    "large": Size(LARGE_LAYERS, 435),
+    "tiny": size(*TINY_LAYERS, window=32),
+    "base": size(*BASE_LAYERS, 149),
+    "large": size(*LARGE_LAYERS, 435),
 }
 
 

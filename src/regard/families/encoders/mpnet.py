@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from regard import spec
-from regard.families.block_config import BERT_KEYS, LayerNames
+from regard.families.block_config import BERT_KEYS
 from regard.families.config_schema import ConfigSchema
 from regard.families.encoders.bert_layout import (
     CLASSIFIERS,
@@ -14,6 +14,7 @@ from regard.families.encoders.bert_layout import (
     ClassifierDense,
 )
 from regard.families.encoders.roberta import LM_HEAD, rows_of_positions
+from regard.families.layer_names import LayerNames
 from regard.families.preset_settings import (
     BASE_LAYERS,
     ENCODER_DEFAULTS,
@@ -21,7 +22,7 @@ from regard.families.preset_settings import (
     TINY_LAYERS,
     FromConfig,
     PresetFamily,
-    Size,
+    size,
 )
 
 MPNET = BertFamily(
@@ -52,8 +53,8 @@ MPNET = BertFamily(
 
 # Song et al. 2020, in the size of BERT's base.
 SIZES = {
-    "tiny": Size(TINY_LAYERS),
-    "base": Size(BASE_LAYERS, 110),
+    "tiny": size(*TINY_LAYERS),
+    "base": size(*BASE_LAYERS, 110),
 }
 
 

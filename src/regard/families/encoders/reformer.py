@@ -12,17 +12,18 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from regard import spec
-from regard.families.block_config import LayerNames, parse_activation, stack_config
+from regard.families.block_config import parse_activation, stack_config
 from regard.families.config_schema import ConfigSchema, NonNegative, OptionalSizes
 from regard.families.encoders.bert_layout import FIXED, IGNORED
 from regard.families.heads import classifier_head, label_count, label_names
+from regard.families.layer_names import LayerNames
 from regard.families.preset_settings import (
     ENCODER_DEFAULTS,
     TEXT_KEYS,
     TINY_LAYERS,
     FromConfig,
     PresetFamily,
-    Size,
+    size,
 )
 from regard.families.tensor_table import Rename, Reshape, Rule, Unused, module_rules
 from regard.system.errors import ModelError
@@ -166,7 +167,7 @@ _LOCAL_LAYER = LayerNames(
     ),
     attention_output="attention.output.dense",
     attention_norm="attention.layer_norm",
-    feedforward_inner="feed_forward.dense.dense",
+    feedforward_inner=("feed_forward.dense.dense",),
     feedforward_outer="feed_forward.output.dense",
     feedforward_norm="feed_forward.layer_norm",
 )
@@ -347,17 +348,13 @@ def _embedding_rules(model: spec.Decoder | spec.Encoder, prefix: str) -> list[Ru
 # The two released models: of the novel, in sentencepieces, and of enwik8, in bytes. `kinds` repeat
 # over the layers; `rows` is the first axis of the positions' grid.
 SIZES = {
-    "tiny": Size({**TINY_LAYERS, "d_ff": 256, "chunk": 16, "rows": 16}),
-    "crime-and-punishment": Size(
-        {"layers": 6, "d_model": 256, "heads": 2, "d_ff": 512, "rows": 512, "buckets": (64, 128)},
-        vocabulary=320,
-        context=524_288,
+    "tiny": size(*TINY_LAYERS, d_ff=256, chunk=16, rows=16),
+    "crime-and-punishment": size(
+        6, 256, 2, vocabulary=320, context=524_288, d_ff=512, rows=512, buckets=(64, 128)
     ),
-    "enwik8": Size(
-        {"layers": 12, "d_model": 1024, "heads": 8, "d_k": 128, "d_ff": 4096, "rows": 128,
-         "kinds": ("local", "local", "lsh", "local"), "chunk": 128, "lsh_chunk": 256,
-         "hashes": 4, "buckets": (512,), "dropout": 0.2},
-        149, context=65_536,
+    "enwik8": size(
+        12, 1024, 8, 149, context=65_536, d_k=128, d_ff=4096, rows=128, chunk=128, lsh_chunk=256,
+        kinds=("local", "local", "lsh", "local"), hashes=4, buckets=(512,), dropout=0.2,
     ),
 }  # fmt: skip
 _DEFAULTS: dict[str, Any] = {

@@ -32,6 +32,7 @@ from regard.families.preset_settings import (
     FromConfig,
     PresetFamily,
     Size,
+    size,
 )
 
 LM_HEAD = LMHeadNames(
@@ -84,7 +85,7 @@ def rows_of_positions(settings: Mapping[str, Any]) -> dict[str, Any]:
 def _family(family: BertFamily, vocabulary: int, base: Size, large: Size) -> PresetFamily:
     constants = {"architectures": [f"{family.class_prefix}ForMaskedLM"], **PRESET_CONSTANTS}
     make = FromConfig(family.to_spec, {**BERT_KEYS, **TEXT_KEYS}, constants, rows_of_positions)
-    sizes = {"tiny": Size(TINY_LAYERS), "base": base, "large": large}
+    sizes = {"tiny": size(*TINY_LAYERS), "base": base, "large": large}
     return PresetFamily("encoder", make, sizes, ENCODER_DEFAULTS, vocabulary, 512, "base")
 
 
@@ -93,14 +94,14 @@ def _released(millions: int) -> str:
 
 
 PRESETS = {
-    "roberta": _family(ROBERTA, 50_265, Size(BASE_LAYERS, 125), Size(LARGE_LAYERS, 355)),
+    "roberta": _family(ROBERTA, 50_265, size(*BASE_LAYERS, 125), size(*LARGE_LAYERS, 355)),
     "camembert": _family(
-        CAMEMBERT, 32_005, Size(BASE_LAYERS, 110, ROUNDED), Size(LARGE_LAYERS, 335, ROUNDED)
+        CAMEMBERT, 32_005, size(*BASE_LAYERS, 110, ROUNDED), size(*LARGE_LAYERS, 335, ROUNDED)
     ),
     "xlm-roberta": _family(
         XLM_ROBERTA,
         250_002,
-        Size(BASE_LAYERS, 270, _released(278)),
-        Size(LARGE_LAYERS, 550, _released(560)),
+        size(*BASE_LAYERS, 270, _released(278)),
+        size(*LARGE_LAYERS, 550, _released(560)),
     ),
 }

@@ -14,17 +14,10 @@ from typing import Any, Literal
 from regard import spec
 from regard.families.block_config import block_from_config, stack_config
 from regard.families.config_schema import IGNORED_KEYS, NOT_ENCODER_DECODER, ConfigSchema
-from regard.families.preset_settings import FromConfig, PresetFamily, Size
+from regard.families.layer_names import LayerNames
+from regard.families.preset_settings import FromConfig, PresetFamily, size
 from regard.families.series.forecast_options import UNSUPPORTED, parse_distribution, parse_scaler
-from regard.families.tensor_table import (
-    Count,
-    Rename,
-    Reshape,
-    Rule,
-    fused_module_rules,
-    module_rules,
-    per_layer,
-)
+from regard.families.tensor_table import Rename, Reshape, Rule, module_rules
 from regard.system.arguments import is_number, is_whole
 from regard.system.errors import ModelError
 
@@ -259,6 +252,21 @@ _KEYS = {
     "norm_eps": "eps",
 }
 
+_LAYER = LayerNames(
+    qkv=("self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj"),
+    attention_output="self_attn.out_proj",
+    attention_norm="norm_sublayer1",
+    feedforward_inner=("ff.0",),
+    feedforward_outer="ff.3",
+    feedforward_norm="norm_sublayer3",  # the second is that of attention over channels
+    layer="layers.{i}",
+)
+_BATCH_NORM_LAYER = replace(
+    _LAYER,
+    attention_norm="norm_sublayer1.batchnorm",
+    feedforward_norm="norm_sublayer3.batchnorm",
+)
+
 # ------------------------------------------------------------------ spec → config.json
 
 
@@ -363,47 +371,18 @@ def tensor_table(model: spec.Encoder, positions: int) -> list[Rule]:
         rules.append(Reshape("input.class_token", name, hf_shape))
     # Stored even where it is not trained.
     rules.append(Rename("input.position.table", f"{encoder}.positional_encoder.position_enc"))
-    rules += per_layer(model.stack.layers, _layer_rules(model, f"{encoder}.layers.{{i}}"))
+    batch_norm = isinstance(model.stack.block.norm, spec.BatchNorm)
+    names = _BATCH_NORM_LAYER if batch_norm else _LAYER
+    rules += names.stack_rules(model.stack, hf=f"{encoder}.")
     return rules + head_rules(model.series)
-
-
-def _layer_rules(model: spec.Encoder, hf: str) -> list[Rule]:
-    block = model.stack.block
-    name = "stack.blocks.{i}"
-    # Three modules there, one fused projection here.
-    projections = [f"{hf}.self_attn.{one}_proj" for one in "qkv"]
-    rules: list[Rule] = [
-        *fused_module_rules(f"{name}.attention.project.qkv", projections, [model.d_model] * 3),
-        *module_rules(f"{name}.attention.output", f"{hf}.self_attn.out_proj"),
-        *module_rules(f"{name}.feedforward.inner", f"{hf}.ff.0", block.feedforward.bias),
-        *module_rules(f"{name}.feedforward.outer", f"{hf}.ff.3", block.feedforward.bias),
-    ]
-    # The second of three is that of attention over channels.
-    for i, number in enumerate((1, 3)):
-        norm = f"{name}.residual.each.{i}.norm"
-        if isinstance(block.norm, spec.BatchNorm):
-            rules += batch_norm_rules(norm, f"{hf}.norm_sublayer{number}.batchnorm")
-        else:
-            rules += module_rules(norm, f"{hf}.norm_sublayer{number}")
-    return rules
-
-
-def batch_norm_rules(parameter: str, hf: str) -> list[Rule]:
-    """PyTorch's BatchNorm1d: weight, bias and the running statistics."""
-    return [
-        *module_rules(parameter, hf),
-        Rename(f"{parameter}.running_mean", f"{hf}.running_mean"),
-        Rename(f"{parameter}.running_variance", f"{hf}.running_var"),
-        Count(f"{parameter}.batches", f"{hf}.num_batches_tracked"),
-    ]
 
 
 # ------------------------------------------------------------------ presets
 
 # Nie et al. 2023, Appendix A.1.4: the sizes for small sets (ETTh), and for all others.
 SIZES = {
-    "tiny": Size({"layers": 3, "d_model": 16, "heads": 4, "d_ff": 128, "dropout": 0.3}),
-    "base": Size({"layers": 3, "d_model": 128, "heads": 16, "d_ff": 256, "dropout": 0.2}),
+    "tiny": size(3, 16, 4, d_ff=128, dropout=0.3),
+    "base": size(3, 128, 16, d_ff=256, dropout=0.2),
 }
 _DEFAULTS: dict[str, Any] = {
     "attention_dropout": 0.0,

@@ -14,13 +14,13 @@ from typing import Any
 from regard import spec
 from regard.families.config_schema import IGNORED_KEYS, ConfigSchema, NonNegative
 from regard.families.encoder_decoders.fairseq_layout import (
+    LAYER,
     PRESET_KEYS,
     SYNONYMS,
     both_sides,
     both_sides_config,
-    side_rules,
 )
-from regard.families.preset_settings import FromConfig, PresetFamily, Size
+from regard.families.preset_settings import FromConfig, PresetFamily, size
 from regard.families.series.forecast_options import (
     UNSUPPORTED,
     parse_distribution,
@@ -207,7 +207,7 @@ def tensor_table(model: spec.SeriesEncoderDecoder, positions: int) -> list[Rule]
         rules += module_rules(f"{name}.projection", value_projection, bias=False)
         rules.append(Rename(f"{name}.position.table", f"{hf}.embed_positions.weight"))
         rules += module_rules(f"{name}.norm", f"{hf}.layernorm_embedding")
-        rules += side_rules(side, hf, stack)
+        rules += LAYER.stack_rules(stack, side, f"{hf}.")
     if model.output is not None:
         for i in range(model.output.parameters):
             rules += module_rules(f"series.maps.{i}", f"parameter_projection.proj.{i}")
@@ -219,8 +219,8 @@ def tensor_table(model: spec.SeriesEncoderDecoder, positions: int) -> list[Rule]
 # `base` has the widths of Informer's encoder–decoder (Zhou et al. 2021, Appendix E); `tiny` is
 # half as wide as transformers' default.
 SIZES = {
-    "tiny": Size({"layers": 2, "d_model": 32, "heads": 2, "d_ff": 64}),
-    "base": Size({"layers": 2, "d_model": 512, "heads": 8, "d_ff": 2048}),
+    "tiny": size(2, 32, 2, d_ff=64),
+    "base": size(2, 512, 8, d_ff=2048),
 }
 _DEFAULTS: dict[str, Any] = {
     "decoder_layers": None,  # as many as the encoder has

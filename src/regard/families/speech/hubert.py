@@ -12,7 +12,7 @@ from regard.families.preset_settings import (
     TINY_LAYERS,
     FromConfig,
     PresetFamily,
-    Size,
+    size,
 )
 from regard.families.speech.wav2vec2 import (
     PRESET_DEFAULTS,
@@ -36,10 +36,10 @@ HUBERT = SpeechEncoderFamily(
 
 # Table 1 of the paper. `pre_norm`: the larger two have their norms before the sublayers.
 SIZES = {
-    "tiny": Size({**TINY_LAYERS, "channels": 64, "kernel": 16}),
-    "base": Size(BASE_LAYERS, 95, "with the norms and the letters of CTC"),
-    "large": Size({**LARGE_LAYERS, "pre_norm": True}, 317),
-    "xlarge": Size({"layers": 48, "d_model": 1280, "heads": 16, "pre_norm": True}, 964),
+    "tiny": size(*TINY_LAYERS, channels=64, kernel=16),
+    "base": size(*BASE_LAYERS, 95, "with the norms and the letters of CTC"),
+    "large": size(*LARGE_LAYERS, 317, pre_norm=True),
+    "xlarge": size(48, 1280, 16, 964, pre_norm=True),
 }
 
 

@@ -13,7 +13,6 @@ from typing import Any, ClassVar
 
 from regard import spec
 from regard.families.block_config import (
-    LayerNames,
     activation_name,
     block_from_config,
     keys_with,
@@ -22,6 +21,7 @@ from regard.families.block_config import (
 )
 from regard.families.config_schema import IGNORED_KEYS, NOT_ENCODER_DECODER, ConfigSchema
 from regard.families.heads import classifier_head, label_count, label_names
+from regard.families.layer_names import LayerNames
 from regard.families.preset_settings import (
     BASE_LAYERS,
     ENCODER_DEFAULTS,
@@ -29,7 +29,7 @@ from regard.families.preset_settings import (
     TINY_LAYERS,
     FromConfig,
     PresetFamily,
-    Size,
+    size,
 )
 from regard.families.tensor_table import (
     ParameterRule,
@@ -37,7 +37,6 @@ from regard.families.tensor_table import (
     Reshape,
     Rule,
     module_rules,
-    per_layer,
 )
 from regard.system.errors import ModelError
 
@@ -170,10 +169,11 @@ _LAYER = LayerNames(
     qkv=("attention.q_proj", "attention.k_proj", "attention.v_proj"),
     attention_output="attention.out_proj",
     attention_norm="layer_norm",
-    feedforward_inner="feed_forward.intermediate_dense",
+    feedforward_inner=("feed_forward.intermediate_dense",),
     feedforward_outer="feed_forward.output_dense",
     feedforward_norm="final_layer_norm",
     layer="encoder.layers.{i}",
+    final="encoder.layer_norm",
 )
 
 
@@ -296,9 +296,9 @@ class SpeechEncoderFamily:
         if waves.masked:
             rules.append(Rename("input.mask", f"{prefix}masked_spec_embed"))
         rules += position_rules(f"{prefix}encoder.pos_conv_embed.conv")
-        norm = "input.norm" if waves.norm else "stack.final_norm"
-        rules += module_rules(norm, f"{prefix}encoder.layer_norm")
-        rules += per_layer(model.stack.layers, _LAYER.layer_template(model, prefix))
+        if waves.norm:
+            rules += module_rules("input.norm", f"{prefix}encoder.layer_norm")
+        rules += _LAYER.stack_rules(model.stack, hf=prefix)
         if model.contrastive:
             rules += _contrastive_rules(model.contrastive)
         if model.pool:
@@ -384,13 +384,9 @@ def _contrastive_rules(head: spec.ContrastiveHead) -> list[Rule]:
 
 # Section 4.2. `channels` are those of the seven convolutions.
 SIZES = {
-    "tiny": Size({**TINY_LAYERS, "channels": 64, "kernel": 16}),
-    "base": Size(
-        BASE_LAYERS,
-        95,
-        "the paper counts the quantizer of pretraining too",
-    ),
-    "large": Size(LARGE_LAYERS, 317),
+    "tiny": size(*TINY_LAYERS, channels=64, kernel=16),
+    "base": size(*BASE_LAYERS, 95, "the paper counts the quantizer of pretraining too"),
+    "large": size(*LARGE_LAYERS, 317),
 }
 PRESET_DEFAULTS: dict[str, Any] = {
     **ENCODER_DEFAULTS,

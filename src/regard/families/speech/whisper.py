@@ -29,7 +29,7 @@ from regard.families.preset_settings import (
     LARGE_LAYERS,
     FromConfig,
     PresetFamily,
-    Size,
+    size,
 )
 from regard.families.tensor_table import Rename, Rule, module_rules
 
@@ -178,13 +178,11 @@ def _fixed_positions(fixed: float, released: float) -> str:
 
 # Radford et al. 2022, Table 1.
 SIZES = {
-    "tiny": Size({"layers": 4, "d_model": 384, "heads": 6}, 39, _fixed_positions(0.6, 37.8)),
-    "base": Size({"layers": 6, "d_model": 512, "heads": 8}, 74, _fixed_positions(0.8, 72.6)),
-    "small": Size(BASE_LAYERS, 244, _fixed_positions(1.2, 241.7)),
-    "medium": Size(LARGE_LAYERS, 769, _fixed_positions(1.5, 763.9)),
-    "large": Size(
-        {"layers": 32, "d_model": 1280, "heads": 20}, 1550, _fixed_positions(1.9, 1543.3)
-    ),
+    "tiny": size(4, 384, 6, 39, _fixed_positions(0.6, 37.8)),
+    "base": size(6, 512, 8, 74, _fixed_positions(0.8, 72.6)),
+    "small": size(*BASE_LAYERS, 244, _fixed_positions(1.2, 241.7)),
+    "medium": size(*LARGE_LAYERS, 769, _fixed_positions(1.5, 763.9)),
+    "large": size(32, 1280, 20, 1550, _fixed_positions(1.9, 1543.3)),
 }
 _PRESET_DEFAULTS: dict[str, Any] = {
     **PRESET_DEFAULTS,

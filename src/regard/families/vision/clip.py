@@ -6,12 +6,13 @@ Each tower is a family of its own as well, with its projection or without.
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from regard import spec
-from regard.families.block_config import LayerNames, block_from_config, keys_with, stack_config
+from regard.families.block_config import block_from_config, keys_with, stack_config
 from regard.families.config_schema import IGNORED_KEYS, ConfigSchema
+from regard.families.layer_names import LayerNames
 from regard.families.preset_settings import (
     BASE_LAYERS,
     IMAGE_KEYS,
@@ -22,8 +23,9 @@ from regard.families.preset_settings import (
     Kind,
     PresetFamily,
     Size,
+    size,
 )
-from regard.families.tensor_table import Rename, Rule, module_rules, per_layer, position_ids
+from regard.families.tensor_table import Rename, Rule, module_rules, position_ids
 from regard.families.vision.vit import patch_rules
 from regard.system.errors import ModelError
 
@@ -54,7 +56,7 @@ _LAYER = LayerNames(
     qkv=("self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj"),
     attention_output="self_attn.out_proj",
     attention_norm="layer_norm1",
-    feedforward_inner="mlp.fc1",
+    feedforward_inner=("mlp.fc1",),
     feedforward_outer="mlp.fc2",
     feedforward_norm="layer_norm2",
     layer="encoder.layers.{i}",
@@ -77,6 +79,7 @@ class ClipTower:
     position_count: Callable[[spec.Encoder], int]
     # The rules of its input and of its pooling, by our prefix and theirs.
     input_rules: Callable[[spec.Encoder, str, str], list[Rule]]
+    final_norm: str = "final_layer_norm"  # if there is one
 
     @property
     def _schema(self) -> ConfigSchema:
@@ -133,11 +136,12 @@ class ClipTower:
     def tower_rules(self, model: spec.Encoder, prefix: str, hf_prefix: str) -> list[Rule]:
         """The rules of the tower, whose names begin with these prefixes."""
         embeddings = f"{hf_prefix}embeddings"
+        names = replace(_LAYER, final=self.final_norm)
         rules: list[Rule] = [
             *self.input_rules(model, prefix, hf_prefix),
             Rename(f"{prefix}input.position.table", f"{embeddings}.position_embedding.weight"),
             position_ids(f"{embeddings}.position_ids", 1, self.position_count(model)),
-            *per_layer(model.stack.layers, _LAYER.layer_template(model, hf_prefix, prefix)),
+            *names.stack_rules(model.stack, f"{prefix}stack", hf_prefix),
         ]
         return rules + self.projection_rules(model, prefix)
 
@@ -197,7 +201,6 @@ def _text_config(model: spec.Encoder) -> dict[str, Any]:
 def _text_rules(model: spec.Encoder, prefix: str, hf_prefix: str) -> list[Rule]:
     return [
         Rename(f"{prefix}input.table.weight", f"{hf_prefix}embeddings.token_embedding.weight"),
-        *module_rules(f"{prefix}stack.final_norm", f"{hf_prefix}final_layer_norm"),
     ]
 
 
@@ -351,24 +354,12 @@ def tensor_table(model: spec.DualEncoder, positions: int) -> list[Rule]:
 # Radford et al. 2021, Table 20, by the names of the image towers. `d_model`, `layers` and `heads`
 # are the image tower's, `text` the text tower's width, whose heads are 64 wide. Then the millions
 # of parameters of the model, of its text tower, and of its image tower.
-_SIZES: dict[str, tuple[dict[str, Any], float | None, float | None, float | None]] = {
-    "tiny": (
-        {**TINY_LAYERS, "text": 128, "text_layers": 2, "width": 64},
-        None, None, None,
-    ),
-    "vit-b/32": (
-        {**BASE_LAYERS, "text": 512, "width": 512},
-        151.3, 63.4, 87.8,
-    ),
-    "vit-b/16": (
-        {**BASE_LAYERS, "text": 512, "width": 512, "patch": 16},
-        149.6, 63.4, 86.2,
-    ),
-    "vit-l/14": (
-        {**LARGE_LAYERS, "text": 768, "width": 768, "patch": 14},
-        427.6, 123.7, 304,
-    ),
-}  # fmt: skip
+_SIZES: dict[str, tuple[Size, tuple[float | None, ...]]] = {
+    "tiny": (size(*TINY_LAYERS, text=128, text_layers=2, width=64), (None,) * 3),
+    "vit-b/32": (size(*BASE_LAYERS, text=512, width=512), (151.3, 63.4, 87.8)),
+    "vit-b/16": (size(*BASE_LAYERS, text=512, width=512, patch=16), (149.6, 63.4, 86.2)),
+    "vit-l/14": (size(*LARGE_LAYERS, text=768, width=768, patch=14), (427.6, 123.7, 304)),
+}
 _PRESET_DEFAULTS: dict[str, Any] = {
     "d_ff": None,  # of the image tower: 4 d_model
     "activation": "quick_gelu",
@@ -400,7 +391,7 @@ def _preset_config(settings: Mapping[str, Any]) -> dict[str, Any]:
 def _family(
     kind: Kind, part: int, to_spec: Callable[[Mapping[str, Any]], spec.Model]
 ) -> PresetFamily:
-    sizes = {size: Size(settings, counts[part]) for size, (settings, *counts) in _SIZES.items()}
+    sizes = {name: replace(row, published=counts[part]) for name, (row, counts) in _SIZES.items()}
     make = FromConfig(to_spec, {}, computed=_preset_config)
     return PresetFamily(kind, make, sizes, _PRESET_DEFAULTS, 49_408, 77, "vit-b/32")
 

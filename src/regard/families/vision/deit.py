@@ -2,7 +2,14 @@
 
 from __future__ import annotations
 
-from regard.families.preset_settings import IMAGE_DEFAULTS, ROUNDED, FromConfig, PresetFamily, Size
+from regard.families.preset_settings import (
+    BASE_LAYERS,
+    IMAGE_DEFAULTS,
+    ROUNDED,
+    FromConfig,
+    PresetFamily,
+    size,
+)
 from regard.families.vision import vit
 from regard.families.vision.vit import VitFamily
 
@@ -12,9 +19,9 @@ DEIT = VitFamily("deit", "DeiT", ("cls", "distillation"))
 
 # Touvron et al. 2021, Table 1, with the distillation token.
 SIZES = {
-    "tiny": Size(vit.SIZES["tiny"].settings, 6, ROUNDED),
-    "small": Size(vit.SIZES["small/16"].settings, 22, ROUNDED),
-    "base": Size(vit.SIZES["base/16"].settings, 87),
+    "tiny": size(12, 192, 3, 6, ROUNDED),
+    "small": size(12, 384, 6, 22, ROUNDED),
+    "base": size(*BASE_LAYERS, 87),
 }
 
 

@@ -12,22 +12,22 @@ from typing import Any
 from regard import spec
 from regard.families.block_config import (
     BERT_KEYS,
-    LayerNames,
     activation_name,
     block_from_config,
     stack_config,
 )
 from regard.families.config_schema import IGNORED_KEYS, NOT_ENCODER_DECODER, ConfigSchema
 from regard.families.heads import label_count, label_names
+from regard.families.layer_names import LayerNames
 from regard.families.preset_settings import (
     BASE_LAYERS,
     IMAGE_DEFAULTS,
     LARGE_LAYERS,
     FromConfig,
     PresetFamily,
-    Size,
+    size,
 )
-from regard.families.tensor_table import Rename, Reshape, Rule, module_rules, per_layer
+from regard.families.tensor_table import Rename, Reshape, Rule, module_rules
 from regard.families.vision.vit import PRESET_KEYS, labels_of_preset, patch_rules
 from regard.system.errors import ModelError
 
@@ -66,11 +66,12 @@ _LAYER = LayerNames(
     qkv=("attention.attention.query", "attention.attention.key", "attention.attention.value"),
     attention_norm="norm1",
     feedforward_norm="norm2",
-    feedforward_inner="mlp.fc1",
+    final="layernorm",
+    feedforward_inner=("mlp.fc1",),
     feedforward_outer="mlp.fc2",
 )
 _SWIGLU_LAYER = replace(
-    _LAYER, feedforward_inner="mlp.weights_in", feedforward_outer="mlp.weights_out"
+    _LAYER, feedforward_inner=("mlp.weights_in",), feedforward_outer="mlp.weights_out"
 )
 
 _KEYS = {
@@ -183,6 +184,10 @@ def tensor_table(model: spec.Encoder, positions: int) -> list[Rule]:
     gated = isinstance(model.stack.block.feedforward, spec.GatedFeedForward)
     names = _SWIGLU_LAYER if gated else _LAYER
     layer = f"{prefix}{names.layer}"
+    scales = [
+        Rename(f"stack.blocks.{{i}}.layer_scales.{j}.weight", f"{layer}.layer_scale{j + 1}.lambda1")
+        for j in (0, 1)
+    ]
     rules: list[Rule] = [
         Reshape("input.extras.0", f"{embeddings}.cls_token", (1, 1, d_model)),
         Reshape(
@@ -192,15 +197,7 @@ def tensor_table(model: spec.Encoder, positions: int) -> list[Rule]:
             (-1, d_model),
         ),
         *patch_rules(model, f"{embeddings}.patch_embeddings.projection"),
-        *per_layer(
-            model.stack.layers,
-            [
-                *names.layer_template(model, prefix),
-                Rename("stack.blocks.{i}.layer_scales.0.weight", f"{layer}.layer_scale1.lambda1"),
-                Rename("stack.blocks.{i}.layer_scales.1.weight", f"{layer}.layer_scale2.lambda1"),
-            ],
-        ),
-        *module_rules("stack.final_norm", f"{prefix}layernorm"),
+        *names.stack_rules(model.stack, hf=prefix, more=scales),
     ]
     if model.patches.mask_token:
         rules.append(Reshape("input.mask_token", f"{embeddings}.mask_token", (1, d_model)))
@@ -214,11 +211,11 @@ def tensor_table(model: spec.Encoder, positions: int) -> list[Rule]:
 _LINEAR_HEAD = "rounded, and without the head of 1,000 classes"
 # Oquab et al. 2024, their ViT-S, B, L and g; the tiny one is of the size of DeiT's.
 SIZES = {
-    "tiny": Size({"layers": 12, "d_model": 192, "heads": 3}),
-    "small": Size({"layers": 12, "d_model": 384, "heads": 6}, 21, _LINEAR_HEAD),
-    "base": Size(BASE_LAYERS, 86, _LINEAR_HEAD),
-    "large": Size(LARGE_LAYERS, 300, _LINEAR_HEAD),
-    "giant": Size({"layers": 40, "d_model": 1536, "heads": 24, "swiglu": True}, 1100, _LINEAR_HEAD),
+    "tiny": size(12, 192, 3),
+    "small": size(12, 384, 6, 21, _LINEAR_HEAD),
+    "base": size(*BASE_LAYERS, 86, _LINEAR_HEAD),
+    "large": size(*LARGE_LAYERS, 300, _LINEAR_HEAD),
+    "giant": size(40, 1536, 24, 1100, _LINEAR_HEAD, swiglu=True),
 }
 _DEFAULTS = {
     **IMAGE_DEFAULTS,

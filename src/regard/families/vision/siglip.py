@@ -22,7 +22,7 @@ from regard.families.preset_settings import (
     TINY_LAYERS,
     FromConfig,
     PresetFamily,
-    Size,
+    size,
 )
 from regard.families.tensor_table import Rename, Reshape, Rule, module_rules
 from regard.families.vision.clip import (
@@ -97,7 +97,6 @@ def _text_config(model: spec.Encoder) -> dict[str, Any]:
 def _text_rules(model: spec.Encoder, prefix: str, hf_prefix: str) -> list[Rule]:
     return [
         Rename(f"{prefix}input.table.weight", f"{hf_prefix}embeddings.token_embedding.weight"),
-        *module_rules(f"{prefix}stack.final_norm", f"{hf_prefix}final_layer_norm"),
         *module_rules(f"{prefix}pool.project", f"{hf_prefix}head"),
     ]
 
@@ -153,7 +152,6 @@ def _image_config(model: spec.Encoder) -> dict[str, Any]:
 def _image_rules(model: spec.Encoder, prefix: str, hf_prefix: str) -> list[Rule]:
     rules: list[Rule] = [
         *patch_rules(model, f"{hf_prefix}embeddings.patch_embedding", f"{prefix}input"),
-        *module_rules(f"{prefix}stack.final_norm", f"{hf_prefix}post_layernorm"),
     ]
     if model.pool is not None:
         rules += _attention_pool_rules(model.d_model, f"{prefix}pool.attention", f"{hf_prefix}head")
@@ -190,6 +188,7 @@ VISION = SiglipTower(
     input_config=_image_config,
     position_count=patch_count,
     input_rules=_image_rules,
+    final_norm="post_layernorm",
 )
 
 
@@ -274,13 +273,10 @@ def tensor_table(model: spec.DualEncoder | spec.Encoder, positions: int) -> list
 # Both towers have the width, layers and heads of the named ViT. The last is the shape-optimized
 # one of Alabdulmohsin et al. 2023.
 SIZES = {
-    "tiny": Size({**TINY_LAYERS, "patch": 32}),
-    "base/16": Size(BASE_LAYERS, 203),
-    "large/16": Size({**LARGE_LAYERS, "image_size": 256}, 652),
-    "so400m/14": Size(
-        {"layers": 27, "d_model": 1152, "heads": 16, "d_ff": 4304, "patch": 14, "image_size": 384},
-        878,
-    ),
+    "tiny": size(*TINY_LAYERS, patch=32),
+    "base/16": size(*BASE_LAYERS, 203),
+    "large/16": size(*LARGE_LAYERS, 652, image_size=256),
+    "so400m/14": size(27, 1152, 16, 878, d_ff=4304, patch=14, image_size=384),
 }
 _PRESET_DEFAULTS: dict[str, Any] = {
     "d_ff": None,  # 4 d_model

@@ -11,15 +11,16 @@ from itertools import accumulate
 from typing import Any
 
 from regard import spec
-from regard.families.block_config import LayerNames, block_from_config, stack_config
+from regard.families.block_config import block_from_config, stack_config
 from regard.families.config_schema import IGNORED_KEYS, NOT_ENCODER_DECODER, ConfigSchema
 from regard.families.heads import label_count, label_names
+from regard.families.layer_names import LayerNames
 from regard.families.preset_settings import (
     IMAGE_DEFAULTS,
     IMAGE_KEYS,
     FromConfig,
     PresetFamily,
-    Size,
+    size,
 )
 from regard.families.tensor_table import Rename, Rule, Unused, module_rules
 from regard.families.vision.vit import (
@@ -236,10 +237,10 @@ def _layer_rules(block: spec.Block, number: int, hf: str) -> list[Rule]:
 
 # d_model and heads are those of the first stage: each stage has twice as many.
 SIZES = {
-    "tiny": Size({"layers": 12, "depths": (2, 2, 6, 2), "d_model": 96, "heads": 3}, 28.3),
-    "small": Size({"layers": 24, "depths": (2, 2, 18, 2), "d_model": 96, "heads": 3}, 49.6),
-    "base": Size({"layers": 24, "depths": (2, 2, 18, 2), "d_model": 128, "heads": 4}, 87.8),
-    "large": Size({"layers": 24, "depths": (2, 2, 18, 2), "d_model": 192, "heads": 6}, 196.5),
+    "tiny": size(12, 96, 3, 28.3, depths=(2, 2, 6, 2)),
+    "small": size(24, 96, 3, 49.6, depths=(2, 2, 18, 2)),
+    "base": size(24, 128, 4, 87.8, depths=(2, 2, 18, 2)),
+    "large": size(24, 192, 6, 196.5, depths=(2, 2, 18, 2)),
 }
 _DEFAULTS = {**IMAGE_DEFAULTS, "drop_path": 0.1, "patch": 4}
 

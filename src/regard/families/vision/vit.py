@@ -13,7 +13,6 @@ from typing import Any, ClassVar
 from regard import spec
 from regard.families.block_config import (
     BERT_KEYS,
-    LayerNames,
     activation_name,
     block_from_config,
     parse_activation,
@@ -21,6 +20,7 @@ from regard.families.block_config import (
 )
 from regard.families.config_schema import NOT_ENCODER_DECODER, ConfigSchema
 from regard.families.heads import label_count, label_names
+from regard.families.layer_names import LayerNames
 from regard.families.preset_settings import (
     BASE_LAYERS,
     IMAGE_DEFAULTS,
@@ -28,9 +28,9 @@ from regard.families.preset_settings import (
     LARGE_LAYERS,
     FromConfig,
     PresetFamily,
-    Size,
+    size,
 )
-from regard.families.tensor_table import Rename, Reshape, Rule, module_rules, per_layer
+from regard.families.tensor_table import Rename, Reshape, Rule, module_rules
 from regard.system.errors import ModelError
 
 MASKED_DEFAULTS: dict[str, Any] = {
@@ -118,6 +118,7 @@ LAYER = LayerNames(
     qkv=("attention.attention.query", "attention.attention.key", "attention.attention.value"),
     attention_norm="layernorm_before",
     feedforward_norm="layernorm_after",
+    final="layernorm",
 )
 
 
@@ -234,8 +235,7 @@ class VitFamily:
         rules += [
             Reshape("input.position.table", position_table, hf_shape, (-1, d_model)),
             *patch_rules(model, f"{embeddings}.patch_embeddings.projection"),
-            *per_layer(model.stack.layers, LAYER.layer_template(model, prefix)),
-            *module_rules("stack.final_norm", f"{prefix}layernorm"),
+            *LAYER.stack_rules(model.stack, hf=prefix),
         ]
         rules += masked_rules(model, f"{embeddings}.mask_token")
         if model.pool and model.pool.activation:
@@ -277,17 +277,13 @@ VIT = VitFamily("vit", "ViT", ("cls",))
 
 # Dosovitskiy et al. 2021, Table 1; the two smallest are those of Touvron et al. 2021 (DeiT).
 SIZES = {
-    "tiny": Size({"layers": 12, "d_model": 192, "heads": 3}, 5.7),
-    "small/16": Size({"layers": 12, "d_model": 384, "heads": 6}, 22),
-    "base/16": Size(BASE_LAYERS, 86, "with the head of 1,000 classes, of 0.8 M"),
-    "base/32": Size({**BASE_LAYERS, "patch": 32}, 88.2),
-    "large/16": Size(
-        LARGE_LAYERS,
-        307,
-        "the paper's one number for large, which large/32 has",
-    ),
-    "large/32": Size({**LARGE_LAYERS, "patch": 32}, 307),
-    "huge/14": Size({"layers": 32, "d_model": 1280, "heads": 16, "patch": 14}, 632),
+    "tiny": size(12, 192, 3, 5.7),
+    "small/16": size(12, 384, 6, 22),
+    "base/16": size(*BASE_LAYERS, 86, "with the head of 1,000 classes, of 0.8 M"),
+    "base/32": size(*BASE_LAYERS, 88.2, patch=32),
+    "large/16": size(*LARGE_LAYERS, 307, "the paper's one number for large, which large/32 has"),
+    "large/32": size(*LARGE_LAYERS, 307, patch=32),
+    "huge/14": size(32, 1280, 16, 632, patch=14),
 }
 PRESET_KEYS = {**BERT_KEYS, **IMAGE_KEYS}
 

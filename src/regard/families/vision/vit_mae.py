@@ -7,6 +7,7 @@ from it is a ViT (He et al. 2022).
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
+from dataclasses import replace
 from typing import Any
 
 from regard import spec
@@ -18,14 +19,13 @@ from regard.families.preset_settings import (
     LARGE_LAYERS,
     FromConfig,
     PresetFamily,
-    Size,
+    size,
 )
 from regard.families.tensor_table import (
     FormerPrefix,
     Reshape,
     Rule,
     module_rules,
-    per_layer,
 )
 from regard.families.vision.vit import CONFIG_DEFAULTS, LAYER, PRESET_KEYS, patch_rules
 from regard.system.errors import ModelError
@@ -129,8 +129,7 @@ def tensor_table(model: spec.Encoder, positions: int) -> list[Rule]:
         Reshape("input.extras.0", f"{embeddings}.cls_token", (1, 1, model.d_model)),
         _position_rule("input", f"{embeddings}.position_embeddings", model, model.d_model),
         *patch_rules(model, f"{embeddings}.patch_embeddings.projection"),
-        *per_layer(model.stack.layers, LAYER.layer_template(model, prefix)),
-        *module_rules("stack.final_norm", f"{prefix}layernorm"),
+        *LAYER.stack_rules(model.stack, hf=prefix),
     ]
     if isinstance(model.pixels, spec.PixelDecoder):
         rules += _decoder_rules(model, model.pixels)
@@ -138,17 +137,14 @@ def tensor_table(model: spec.Encoder, positions: int) -> list[Rule]:
 
 
 def _decoder_rules(model: spec.Encoder, decoder: spec.PixelDecoder) -> list[Rule]:
-    layer = LAYER.block_rules(
-        decoder.stack.block, "pixels.stack.blocks.{i}", f"{_DECODER_LAYER}{{i}}"
-    )
+    names = replace(LAYER, layer=f"{_DECODER_LAYER}{{i}}", final="decoder.decoder_norm")
     token_shape = (1, 1, decoder.d_model)
     return [
         *module_rules("pixels.project", "decoder.decoder_embed"),
         Reshape("pixels.mask_token", "decoder.mask_token", token_shape),
         _position_rule("pixels", "decoder.decoder_pos_embed", model, decoder.d_model),
-        *per_layer(decoder.stack.layers, layer),
+        *names.stack_rules(decoder.stack, "pixels.stack"),
         FormerPrefix(_DECODER_LAYER, _FORMER_DECODER_LAYER),
-        *module_rules("pixels.stack.final_norm", "decoder.decoder_norm"),
         *module_rules("pixels.output", "decoder.decoder_pred"),
     ]
 
@@ -163,19 +159,10 @@ def _position_rule(name: str, hf: str, model: spec.Encoder, width: int) -> Resha
 
 # He et al. 2022: the encoders of ViT, and one decoder for all (Section 4.1).
 SIZES = {
-    "tiny": Size(
-        {
-            "layers": 4,
-            "d_model": 128,
-            "heads": 4,
-            "decoder_layers": 2,
-            "decoder_d_model": None,
-            "decoder_heads": None,
-        }
-    ),
-    "base/16": Size(BASE_LAYERS),
-    "large/16": Size(LARGE_LAYERS),
-    "huge/14": Size({"layers": 32, "d_model": 1280, "heads": 16, "patch": 14}),
+    "tiny": size(4, 128, 4, decoder_layers=2, decoder_d_model=None, decoder_heads=None),
+    "base/16": size(*BASE_LAYERS),
+    "large/16": size(*LARGE_LAYERS),
+    "huge/14": size(32, 1280, 16, patch=14),
 }
 _DEFAULTS = {
     **IMAGE_DEFAULTS,
