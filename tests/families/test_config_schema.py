@@ -57,7 +57,7 @@ def test_keys_that_are_not_understood_are_refused(config: dict[str, Any], named:
 
 def test_null_and_zero_are_values_where_the_default_says_so() -> None:
     schema = ConfigSchema(
-        {"window": SizeOrNull(4096), "seed": NonNegative(0), "buckets": OptionalSizes()}, {}, {}
+        {"window": SizeOrNull(4096), "seed": NonNegative(0), "buckets": OptionalSizes()}
     )
     assert schema.parse({}) == {"window": 4096, "seed": 0, "buckets": None}
     assert schema.parse({"window": None, "seed": 0, "buckets": 8}) == {

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from regard.system.arguments import is_number, is_whole
@@ -100,9 +100,9 @@ class ConfigSchema:
     """
 
     defaults: Mapping[str, Any]
-    fixed: Mapping[str, Any]
-    synonyms: Mapping[str, str]
+    fixed: Mapping[str, Any] = field(default_factory=dict)
     ignored: frozenset[str] = IGNORED_KEYS
+    synonyms: Mapping[str, str] = field(default_factory=dict)
     unsupported: frozenset[str] = frozenset()
 
     def parse(self, config: Mapping[str, Any]) -> dict[str, Any]:

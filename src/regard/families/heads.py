@@ -31,6 +31,19 @@ def classifier_head(model: spec.ModelSpec) -> spec.ClassifierHead | None:
     return model.part(spec.ClassifierHead)
 
 
+def architecture(
+    config: Mapping[str, Any], prefix: str, endings: Collection[str], default: str = "Model"
+) -> str:
+    """What follows the family's prefix in the class that a config names: one of these endings."""
+    name = (config.get("architectures") or [prefix + default])[0]
+    by_name = {prefix + ending: ending for ending in endings}
+    if name not in by_name:
+        raise ModelError(
+            f"the architecture {name!r} is not supported", f"known: {', '.join(by_name)}"
+        )
+    return by_name[name]
+
+
 def label_count(config: Mapping[str, Any]) -> int:
     """The number of labels. transformers writes their names, or nothing when there are two."""
     names = config.get("id2label")

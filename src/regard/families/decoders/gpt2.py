@@ -208,8 +208,8 @@ GPT2 = GptFamily(
             "reorder_and_upcast_attn": False,  # the same
             "scale_attn_weights": True,
         },
-        SYNONYMS,
         IGNORED,
+        SYNONYMS,
         frozenset({"hidden_dropout", "summary_last_dropout"}),
     ),
     keys={**KEYS, "n_inner": "d_ff", "activation_function": "activation"},

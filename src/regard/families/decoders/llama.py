@@ -114,7 +114,7 @@ class LlamaFamily:
         # `pretraining_tp` splits a matrix product into parts, which changes its rounding only.
         ignored = IGNORED_KEYS | self.ignored | {"pretraining_tp"}
         defaults = {self.activation_key: "silu", **_DEFAULTS, **self.defaults}
-        return ConfigSchema(defaults, {**NOT_ENCODER_DECODER, **self.fixed}, self.synonyms, ignored)
+        return ConfigSchema(defaults, {**NOT_ENCODER_DECODER, **self.fixed}, ignored, self.synonyms)
 
     @property
     def keys(self) -> dict[str, str]:

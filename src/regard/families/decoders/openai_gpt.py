@@ -18,8 +18,8 @@ GPT = GptFamily(
     schema=ConfigSchema(
         {**DEFAULTS, "vocab_size": 40478, "n_positions": 512, "afn": "gelu"},
         NOT_ENCODER_DECODER,
-        SYNONYMS,
         IGNORED | {"n_special", "predict_special_tokens"},  # of its tokenizer
+        SYNONYMS,
         frozenset({"summary_last_dropout"}),
     ),
     keys={**KEYS, "afn": "activation"},

@@ -136,7 +136,7 @@ class FairseqFamily:
             }
         else:
             fixed["tie_word_embeddings"] = True
-        return ConfigSchema(defaults, fixed, SYNONYMS)
+        return ConfigSchema(defaults, fixed, synonyms=SYNONYMS)
 
     @property
     def from_settings(self) -> FromConfig:

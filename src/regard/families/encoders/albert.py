@@ -7,7 +7,6 @@ they say so.
 
 from __future__ import annotations
 
-from regard.families.block_config import BERT_KEYS
 from regard.families.config_schema import ConfigSchema
 from regard.families.encoders.bert_layout import (
     CLASSIFIERS,
@@ -25,9 +24,6 @@ from regard.families.preset_settings import (
     LARGE_LAYERS,
     NO_DROPOUT,
     NO_POOLER,
-    TEXT_KEYS,
-    FromConfig,
-    PresetFamily,
     size,
 )
 
@@ -51,7 +47,6 @@ ALBERT = BertFamily(
             "num_hidden_groups": 1,  # of consecutive layers, which share one layer's weights
         },
         {**FIXED, "inner_group_num": 1},
-        {},
         # Keys of Google's configs that were never built.
         IGNORED | {"down_scale_factor", "gap_size", "net_structure_type", "num_memory_blocks"},
     ),
@@ -94,19 +89,6 @@ SIZES = {
         12, 4096, 64, 235, "without the pooler; with it 223 M, as its released model has"
     ),
 }
-PRESETS = {
-    "albert": PresetFamily(
-        "encoder",
-        FromConfig(
-            ALBERT.to_spec,
-            {**BERT_KEYS, **TEXT_KEYS, "embedding_size": "width"},
-            {"architectures": ["AlbertForMaskedLM"]},
-        ),
-        SIZES,
-        # The width is E, of the embeddings.
-        {**NO_DROPOUT, "activation": "gelu_tanh", "width": 128},
-        30_000,
-        512,
-        "base",
-    )
-}
+_DEFAULTS = {**NO_DROPOUT, "activation": "gelu_tanh", "width": 128}  # of the embeddings
+_KEYS = {"embedding_size": "width"}
+PRESETS = {"albert": ALBERT.presets(SIZES, 30_000, defaults=_DEFAULTS, keys=_KEYS)}

@@ -93,7 +93,6 @@ BERT = BertFamily(
     schema=ConfigSchema(
         SEGMENT_DEFAULTS,
         FIXED,
-        {},
         # Google's configs describe a pooler of which only the first layer was ever built.
         IGNORED
         | {

@@ -8,8 +8,9 @@ transformers 4 and 5 disagree on which of two biases then acts.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
+from types import MappingProxyType
 from typing import Any, ClassVar
 
 from regard import spec
@@ -19,8 +20,15 @@ from regard.families.block_config import (
     stack_config,
 )
 from regard.families.config_schema import IGNORED_KEYS, ConfigSchema
-from regard.families.heads import classifier_head, label_count, label_names
+from regard.families.heads import architecture, classifier_head, label_count, label_names
 from regard.families.layer_names import LayerNames, norm_rules
+from regard.families.preset_settings import (
+    ENCODER_DEFAULTS,
+    TEXT_KEYS,
+    FromConfig,
+    PresetFamily,
+    Size,
+)
 from regard.families.tensor_table import (
     ParameterRule,
     Rename,
@@ -157,6 +165,28 @@ class BertFamily:
     CAUSAL_CLASS: str | None = None  # its language model with `is_decoder`
     SPEC_TYPES: ClassVar = (spec.Encoder, spec.Tokens)
 
+    def presets(
+        self,
+        sizes: Mapping[str, Size],
+        vocabulary: int,
+        context: int = 512,
+        default: str = "base",
+        *,
+        defaults: Mapping[str, Any] = ENCODER_DEFAULTS,
+        keys: Mapping[str, str] = MappingProxyType({}),
+        computed: Callable[[Any], Mapping[str, Any]] = lambda settings: {},
+        to_spec: Callable[..., spec.Encoder] | None = None,
+        **constants: Any,
+    ) -> PresetFamily:
+        """The presets of these sizes, masked language models; `keys` are those besides BERT's."""
+        make = FromConfig(
+            to_spec or self.to_spec,
+            {**self.keys, **TEXT_KEYS, **keys},
+            {"architectures": [f"{self.class_prefix}ForMaskedLM"], **constants},
+            computed,
+        )
+        return PresetFamily("encoder", make, sizes, defaults, vocabulary, context, default)
+
     # -------------------------------------------------------------- spec → config.json
 
     def to_config(self, model: spec.Encoder, positions: int) -> dict[str, Any]:
@@ -256,18 +286,9 @@ class BertFamily:
 
         A file whose names lack the prefix is that of the base model, whatever its config says.
         """
-        architectures = config.get("architectures")
-        is_base_model = bool(stored) and not any(name.startswith(self.PREFIX) for name in stored)
-        architecture = f"{self.class_prefix}Model"
-        if not is_base_model and architectures and isinstance(architectures, list):
-            architecture = architectures[0]
-        by_name = {self.class_prefix + suffix: heads for suffix, heads in self.heads.items()}
-        if architecture not in by_name:
-            raise ModelError(
-                f"the architecture {architecture!r} is not supported",
-                f"known: {', '.join(by_name)}",
-            )
-        heads = by_name[architecture]
+        if stored and not any(name.startswith(self.PREFIX) for name in stored):
+            config = {}
+        heads = self.heads[architecture(config, self.class_prefix, self.heads)]
         # Fine-tuned models have the head of their task only.
         if heads.task not in (None, "next"):
             return heads

@@ -14,7 +14,7 @@ from dataclasses import replace
 from typing import Any
 
 from regard import spec
-from regard.families.block_config import ACTIVATIONS, BERT_KEYS
+from regard.families.block_config import ACTIVATIONS
 from regard.families.config_schema import ConfigSchema, token_id
 from regard.families.encoders.bert import BERT
 from regard.families.encoders.bert_layout import (
@@ -30,10 +30,7 @@ from regard.families.preset_settings import (
     BASE_LAYERS,
     ENCODER_DEFAULTS,
     LARGE_LAYERS,
-    TEXT_KEYS,
     TINY_LAYERS,
-    FromConfig,
-    PresetFamily,
     size,
 )
 from regard.families.tensor_table import Rule, Unused
@@ -53,7 +50,6 @@ BASE = replace(
             "max_position_embeddings": 4096,
         },
         {**FIXED, "use_bias": True},
-        {},
         IGNORED,
     ),
     heads={**HEADS, "ForPreTraining": Heads(language_model=True, task="next")},
@@ -78,8 +74,6 @@ _SPARSE = ConfigSchema(
         "num_random_blocks": 3,  # that many more times the first block
         "rescale_embeddings": False,  # by √hidden_size
     },
-    {},
-    {},
 )
 
 
@@ -168,6 +162,7 @@ _DEFAULTS = {
     "block": 64,  # positions in a block
     "random_blocks": 3,
 }
-_KEYS = {**BERT_KEYS, **TEXT_KEYS, "block_size": "block", "num_random_blocks": "random_blocks"}
-_make = FromConfig(to_spec, _KEYS, {"architectures": ["BigBirdForMaskedLM"]})
-PRESETS = {"bigbird": PresetFamily("encoder", _make, SIZES, _DEFAULTS, 50_358, 4096, "base")}
+_KEYS = {"block_size": "block", "num_random_blocks": "random_blocks"}
+PRESETS = {
+    "bigbird": BASE.presets(SIZES, 50_358, 4096, defaults=_DEFAULTS, keys=_KEYS, to_spec=to_spec)
+}

@@ -8,15 +8,16 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 from regard import spec
-from regard.families.block_config import BERT_KEYS, activation_name, parse_activation
+from regard.families.block_config import activation_name, parse_activation
 from regard.families.config_schema import ConfigSchema
+from regard.families.encoders import bert_layout
 from regard.families.encoders.bert import BERT
 from regard.families.encoders.bert_layout import (
     CLASSIFIERS,
-    DEFAULTS,
     FIXED,
     HEADS,
     IGNORED,
@@ -29,15 +30,19 @@ from regard.families.preset_settings import (
     ENCODER_DEFAULTS,
     LARGE_LAYERS,
     ROUNDED,
-    TEXT_KEYS,
     TINY_LAYERS,
-    FromConfig,
-    PresetFamily,
     size,
 )
 from regard.families.tensor_table import Rename, Rule, Unused, module_rules
 from regard.system.errors import ModelError
 
+# Of all versions.
+DEFAULTS: dict[str, Any] = {
+    **bert_layout.DEFAULTS,
+    "type_vocab_size": None,  # segments
+    "layer_norm_eps": 1e-7,
+    "cls_dropout": 0.1,  # before the classifier
+}
 _DENSE = ClassifierDense("pooler.dense", "gelu")
 BASE = replace(
     BERT,
@@ -52,13 +57,10 @@ BASE = replace(
             "num_hidden_layers": 24,
             "num_attention_heads": 24,
             "intermediate_size": 6144,
-            "type_vocab_size": None,  # segments
-            "layer_norm_eps": 1e-7,
-            "cls_dropout": 0.1,  # before the classifier
         },
         FIXED,
-        {"embedding_size": "hidden_size", "pooler_hidden_size": "hidden_size"},
         IGNORED | {"legacy", "padding_idx"},
+        {"embedding_size": "hidden_size", "pooler_hidden_size": "hidden_size"},
     ),
     layer=LayerNames(
         qkv=(
@@ -97,8 +99,6 @@ _DISENTANGLED = ConfigSchema(
         "pooler_hidden_act": "gelu",
         "pooler_dropout": 0.0,
     },
-    {},
-    {},
 )
 _LM_HEAD = "cls.predictions"
 _NEW_LM_HEAD = "lm_predictions.lm_head"
@@ -266,21 +266,21 @@ SIZES_V3 = {
     "large": size(*LARGE_LAYERS, 435),
 }
 _DEFAULTS = {**ENCODER_DEFAULTS, "conv": None}
-_make = FromConfig(
-    to_spec,
-    {**BERT_KEYS, **TEXT_KEYS, "conv_kernel_size": "conv"},
-    {
-        "architectures": ["DebertaV2ForMaskedLM"],
-        "position_biased_input": False,
-        "relative_attention": True,
-        "share_att_key": True,
-        "pos_att_type": ["p2c", "c2p"],
-        "position_buckets": 256,
-        "norm_rel_ebd": "layer_norm",
-        "conv_act": "gelu",
-    },
+_presets = partial(
+    BASE.presets,
+    vocabulary=128_100,
+    defaults=_DEFAULTS,
+    keys={"conv_kernel_size": "conv"},
+    to_spec=to_spec,
+    position_biased_input=False,
+    relative_attention=True,
+    share_att_key=True,
+    pos_att_type=["p2c", "c2p"],
+    position_buckets=256,
+    norm_rel_ebd="layer_norm",
+    conv_act="gelu",
 )
 PRESETS = {
-    "deberta-v2": PresetFamily("encoder", _make, SIZES_V2, _DEFAULTS, 128_100, 512, "xlarge"),
-    "deberta-v3": PresetFamily("encoder", _make, SIZES_V3, _DEFAULTS, 128_100, 512, "base"),
+    "deberta-v2": _presets(SIZES_V2, default="xlarge"),
+    "deberta-v3": _presets(SIZES_V3),
 }

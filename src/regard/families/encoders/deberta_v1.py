@@ -12,19 +12,15 @@ from dataclasses import replace
 from typing import Any
 
 from regard import spec
-from regard.families.block_config import BERT_KEYS, activation_name, parse_activation
+from regard.families.block_config import activation_name, parse_activation
 from regard.families.config_schema import ConfigSchema
 from regard.families.encoders import deberta
-from regard.families.encoders.bert_layout import DEFAULTS, FIXED, HEADS, IGNORED
+from regard.families.encoders.bert_layout import FIXED, HEADS
 from regard.families.layer_names import LayerNames
 from regard.families.preset_settings import (
     BASE_LAYERS,
-    ENCODER_DEFAULTS,
     LARGE_LAYERS,
-    TEXT_KEYS,
     TINY_LAYERS,
-    FromConfig,
-    PresetFamily,
     size,
 )
 from regard.families.tensor_table import (
@@ -43,17 +39,10 @@ BASE = replace(
     class_prefix="Deberta",
     layer=LayerNames(qkv=()),  # they are one matrix
     heads={name: heads for name, heads in HEADS.items() if name != "ForMultipleChoice"},
-    schema=ConfigSchema(
-        {
-            **DEFAULTS,
-            "vocab_size": 50265,
-            "type_vocab_size": None,  # segments
-            "layer_norm_eps": 1e-7,
-            "cls_dropout": 0.1,  # before the classifier
-        },
-        {**FIXED, "talking_head": False},
-        {"embedding_size": "hidden_size", "pooler_hidden_size": "hidden_size"},
-        IGNORED | {"legacy", "padding_idx"},
+    schema=replace(
+        deberta.BASE.schema,
+        defaults={**deberta.DEFAULTS, "vocab_size": 50265},
+        fixed={**FIXED, "talking_head": False},
     ),
 )
 SPEC_TYPES = BASE.SPEC_TYPES
@@ -68,8 +57,6 @@ _DISENTANGLED = ConfigSchema(
         "pooler_hidden_act": "gelu",
         "pooler_dropout": 0.0,
     },
-    {},
-    {},
 )
 # What version 2 can choose.
 _FIRST_VERSION: dict[str, Any] = {
@@ -167,16 +154,13 @@ SIZES = {
     "large": size(*LARGE_LAYERS),
     "xlarge": size(48, 1024, 16),
 }
-
-
-_make = FromConfig(
-    to_spec,
-    {**BERT_KEYS, **TEXT_KEYS},
-    {
-        "architectures": ["DebertaForMaskedLM"],
-        "position_biased_input": False,
-        "relative_attention": True,
-        "pos_att_type": ["c2p", "p2c"],
-    },
-)
-PRESETS = {"deberta": PresetFamily("encoder", _make, SIZES, ENCODER_DEFAULTS, 50_265, 512, "base")}
+PRESETS = {
+    "deberta": BASE.presets(
+        SIZES,
+        50_265,
+        to_spec=to_spec,
+        position_biased_input=False,
+        relative_attention=True,
+        pos_att_type=["c2p", "p2c"],
+    )
+}

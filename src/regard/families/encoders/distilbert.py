@@ -20,11 +20,7 @@ from regard.families.encoders.bert_layout import (
 )
 from regard.families.layer_names import LayerNames
 from regard.families.preset_settings import (
-    ENCODER_DEFAULTS,
-    TEXT_KEYS,
     TINY_LAYERS,
-    FromConfig,
-    PresetFamily,
     size,
 )
 
@@ -52,8 +48,8 @@ DISTILBERT = BertFamily(
     schema=ConfigSchema(
         {**_DEFAULTS, "n_layers": 6, "qa_dropout": 0.1, "seq_classif_dropout": 0.2},
         {**FIXED, "sinusoidal_pos_embds": False, "tie_weights_": True, "layer_norm_eps": 1e-12},
-        {"hidden_size": "dim", "num_hidden_layers": "n_layers", "num_attention_heads": "n_heads"},
         IGNORED,
+        {"hidden_size": "dim", "num_hidden_layers": "n_layers", "num_attention_heads": "n_heads"},
     ),
     lm_head=LMHeadNames(
         dense="vocab_transform",
@@ -89,11 +85,4 @@ SIZES = {
     "tiny": size(*TINY_LAYERS),
     "base": size(6, 768, 12, 66, "with the masked-language-model head, of 0.6 M"),
 }
-
-
-_make = FromConfig(
-    DISTILBERT.to_spec, {**_KEYS, **TEXT_KEYS}, {"architectures": ["DistilBertForMaskedLM"]}
-)
-PRESETS = {
-    "distilbert": PresetFamily("encoder", _make, SIZES, ENCODER_DEFAULTS, 30_522, 512, "base")
-}
+PRESETS = {"distilbert": DISTILBERT.presets(SIZES, 30_522)}

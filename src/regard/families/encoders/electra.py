@@ -82,9 +82,8 @@ ELECTRA = BertFamily(
             "summary_type": "first",
             "summary_use_proj": True,
         },
-        {},
         IGNORED,
-        frozenset({"summary_first_dropout", "summary_proj_to_labels"}),
+        unsupported=frozenset({"summary_first_dropout", "summary_proj_to_labels"}),
     ),
     lm_head=LMHeadNames(
         dense="generator_predictions.dense",

@@ -13,7 +13,6 @@ from dataclasses import replace
 from typing import Any
 
 from regard import spec
-from regard.families.block_config import BERT_KEYS
 from regard.families.config_schema import ConfigSchema, token_id
 from regard.families.encoders.bert_layout import DEFAULTS, FIXED, IGNORED
 from regard.families.encoders.roberta import PRESET_CONSTANTS, ROBERTA, rows_of_positions
@@ -21,10 +20,7 @@ from regard.families.preset_settings import (
     BASE_LAYERS,
     ENCODER_DEFAULTS,
     LARGE_LAYERS,
-    TEXT_KEYS,
     TINY_LAYERS,
-    FromConfig,
-    PresetFamily,
     size,
 )
 from regard.families.tensor_table import ParameterRule, Rule, fused_module_rules, per_layer
@@ -39,7 +35,6 @@ BASE = replace(
     schema=ConfigSchema(
         {**DEFAULTS, "type_vocab_size": 2},
         {**FIXED, "onnx_export": False},
-        {},
         IGNORED | {"ignore_attention_mask"},
     ),
     classifier_dropout=dict.fromkeys(("classify", "tag", "choice"), "hidden_dropout_prob"),
@@ -131,16 +126,15 @@ SIZES = {
     "base": size(*BASE_LAYERS, 149),
     "large": size(*LARGE_LAYERS, 435),
 }
-
-
-_make = FromConfig(
-    to_spec,
-    {**BERT_KEYS, **TEXT_KEYS, "attention_window": "window"},
-    {"architectures": ["LongformerForMaskedLM"], **PRESET_CONSTANTS},
-    rows_of_positions,
-)
 PRESETS = {
-    "longformer": PresetFamily(
-        "encoder", _make, SIZES, {**ENCODER_DEFAULTS, "window": 512}, 50_265, 4096, "base"
+    "longformer": BASE.presets(
+        SIZES,
+        50_265,
+        4096,
+        defaults={**ENCODER_DEFAULTS, "window": 512},
+        keys={"attention_window": "window"},
+        computed=rows_of_positions,
+        to_spec=to_spec,
+        **PRESET_CONSTANTS,
     )
 }

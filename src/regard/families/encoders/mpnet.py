@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from regard import spec
-from regard.families.block_config import BERT_KEYS
 from regard.families.config_schema import ConfigSchema
 from regard.families.encoders.bert_layout import (
     CLASSIFIERS,
@@ -17,11 +16,7 @@ from regard.families.encoders.roberta import LM_HEAD, rows_of_positions
 from regard.families.layer_names import LayerNames
 from regard.families.preset_settings import (
     BASE_LAYERS,
-    ENCODER_DEFAULTS,
-    TEXT_KEYS,
     TINY_LAYERS,
-    FromConfig,
-    PresetFamily,
     size,
 )
 
@@ -33,7 +28,6 @@ MPNET = BertFamily(
         {**DEFAULTS, "vocab_size": 30527},
         # transformers uses 32 buckets whatever the config says.
         {**FIXED, "relative_attention_num_buckets": 32},
-        {},
         IGNORED,
     ),
     lm_head=LM_HEAD,
@@ -56,12 +50,4 @@ SIZES = {
     "tiny": size(*TINY_LAYERS),
     "base": size(*BASE_LAYERS, 110),
 }
-
-
-_make = FromConfig(
-    MPNET.to_spec,
-    {**BERT_KEYS, **TEXT_KEYS},
-    {"architectures": ["MPNetForMaskedLM"], "layer_norm_eps": 1e-5},
-    rows_of_positions,
-)
-PRESETS = {"mpnet": PresetFamily("encoder", _make, SIZES, ENCODER_DEFAULTS, 30_527, 512, "base")}
+PRESETS = {"mpnet": MPNET.presets(SIZES, 30_527, computed=rows_of_positions, layer_norm_eps=1e-5)}

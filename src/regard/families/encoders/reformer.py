@@ -1,4 +1,4 @@
-"""Reformer in transformers: reversible layers, local and LSH attention, axial positions.
+"""in transformers: reversible layers, local and LSH attention, axial positions.
 
 Both streams of the reversible residual come out, concatenated. The bias of the language-model head
 is kept but not added, as in transformers 5.
@@ -15,7 +15,7 @@ from regard import spec
 from regard.families.block_config import parse_activation, stack_config
 from regard.families.config_schema import ConfigSchema, NonNegative, OptionalSizes
 from regard.families.encoders.bert_layout import FIXED, IGNORED
-from regard.families.heads import classifier_head, label_count, label_names
+from regard.families.heads import architecture, classifier_head, label_count, label_names
 from regard.families.layer_names import LayerNames
 from regard.families.preset_settings import (
     ENCODER_DEFAULTS,
@@ -136,7 +136,6 @@ _SCHEMA = ConfigSchema(
         "classifier_dropout": 0.05,
     },
     {key: value for key, value in FIXED.items() if key != "is_decoder"},
-    {},
     IGNORED
     | {
         "tie_word_embeddings",  # nothing is tied, whatever it says
@@ -150,7 +149,7 @@ _SCHEMA = ConfigSchema(
         "num_chunks_before",
         "num_chunks_after",
     },
-    frozenset({"chunk_length", "n_layers"}),
+    unsupported=frozenset({"chunk_length", "n_layers"}),
 )
 _KEYS = {
     "hidden_size": "d_model",
@@ -193,11 +192,11 @@ class _Architecture:
 
 
 _ARCHITECTURES = {
-    "ReformerModel": _Architecture(spec.Encoder),
-    "ReformerModelWithLMHead": _Architecture(spec.Decoder, language_model=True),
-    "ReformerForMaskedLM": _Architecture(spec.Encoder, language_model=True),
-    "ReformerForQuestionAnswering": _Architecture(spec.Encoder, task="answer"),
-    "ReformerForSequenceClassification": _Architecture(spec.Encoder, task="classify"),
+    "Model": _Architecture(spec.Encoder),
+    "ModelWithLMHead": _Architecture(spec.Decoder, language_model=True),
+    "ForMaskedLM": _Architecture(spec.Encoder, language_model=True),
+    "ForQuestionAnswering": _Architecture(spec.Encoder, task="answer"),
+    "ForSequenceClassification": _Architecture(spec.Encoder, task="classify"),
 }
 
 
@@ -208,10 +207,10 @@ def to_config(model: spec.Decoder | spec.Encoder, positions: int) -> dict[str, A
     position = model.tokens.position
     labels = classifier_head(model)
     task = labels.task if labels else None
-    architecture = _Architecture(type(model), model.head is not None, task)
+    built = _Architecture(type(model), model.head is not None, task)
     config: dict[str, Any] = {
         "model_type": "reformer",
-        "architectures": [name for name, a in _ARCHITECTURES.items() if a == architecture],
+        "architectures": [f"Reformer{name}" for name, a in _ARCHITECTURES.items() if a == built],
         "vocab_size": model.tokens.vocabulary,
         **stack_config(model.d_model, model.stack, _KEYS),
         "is_decoder": spec.is_causal(model.stack.block.pattern),
@@ -237,38 +236,31 @@ def to_config(model: spec.Decoder | spec.Encoder, positions: int) -> dict[str, A
 def to_spec(config: Mapping[str, Any], stored: Collection[str] = ()) -> spec.Decoder | spec.Encoder:
     config = {key: value for key, value in config.items() if value is not None}
     values = _SCHEMA.parse({"classifier_dropout": config.get("hidden_dropout_prob"), **config})
-    architecture = _architecture(config, stored)
+    built = _architecture(config, stored)
     d_model = values["hidden_size"]
     tokens = spec.Tokens(
         values["vocab_size"], _position(values), False, values["hidden_dropout_prob"]
     )
     stack = _stack(values)
-    lm_head = spec.LMHead("kept") if architecture.language_model else None
-    if architecture.spec_type is spec.Decoder:
+    lm_head = spec.LMHead("kept") if built.language_model else None
+    if built.spec_type is spec.Decoder:
         assert lm_head is not None
         return spec.Decoder(d_model, tokens, stack, (lm_head,), tied=False)
     pool = None
     labels = None
-    if architecture.task == "classify":
+    if built.task == "classify":
         dropout = values["classifier_dropout"]
         pool = spec.Pool("first", "tanh", dropout)
         labels = spec.ClassifierHead(label_count(config), dropout=dropout)
-    elif architecture.task:
-        labels = spec.ClassifierHead(2, architecture.task)
+    elif built.task:
+        labels = spec.ClassifierHead(2, built.task)
     return spec.Encoder(d_model, tokens, stack, spec.heads(pool, lm_head, labels), tied=False)
 
 
 def _architecture(config: Mapping[str, Any], stored: Collection[str]) -> _Architecture:
-    architectures = config.get("architectures")
-    is_base_model = bool(stored) and not any(name.startswith(PREFIX) for name in stored)
-    name = "ReformerModel"
-    if not is_base_model and architectures and isinstance(architectures, list):
-        name = str(architectures[0])
-    if name not in _ARCHITECTURES:
-        raise ModelError(
-            f"the architecture {name!r} is not supported", f"known: {', '.join(_ARCHITECTURES)}"
-        )
-    return _ARCHITECTURES[name]
+    if stored and not any(name.startswith(PREFIX) for name in stored):  # that of a base model
+        config = {}
+    return _ARCHITECTURES[architecture(config, "Reformer", _ARCHITECTURES)]
 
 
 def _position(values: Mapping[str, Any]) -> spec.AxialPosition | spec.LearnedPosition:

@@ -10,7 +10,6 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
-from regard.families.block_config import BERT_KEYS
 from regard.families.config_schema import ConfigSchema
 from regard.families.encoders.bert_layout import (
     CLASSIFIER_DROPOUT,
@@ -24,12 +23,9 @@ from regard.families.encoders.bert_layout import (
 )
 from regard.families.preset_settings import (
     BASE_LAYERS,
-    ENCODER_DEFAULTS,
     LARGE_LAYERS,
     ROUNDED,
-    TEXT_KEYS,
     TINY_LAYERS,
-    FromConfig,
     PresetFamily,
     Size,
     size,
@@ -48,7 +44,7 @@ ROBERTA = BertFamily(
     CAUSAL_CLASS="RobertaForCausalLM",
     class_prefix="Roberta",
     PREFIX="roberta.",
-    schema=ConfigSchema({**SEGMENT_DEFAULTS, "vocab_size": 50265}, FIXED, {}, IGNORED),
+    schema=ConfigSchema({**SEGMENT_DEFAULTS, "vocab_size": 50265}, FIXED, IGNORED),
     lm_head=LM_HEAD,
     classifiers={**CLASSIFIERS, "classify": "classifier.out_proj"},
     classifier_dropout={**CLASSIFIER_DROPOUT, "choice": "hidden_dropout_prob"},
@@ -60,7 +56,7 @@ CAMEMBERT = replace(
     model_type="camembert",
     CAUSAL_CLASS="CamembertForCausalLM",
     class_prefix="Camembert",
-    schema=ConfigSchema(SEGMENT_DEFAULTS, FIXED, {}, IGNORED),
+    schema=ConfigSchema(SEGMENT_DEFAULTS, FIXED, IGNORED),
 )
 XLM_ROBERTA = replace(
     CAMEMBERT,
@@ -74,7 +70,7 @@ XLM_ROBERTA = replace(
 # Liu et al. 2019; Martin et al. 2020; Conneau et al. 2020. All have the same layers.
 
 
-PRESET_CONSTANTS = {"layer_norm_eps": 1e-5, "type_vocab_size": 1, "pad_token_id": 1}
+PRESET_CONSTANTS: dict[str, Any] = {"layer_norm_eps": 1e-5, "type_vocab_size": 1, "pad_token_id": 1}
 
 
 def rows_of_positions(settings: Mapping[str, Any]) -> dict[str, Any]:
@@ -83,10 +79,8 @@ def rows_of_positions(settings: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _family(family: BertFamily, vocabulary: int, base: Size, large: Size) -> PresetFamily:
-    constants = {"architectures": [f"{family.class_prefix}ForMaskedLM"], **PRESET_CONSTANTS}
-    make = FromConfig(family.to_spec, {**BERT_KEYS, **TEXT_KEYS}, constants, rows_of_positions)
     sizes = {"tiny": size(*TINY_LAYERS), "base": base, "large": large}
-    return PresetFamily("encoder", make, sizes, ENCODER_DEFAULTS, vocabulary, 512, "base")
+    return family.presets(sizes, vocabulary, computed=rows_of_positions, **PRESET_CONSTANTS)
 
 
 def _released(millions: int) -> str:

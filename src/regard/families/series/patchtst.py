@@ -14,6 +14,7 @@ from typing import Any, Literal
 from regard import spec
 from regard.families.block_config import block_from_config, stack_config
 from regard.families.config_schema import IGNORED_KEYS, NOT_ENCODER_DECODER, ConfigSchema
+from regard.families.heads import architecture
 from regard.families.layer_names import LayerNames
 from regard.families.preset_settings import FromConfig, PresetFamily, size
 from regard.families.series.forecast_options import UNSUPPORTED, parse_distribution, parse_scaler
@@ -127,7 +128,7 @@ def head_from_config(
             return spec.ForecastHead(
                 horizon, _output(config, values), _pool(config, values), dropout
             )
-        case "ForClassification" | "ForRegression":
+        case _:
             pool = _pool(config, values)
             if pool is None:
                 raise ModelError(
@@ -139,10 +140,6 @@ def head_from_config(
                 return spec.ChannelHead(count, pool=pool, dropout=dropout)
             output = _output(config, values)
             return spec.ChannelHead(count, "regress", output, pool, dropout, _range(config))
-    raise ModelError(
-        f"the architecture {kind!r} of patchtst is not supported",
-        "known: Model, ForPrediction, ForPretraining, ForClassification, ForRegression",
-    )
 
 
 def _output(
@@ -196,6 +193,7 @@ def head_rules(head: spec.SeriesHead | None) -> list[Rule]:
 
 
 SPEC_TYPES = (spec.Encoder, spec.SeriesPatches)
+_ENDINGS = ("Model", "ForPrediction", "ForPretraining", "ForClassification", "ForRegression")
 PREFIX = "model."
 
 _SCHEMA = ConfigSchema(
@@ -301,8 +299,7 @@ def to_config(model: spec.Encoder, positions: int) -> dict[str, Any]:
 
 def to_spec(config: Mapping[str, Any], stored: Collection[str] = ()) -> spec.Encoder:
     values = _SCHEMA.parse(config)
-    architecture = (config.get("architectures") or ["PatchTSTModel"])[0]
-    kind = architecture.removeprefix("PatchTST")
+    kind = architecture(config, "PatchTST", _ENDINGS)
     # Heads for other tasks switch masking off, whatever the config says.
     masks = kind == "ForPretraining" or (kind == "Model" and bool(config.get("do_mask_input")))
     windows = spec.SeriesPatches(

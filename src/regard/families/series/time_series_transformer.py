@@ -20,6 +20,7 @@ from regard.families.encoder_decoders.fairseq_layout import (
     both_sides,
     both_sides_config,
 )
+from regard.families.heads import architecture
 from regard.families.preset_settings import FromConfig, PresetFamily, size
 from regard.families.series.forecast_options import (
     UNSUPPORTED,
@@ -150,16 +151,9 @@ def to_spec(config: Mapping[str, Any], stored: Collection[str] = ()) -> spec.Ser
 
 
 def _output(config: Mapping[str, Any], kind: str) -> spec.Distribution | None:
-    architecture = str((config.get("architectures") or [_CLASS + _PREDICTION])[0])
-    match architecture.removeprefix(_CLASS):
-        case "Model":
-            return None
-        case "ForPrediction":
-            return parse_distribution(kind)
-    raise ModelError(
-        f"the architecture {architecture!r} is not supported",
-        f"known: {_CLASS}Model, {_CLASS}ForPrediction",
-    )
+    if architecture(config, _CLASS, (_MODEL, _PREDICTION), _PREDICTION) == _MODEL:
+        return None
+    return parse_distribution(kind)
 
 
 def _categories(config: Mapping[str, Any], count: int) -> tuple[spec.StaticCategory, ...]:

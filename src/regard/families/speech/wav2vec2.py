@@ -20,7 +20,7 @@ from regard.families.block_config import (
     stack_config,
 )
 from regard.families.config_schema import IGNORED_KEYS, NOT_ENCODER_DECODER, ConfigSchema
-from regard.families.heads import classifier_head, label_count, label_names
+from regard.families.heads import architecture, classifier_head, label_count, label_names
 from regard.families.layer_names import LayerNames
 from regard.families.preset_settings import (
     BASE_LAYERS,
@@ -184,6 +184,7 @@ class SpeechEncoderFamily:
     model_type: str
     class_prefix: str  # of its architectures: "Wav2Vec2" in Wav2Vec2ForCTC
     schema: ConfigSchema
+    endings: tuple[str, ...] = ("Model", "ForCTC", "ForSequenceClassification")
     SPEC_TYPES: ClassVar = (spec.Encoder, spec.Waveform)
 
     @property
@@ -226,7 +227,6 @@ class SpeechEncoderFamily:
         pre_norm = values["do_stable_layer_norm"]
         residual = spec.PreNorm() if pre_norm else spec.PostNorm()
         block = block_from_config(values, residual, _KEYS)
-        pool, labels = self._heads(config, values)
         # Only HuBERT can do without.
         has_feature_norm = values.get("feat_proj_layer_norm", True)
         feature_norm = block.norm if has_feature_norm else None
@@ -245,28 +245,18 @@ class SpeechEncoderFamily:
         )
         final = block.norm if pre_norm else None
         stack = spec.Stack.of(values["num_hidden_layers"], block, final=final)
-        contrastive = None
-        if _architecture(config) == _PRETRAINING:
-            contrastive = _contrastive_head(values)
-        return spec.Encoder(
-            values["hidden_size"], waves, stack, spec.heads(pool, labels, contrastive)
-        )
+        return spec.Encoder(values["hidden_size"], waves, stack, self._heads(config, values))
 
-    def _heads(
-        self, config: Mapping[str, Any], values: Mapping[str, Any]
-    ) -> tuple[spec.Pool | None, spec.ClassifierHead | None]:
-        architecture = _architecture(config) or f"{self.class_prefix}Model"
-        if architecture == _PRETRAINING and self.class_prefix == "Wav2Vec2":
-            return None, None
-        match architecture.removeprefix(self.class_prefix):
+    def _heads(self, config: Mapping[str, Any], values: Mapping[str, Any]) -> tuple[spec.Head, ...]:
+        match architecture(config, self.class_prefix, self.endings):
             case "Model":
-                return None, None
+                return ()
+            case "ForPreTraining":
+                return (_contrastive_head(values),)
             case "ForCTC":
                 dropout = values["final_dropout"]
-                return None, spec.ClassifierHead(
-                    values["vocab_size"], "transcribe", dropout=dropout
-                )
-            case "ForSequenceClassification":
+                return (spec.ClassifierHead(values["vocab_size"], "transcribe", dropout=dropout),)
+            case _:
                 if values["use_weighted_layer_sum"]:
                     raise ModelError(
                         "config.json: use_weighted_layer_sum=true is not supported",
@@ -275,12 +265,6 @@ class SpeechEncoderFamily:
                 # transformers maps the frames and takes their mean; a linear map can be last.
                 pool = spec.Pool("mean", None, width=values["classifier_proj_size"], bias=True)
                 return pool, spec.ClassifierHead(label_count(config))
-        known = [self.class_prefix + suffix for suffix in _SUFFIXES]
-        if self.class_prefix == "Wav2Vec2":
-            known.append(_PRETRAINING)
-        raise ModelError(
-            f"the architecture {architecture!r} is not supported", f"known: {', '.join(known)}"
-        )
 
     # -------------------------------------------------------------- tensors
 
@@ -309,17 +293,12 @@ class SpeechEncoderFamily:
         return rules
 
 
-WAV2VEC2 = SpeechEncoderFamily("wav2vec2", "Wav2Vec2", SCHEMA)
+# Of HuBERT, transformers has no class for pre-training.
+_ENDINGS = (*SpeechEncoderFamily.endings, "ForPreTraining")
+WAV2VEC2 = SpeechEncoderFamily("wav2vec2", "Wav2Vec2", SCHEMA, _ENDINGS)
 
 
 # ------------------------------------------------------------------ heads
-
-_SUFFIXES = ("Model", "ForCTC", "ForSequenceClassification")
-_PRETRAINING = "Wav2Vec2ForPreTraining"  # of HuBERT, transformers has none
-
-
-def _architecture(config: Mapping[str, Any]) -> str:
-    return str((config.get("architectures") or [""])[0])
 
 
 def _suffix(model: spec.Encoder) -> str:

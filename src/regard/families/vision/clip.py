@@ -12,6 +12,7 @@ from typing import Any
 from regard import spec
 from regard.families.block_config import block_from_config, keys_with, stack_config
 from regard.families.config_schema import IGNORED_KEYS, ConfigSchema
+from regard.families.heads import architecture
 from regard.families.layer_names import LayerNames
 from regard.families.preset_settings import (
     BASE_LAYERS,
@@ -27,7 +28,6 @@ from regard.families.preset_settings import (
 )
 from regard.families.tensor_table import Rename, Rule, module_rules, position_ids
 from regard.families.vision.vit import patch_rules
-from regard.system.errors import ModelError
 
 _TOWER_DEFAULTS: dict[str, Any] = {
     "num_hidden_layers": 12,
@@ -84,7 +84,7 @@ class ClipTower:
     @property
     def _schema(self) -> ConfigSchema:
         return ConfigSchema(
-            {**_TOWER_DEFAULTS, **self.defaults}, _FIXED, {}, IGNORED_KEYS | {"dropout"}
+            {**_TOWER_DEFAULTS, **self.defaults}, _FIXED, IGNORED_KEYS | {"dropout"}
         )
 
     @property
@@ -96,16 +96,8 @@ class ClipTower:
         return {"architectures": [self.architecture + suffix], **self.tower_config(model)}
 
     def to_spec(self, config: Mapping[str, Any], stored: Collection[str] = ()) -> spec.Encoder:
-        architecture = (config.get("architectures") or [self.architecture])[0]
-        match architecture.removeprefix(self.architecture):
-            case "":
-                return self.tower_spec(config, None)
-            case "WithProjection":
-                return self.tower_spec(config, config.get("projection_dim") or 512)
-        raise ModelError(
-            f"the architecture {architecture!r} of {self.model_type} is not supported",
-            f"known: {self.architecture}, {self.architecture}WithProjection",
-        )
+        projects = architecture(config, self.architecture, ("", "WithProjection"), "")
+        return self.tower_spec(config, config.get("projection_dim") or 512 if projects else None)
 
     def tensor_table(self, model: spec.Encoder, positions: int) -> list[Rule]:
         hf_prefix = self.PREFIX if projection_dim(model) else ""
@@ -299,8 +291,6 @@ _SCHEMA = ConfigSchema(
         "logit_scale_init_value": 2.6592,  # the logarithm of 1 / 0.07
         "initializer_factor": 1.0,
     },
-    fixed={},
-    synonyms={},
     unsupported=frozenset({"is_encoder_decoder"}),
 )
 
@@ -324,9 +314,7 @@ def to_config(model: spec.DualEncoder, positions: int) -> dict[str, Any]:
 
 def to_spec(config: Mapping[str, Any], stored: Collection[str] = ()) -> spec.DualEncoder:
     values = _SCHEMA.parse(config)
-    architecture = (config.get("architectures") or ["CLIPModel"])[0]
-    if architecture != "CLIPModel":
-        raise ModelError(f"the architecture {architecture!r} is not supported", "known: CLIPModel")
+    architecture(config, "CLIP", ["Model"])
     # Where old files configure a tower twice, transformers takes `..._config_dict`.
     text_config = values["text_config_dict"] or values["text_config"]
     vision_config = values["vision_config_dict"] or values["vision_config"]

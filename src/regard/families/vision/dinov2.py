@@ -17,7 +17,7 @@ from regard.families.block_config import (
     stack_config,
 )
 from regard.families.config_schema import IGNORED_KEYS, NOT_ENCODER_DECODER, ConfigSchema
-from regard.families.heads import label_count, label_names
+from regard.families.heads import architecture, label_count, label_names
 from regard.families.layer_names import LayerNames
 from regard.families.preset_settings import (
     BASE_LAYERS,
@@ -29,7 +29,6 @@ from regard.families.preset_settings import (
 )
 from regard.families.tensor_table import Rename, Reshape, Rule, module_rules
 from regard.families.vision.vit import PRESET_KEYS, labels_of_preset, patch_rules
-from regard.system.errors import ModelError
 
 PREFIX = "dinov2."
 SPEC_TYPES = (spec.Encoder, spec.Patches)
@@ -53,7 +52,6 @@ _SCHEMA = ConfigSchema(
         "use_mask_token": True,
     },
     fixed={**NOT_ENCODER_DECODER, "pruned_heads": {}, "chunk_size_feed_forward": 0},
-    synonyms={},
     # Which feature maps a backbone gives, of which there is none here.
     ignored=IGNORED_KEYS
     | {
@@ -161,16 +159,9 @@ def _block(values: Mapping[str, Any]) -> spec.Block:
 
 
 def _heads(config: Mapping[str, Any]) -> tuple[spec.Pool, spec.ClassifierHead | None]:
-    match (config.get("architectures") or ["Dinov2Model"])[0]:
-        case "Dinov2Model":
-            return spec.Pool("first", None), None
-        case "Dinov2ForImageClassification":
-            return spec.Pool("first_and_mean", None), spec.ClassifierHead(label_count(config))
-        case other:
-            raise ModelError(
-                f"the architecture {other!r} of dinov2 is not supported",
-                "known: Dinov2Model, Dinov2ForImageClassification",
-            )
+    if architecture(config, "Dinov2", ("Model", "ForImageClassification")) == "Model":
+        return spec.Pool("first", None), None
+    return spec.Pool("first_and_mean", None), spec.ClassifierHead(label_count(config))
 
 
 # ------------------------------------------------------------------ tensors

@@ -13,7 +13,7 @@ from typing import Any
 from regard import spec
 from regard.families.block_config import parse_activation
 from regard.families.config_schema import ConfigSchema
-from regard.families.heads import classifier_head, label_count, label_names
+from regard.families.heads import architecture, classifier_head, label_count, label_names
 from regard.families.preset_settings import (
     BASE_LAYERS,
     IMAGE_KEYS,
@@ -52,12 +52,7 @@ class SiglipTower(ClipTower):
         return {"architectures": [self.architecture], **self.tower_config(model)}
 
     def to_spec(self, config: Mapping[str, Any], stored: Collection[str] = ()) -> spec.Encoder:
-        architecture = (config.get("architectures") or [self.architecture])[0]
-        if architecture != self.architecture:
-            raise ModelError(
-                f"the architecture {architecture!r} of {self.model_type} is not supported",
-                f"known: {self.architecture}",
-            )
+        architecture(config, self.architecture, [""], "")
         return self.tower_spec(config, None)
 
     def tensor_table(self, model: spec.Encoder, positions: int) -> list[Rule]:
@@ -197,13 +192,11 @@ SPEC_TYPES: tuple[Any, Any] = (spec.DualEncoder | spec.Encoder, spec.Tokens | sp
 _SCHEMA = ConfigSchema(
     defaults={"text_config": {}, "vision_config": {}, "initializer_factor": 1.0},
     fixed={"is_encoder_decoder": False},
-    synonyms={},
 )
 # Section 3.2 of the paper: most pairs of a batch do not belong together, so that the bias begins
 # far below zero. The files do not say with what they began.
 _SCALE = math.log(10)
 _BIAS = -10.0
-_KINDS = ("SiglipModel", "SiglipForImageClassification")
 
 
 # ------------------------------------------------------------------ spec → config.json
@@ -238,17 +231,11 @@ def to_spec(
 ) -> spec.DualEncoder | spec.Encoder:
     values = _SCHEMA.parse(config)
     image = VISION.tower_spec(values["vision_config"], None)
-    architecture = (config.get("architectures") or ["SiglipModel"])[0]
-    match architecture:
-        case "SiglipModel":
-            text = TEXT.tower_spec(values["text_config"], None)
-            return spec.DualEncoder(text, image, _SCALE, _BIAS)
-        case "SiglipForImageClassification":
-            # The mean of the patches, and not the vector that the tower's own head makes.
-            return image.with_head(spec.ClassifierHead(label_count(config), pool="mean"))
-    raise ModelError(
-        f"the architecture {architecture!r} is not supported", f"known: {', '.join(_KINDS)}"
-    )
+    if architecture(config, "Siglip", ("Model", "ForImageClassification")) == "Model":
+        text = TEXT.tower_spec(values["text_config"], None)
+        return spec.DualEncoder(text, image, _SCALE, _BIAS)
+    # The mean of the patches, and not the vector that the tower's own head makes.
+    return image.with_head(spec.ClassifierHead(label_count(config), pool="mean"))
 
 
 # ------------------------------------------------------------------ tensors

@@ -13,7 +13,7 @@ from typing import Any
 from regard import spec
 from regard.families.block_config import block_from_config, stack_config
 from regard.families.config_schema import IGNORED_KEYS, NOT_ENCODER_DECODER, ConfigSchema
-from regard.families.heads import label_count, label_names
+from regard.families.heads import architecture, label_count, label_names
 from regard.families.layer_names import LayerNames
 from regard.families.preset_settings import (
     IMAGE_DEFAULTS,
@@ -61,7 +61,6 @@ _SCHEMA = ConfigSchema(
         "pruned_heads": {},
         "chunk_size_feed_forward": 0,
     },
-    synonyms={},
     # What follows from the others, and which feature maps a backbone gives.
     ignored=IGNORED_KEYS
     | {
@@ -175,24 +174,22 @@ def _blocks(values: Mapping[str, Any], stages: spec.Stages) -> Iterator[spec.Blo
             number += 1
 
 
+_ENDINGS = ("Model", "ForImageClassification", "ForMaskedImageModeling")
+
+
 def _with_head(
     model: spec.Encoder,
     config: Mapping[str, Any],
     values: Mapping[str, Any],
     stored: Collection[str],
 ) -> spec.Encoder:
-    match (config.get("architectures") or ["SwinModel"])[0]:
-        case "SwinModel":
+    match architecture(config, "Swin", _ENDINGS):
+        case "Model":
             return replace(model, input=with_stored_mask_token(model.patches, values, stored))
-        case "SwinForImageClassification":
+        case "ForImageClassification":
             return model.with_head(spec.ClassifierHead(label_count(config)))
-        case "SwinForMaskedImageModeling":
+        case _:
             return with_decoder(model, values)
-        case other:
-            raise ModelError(
-                f"the architecture {other!r} of swin is not supported",
-                "known: SwinModel, SwinForImageClassification, SwinForMaskedImageModeling",
-            )
 
 
 # ------------------------------------------------------------------ tensors

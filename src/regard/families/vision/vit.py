@@ -19,7 +19,7 @@ from regard.families.block_config import (
     stack_config,
 )
 from regard.families.config_schema import NOT_ENCODER_DECODER, ConfigSchema
-from regard.families.heads import label_count, label_names
+from regard.families.heads import architecture, label_count, label_names
 from regard.families.layer_names import LayerNames
 from regard.families.preset_settings import (
     BASE_LAYERS,
@@ -31,7 +31,6 @@ from regard.families.preset_settings import (
     size,
 )
 from regard.families.tensor_table import Rename, Reshape, Rule, module_rules
-from regard.system.errors import ModelError
 
 MASKED_DEFAULTS: dict[str, Any] = {
     "encoder_stride": 16,  # side of what one position reconstructs, in pixels
@@ -136,12 +135,12 @@ class VitFamily:
         return f"{self.model_type}."
 
     @property
-    def architectures(self) -> list[str]:
-        """The kinds of its models."""
-        suffixes = ["Model", "ForImageClassification", "ForMaskedImageModeling"]
+    def endings(self) -> list[str]:
+        """Those of its architectures."""
+        endings = ["Model", "ForImageClassification", "ForMaskedImageModeling"]
         if len(self.extra_tokens) == 2:
-            suffixes.append("ForImageClassificationWithTeacher")
-        return [self.class_prefix + suffix for suffix in suffixes]
+            endings.append("ForImageClassificationWithTeacher")
+        return endings
 
     # -------------------------------------------------------------- spec → config.json
 
@@ -194,8 +193,7 @@ class VitFamily:
         values: Mapping[str, Any],
         stored: Collection[str],
     ) -> spec.Encoder:
-        architecture = (config.get("architectures") or [f"{self.class_prefix}Model"])[0]
-        match architecture.removeprefix(self.class_prefix):
+        match architecture(config, self.class_prefix, self.endings):
             case "Model":
                 patches = with_stored_mask_token(model.patches, values, stored)
                 return replace(model, input=patches, heads=spec.heads(self._pooler(values, stored)))
@@ -204,13 +202,8 @@ class VitFamily:
             case "ForImageClassification":
                 labels = spec.ClassifierHead(label_count(config))
                 return model.with_heads(spec.Pool("first", None), labels)
-            case "ForImageClassificationWithTeacher" if len(self.extra_tokens) == 2:
-                return model.with_heads(spec.DistilledHead(label_count(config), 2))
             case _:
-                raise ModelError(
-                    f"the architecture {architecture!r} of {self.model_type} is not supported",
-                    f"known: {', '.join(self.architectures)}",
-                )
+                return model.with_heads(spec.DistilledHead(label_count(config), 2))
 
     def _pooler(self, values: Mapping[str, Any], stored: Collection[str]) -> spec.Pool | None:
         has_pooler = values["regard_pooler"]

@@ -13,6 +13,7 @@ from typing import Any
 from regard import spec
 from regard.families.block_config import block_from_config, stack_config
 from regard.families.config_schema import NOT_ENCODER_DECODER, ConfigSchema
+from regard.families.heads import architecture
 from regard.families.preset_settings import (
     BASE_LAYERS,
     IMAGE_DEFAULTS,
@@ -28,7 +29,6 @@ from regard.families.tensor_table import (
     module_rules,
 )
 from regard.families.vision.vit import CONFIG_DEFAULTS, LAYER, PRESET_KEYS, patch_rules
-from regard.system.errors import ModelError
 
 PREFIX = "vit."
 SPEC_TYPES = (spec.Encoder, spec.Patches)
@@ -43,7 +43,6 @@ _SCHEMA = ConfigSchema(
         "norm_pix_loss": False,
     },
     fixed={**NOT_ENCODER_DECODER, "pruned_heads": {}, "chunk_size_feed_forward": 0},
-    synonyms={},
     unsupported=frozenset({"head_dim"}),
 )
 _DECODER_SIZES = (
@@ -96,20 +95,12 @@ def to_spec(config: Mapping[str, Any], stored: Collection[str] = ()) -> spec.Enc
         masked_share=float(values["mask_ratio"]),
     )
     pixels = None
-    match (config.get("architectures") or ["ViTMAEModel"])[0]:
-        case "ViTMAEModel":
-            pass
-        case "ViTMAEForPreTraining":
-            # All else of a decoder's layers is as in the encoder's.
-            sizes = {key: values[f"decoder_{key}"] for key in _DECODER_SIZES}
-            pixels = spec.PixelDecoder(
-                sizes["hidden_size"], _stack(values | sizes), values["norm_pix_loss"]
-            )
-        case other:
-            raise ModelError(
-                f"the architecture {other!r} of vit_mae is not supported",
-                "known: ViTMAEModel, ViTMAEForPreTraining",
-            )
+    if architecture(config, "ViTMAE", ("Model", "ForPreTraining")) == "ForPreTraining":
+        # All else of a decoder's layers is as in the encoder's.
+        sizes = {key: values[f"decoder_{key}"] for key in _DECODER_SIZES}
+        pixels = spec.PixelDecoder(
+            sizes["hidden_size"], _stack(values | sizes), values["norm_pix_loss"]
+        )
     return spec.Encoder(values["hidden_size"], patches, _stack(values), spec.heads(pixels))
 
 
