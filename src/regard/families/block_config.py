@@ -44,17 +44,6 @@ def activation_name(
     return ""
 
 
-def attention_spec(d_model: int, heads: int, dropout: float, bias: str = "qkvo") -> spec.Attention:
-    """Multi-head attention whose heads have a width of d_model / heads."""
-    if d_model % heads:
-        raise ModelError(
-            f"config.json: the width {d_model} is not divisible by {heads} heads",
-            "change one of them",
-        )
-    d_head = d_model // heads  # d_k and d_v
-    return spec.Attention(heads, d_head, d_head, bias=bias, mixer=spec.SoftmaxAttention(dropout))
-
-
 # The config keys of a stack, and what each of them is; presets call it the same.
 BERT_KEYS = {
     "hidden_size": "d_model",
@@ -69,32 +58,61 @@ BERT_KEYS = {
 
 
 def keys_with(**names: str) -> dict[str, str]:
-    """BERT's keys with other names for these, and `feedforward_dropout` if it has one."""
+    """BERT's keys with other names for these, and those that it does not have."""
     others = {key: name for key, name in BERT_KEYS.items() if name not in names}
     return others | {key: name for name, key in names.items()}
+
+
+# What a stack has where a config does not say it; `feedforward_bias` and so on are of families that
+# can do without.
+_USUAL: dict[str, Any] = {
+    "d_ff": None,  # 4 d_model
+    "dropout": 0.0,
+    "feedforward_dropout": 0.0,
+    "eps": 1e-5,
+    "attention_bias": True,
+    "qkv_bias": True,  # that of the output, they all have
+    "feedforward_bias": True,
+    "layer_scale": None,
+    "drop_path": 0.0,
+}
 
 
 def block_from_config(
     values: Mapping[str, Any],
     residual: spec.Residual,
     keys: Mapping[str, str] = BERT_KEYS,
-    bias: str = "qkvo",
     activations: Mapping[str, spec.Activation] = ACTIVATIONS,
 ) -> spec.Block:
     """The block that the keys of a stack describe."""
-    usual = {"dropout": 0.0, "feedforward_dropout": 0.0, "eps": 1e-5, "d_ff": None}
-    sizes = usual | {name: values[key] for key, name in keys.items() if key in values}
+    sizes = _USUAL | {name: values[key] for key, name in keys.items() if key in values}
     d_model = sizes["d_model"]
+    heads = sizes["heads"]
+    if d_model % heads:
+        raise ModelError(
+            f"config.json: the width {d_model} is not divisible by {heads} heads",
+            "change one of them",
+        )
+    bias = "qkv" * sizes["qkv_bias"] + "o"
     return spec.Block(
-        attention_spec(d_model, sizes["heads"], sizes["attention_dropout"], bias),
+        spec.Attention(
+            heads,
+            d_k=d_model // heads,
+            d_v=d_model // heads,
+            bias=bias * sizes["attention_bias"],
+            mixer=spec.SoftmaxAttention(sizes["attention_dropout"]),
+        ),
         spec.FeedForward(
             sizes["d_ff"] or 4 * d_model,
             parse_activation(sizes["activation"], activations),
             sizes["feedforward_dropout"],
+            sizes["feedforward_bias"],
         ),
         residual=residual,
         norm=spec.LayerNorm(sizes["eps"]),
         dropout=sizes["dropout"],
+        layer_scale=sizes["layer_scale"],
+        drop_path=sizes["drop_path"],
     )
 
 
@@ -106,15 +124,22 @@ def stack_config(
 ) -> dict[str, Any]:
     """The config keys of a stack."""
     block = stack.block
+    attention = block.attention
+    feedforward = block.feedforward
     sizes = {
         "d_model": d_model,
         "layers": stack.layers,
-        "heads": block.attention.heads,
-        "d_ff": block.feedforward.d_ff,
-        "activation": activation_name(block.feedforward.activation, activations),
+        "heads": attention.heads,
+        "d_ff": feedforward.d_ff,
+        "activation": activation_name(feedforward.activation, activations),
         "dropout": block.dropout,
-        "attention_dropout": block.attention.mixer.dropout,
-        "feedforward_dropout": block.feedforward.dropout,
+        "attention_dropout": attention.mixer.dropout,
+        "feedforward_dropout": feedforward.dropout,
         "eps": block.norm.eps,
+        "attention_bias": attention.bias == "qkvo",
+        "qkv_bias": "q" in attention.bias,
+        "feedforward_bias": feedforward.bias,
+        "layer_scale": block.layer_scale,
+        "drop_path": block.drop_path,
     }
     return {key: sizes[name] for key, name in keys.items()}

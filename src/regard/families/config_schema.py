@@ -153,6 +153,16 @@ class ConfigSchema:
         return read, others
 
 
+def part_config(part: Any, keys: Mapping[str, str]) -> dict[str, Any]:
+    """The config keys of fields of a part."""
+    return {key: getattr(part, name) for key, name in keys.items()}
+
+
+def part_fields(values: Mapping[str, Any], keys: Mapping[str, str]) -> dict[str, Any]:
+    """The fields of a part from their config keys."""
+    return {name: values[key] for key, name in keys.items()}
+
+
 def token_id(config: Mapping[str, Any], key: str, default: int) -> int:
     """The token id under a key, or the default of the family."""
     value = config.get(key)

@@ -40,7 +40,11 @@ HEAD_TABLE = HeadTable(
         "ForTokenClassification": HeadLayout(token_labels, {"labels.output": "classifier"}),
     },
 )
-_KEYS = keys_with(dropout="hidden_dropout", attention_dropout="attention_dropout")
+_KEYS = keys_with(
+    dropout="hidden_dropout",
+    attention_dropout="attention_dropout",
+    attention_bias="attention_bias",
+)
 _SCHEMA = ConfigSchema(
     defaults={
         "vocab_size": 50432,
@@ -93,7 +97,6 @@ def to_config(model: spec.Decoder, positions: int) -> dict[str, Any]:
         "vocab_size": model.tokens.vocabulary,
         **stack_config(model.d_model, model.stack, _KEYS),
         "use_parallel_residual": isinstance(model.stack.block.residual, spec.Parallel),
-        "attention_bias": model.stack.block.attention.bias == "qkvo",
         "tie_word_embeddings": model.tied,
         "max_position_embeddings": positions,
         # transformers 5 reads rope_parameters; earlier versions these two.
@@ -109,8 +112,7 @@ def to_config(model: spec.Decoder, positions: int) -> dict[str, Any]:
 def to_spec(config: Mapping[str, Any], stored: Collection[str] = ()) -> spec.Decoder:
     values = _SCHEMA.parse(config)
     residual = spec.Parallel(2) if values["use_parallel_residual"] else spec.PreNorm()
-    bias = "qkvo" if values["attention_bias"] else ""
-    block = block_from_config(values, residual, _KEYS, bias)
+    block = block_from_config(values, residual, _KEYS)
     rope_values = {**values, "rope_theta": values["rotary_emb_base"]}
     rope = parse_rope(rope_values, partial_factor=values["rotary_pct"])
     tokens = spec.Tokens(values["vocab_size"], None, scale=False, dropout=block.dropout)

@@ -8,7 +8,7 @@ from dataclasses import replace
 from typing import Any
 
 from regard import spec
-from regard.families.config_schema import SizeOrNull
+from regard.families.config_schema import SizeOrNull, part_fields
 from regard.families.decoders import llama
 from regard.families.decoders.llama import LlamaFamily
 from regard.families.heads import DECODER_HEADS, HeadTable
@@ -35,13 +35,8 @@ class GptOssFamily(LlamaFamily):
         expert = spec.GatedFeedForward(
             values["intermediate_size"], ACTIVATION, bias=True, limit=values["swiglu_limit"]
         )
-        return spec.MixtureOfExperts(
-            values["num_local_experts"],
-            expert,
-            values["num_experts_per_tok"],
-            balance=values["router_aux_loss_coef"],
-            router_bias=True,
-        )
+        sizes = part_fields(values, llama.EXPERT_KEYS)
+        return spec.MixtureOfExperts(inner=expert, router_bias=True, **sizes)
 
     def _more_rules(self, model: spec.Decoder, name: str, hf: str) -> list[Rule]:
         sinks = Rename(f"{name}.attention.mixer.sinks", f"{hf}.self_attn.sinks")

@@ -18,7 +18,13 @@ from regard.families.block_config import (
     parse_activation,
     stack_config,
 )
-from regard.families.config_schema import IGNORED_KEYS, NOT_ENCODER_DECODER, ConfigSchema
+from regard.families.config_schema import (
+    IGNORED_KEYS,
+    NOT_ENCODER_DECODER,
+    ConfigSchema,
+    part_config,
+    part_fields,
+)
 from regard.families.decoders.rope_config import inv_freq_rule, parse_rope, rope_config
 from regard.families.heads import DECODER_HEADS, HeadLayout, HeadTable, spans
 from regard.families.layer_names import LayerNames
@@ -54,6 +60,11 @@ _KEYS = {
     "intermediate_size": "d_ff",
     "rms_norm_eps": "eps",
     "attention_dropout": "attention_dropout",
+}
+EXPERT_KEYS = {
+    "num_local_experts": "count",
+    "num_experts_per_tok": "top",
+    "router_aux_loss_coef": "balance",
 }
 # Those that presets have besides, of one relative or another.
 _PRESET_KEYS = {
@@ -174,9 +185,7 @@ class LlamaFamily:
         if not isinstance(part, spec.MixtureOfExperts):
             return {"num_local_experts": 0}
         return {
-            "num_local_experts": part.count,
-            "num_experts_per_tok": part.top,
-            "router_aux_loss_coef": part.balance,
+            **part_config(part, EXPERT_KEYS),
             "swiglu_limit": getattr(part.inner, "limit", None),
         }
 
@@ -260,12 +269,7 @@ class LlamaFamily:
         )
         if "num_local_experts" not in values:
             return feedforward
-        return spec.MixtureOfExperts(
-            values["num_local_experts"],
-            feedforward,
-            values["num_experts_per_tok"],
-            balance=values["router_aux_loss_coef"],
-        )
+        return spec.MixtureOfExperts(inner=feedforward, **part_fields(values, EXPERT_KEYS))
 
     # -------------------------------------------------------------- tensors
 

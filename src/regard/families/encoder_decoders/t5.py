@@ -8,7 +8,13 @@ from typing import Any, ClassVar
 
 from regard import spec
 from regard.families.block_config import stack_config
-from regard.families.config_schema import IGNORED_KEYS, NOT_ENCODER_DECODER, ConfigSchema
+from regard.families.config_schema import (
+    IGNORED_KEYS,
+    NOT_ENCODER_DECODER,
+    ConfigSchema,
+    part_config,
+    part_fields,
+)
 from regard.families.heads import (
     BASE_MODEL,
     END_TOKEN_MODULES,
@@ -75,6 +81,10 @@ KEYS = {
     "dropout_rate": "dropout",
     "layer_norm_epsilon": "eps",
 }
+_BIAS_KEYS = {
+    "relative_attention_num_buckets": "count",
+    "relative_attention_max_distance": "distance",
+}
 _END = 1  # eos_token_id where config.json does not say it
 
 
@@ -124,8 +134,7 @@ class T5Family:
             **stack_config(model.d_model, model.encoder, KEYS),
             "d_kv": block.attention.d_k,
             "num_decoder_layers": model.decoder.layers,
-            "relative_attention_num_buckets": bias.count,
-            "relative_attention_max_distance": bias.distance,
+            **part_config(bias, _BIAS_KEYS),
             "feed_forward_proj": _feedforward_name(block.feedforward),
             "tie_word_embeddings": model.share == "all",
         }
@@ -159,9 +168,7 @@ class T5Family:
         feedforward_type = spec.GatedFeedForward if gated else spec.FeedForward
         feedforward = feedforward_type(values["d_ff"], activation, dropout, bias=False)
         block = spec.Block(attention, feedforward, None, spec.PreNorm(), norm, dropout)
-        bias = spec.T5Bias(
-            values["relative_attention_num_buckets"], values["relative_attention_max_distance"]
-        )
+        bias = spec.T5Bias(**part_fields(values, _BIAS_KEYS))
         layers = values["num_layers"]
         encoder = spec.Stack.of(layers, block, None, bias, norm, dropout=dropout)
         decoder = spec.Stack.of(

@@ -13,7 +13,13 @@ from typing import Any, Literal
 
 from regard import spec
 from regard.families.block_config import block_from_config, stack_config
-from regard.families.config_schema import IGNORED_KEYS, NOT_ENCODER_DECODER, ConfigSchema
+from regard.families.config_schema import (
+    IGNORED_KEYS,
+    NOT_ENCODER_DECODER,
+    ConfigSchema,
+    part_config,
+    part_fields,
+)
 from regard.families.heads import architecture
 from regard.families.layer_names import LayerNames
 from regard.families.preset_settings import FromConfig, PresetFamily, size
@@ -248,7 +254,16 @@ _KEYS = {
     "attention_dropout": "attention_dropout",
     "ff_dropout": "feedforward_dropout",
     "norm_eps": "eps",
+    "bias": "feedforward_bias",
 }
+_WINDOW_KEYS = {
+    "num_input_channels": "channels",
+    "context_length": "length",
+    "use_cls_token": "class_token",
+    "positional_dropout": "dropout",
+    "share_embedding": "shared",
+}
+_SCALE_KEYS = {"patch_length": "length", "patch_stride": "stride"}
 
 _LAYER = LayerNames(
     qkv=("self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj"),
@@ -276,18 +291,12 @@ def to_config(model: spec.Encoder, positions: int) -> dict[str, Any]:
     return {
         "model_type": "patchtst",
         "architectures": [f"PatchTST{architecture_suffix(model.series)}"],
-        "num_input_channels": windows.channels,
-        "context_length": windows.length,
-        "patch_length": windows.scales[0].length,
-        "patch_stride": windows.scales[0].stride,
+        **part_config(windows, _WINDOW_KEYS),
+        **part_config(windows.scales[0], _SCALE_KEYS),
         **stack_config(model.d_model, model.stack, _KEYS),
-        "share_embedding": windows.shared,
         "norm_type": norm_type,
-        "positional_dropout": windows.dropout,
-        "bias": block.feedforward.bias,
         "pre_norm": isinstance(block.residual, spec.PreNorm),
         "positional_encoding_type": position,
-        "use_cls_token": windows.class_token,
         "scaling": windows.scaler,
         **masking_config(windows.masking),
         **head_config(model.series),
@@ -303,14 +312,10 @@ def to_spec(config: Mapping[str, Any], stored: Collection[str] = ()) -> spec.Enc
     # Heads for other tasks switch masking off, whatever the config says.
     masks = kind == "ForPretraining" or (kind == "Model" and bool(config.get("do_mask_input")))
     windows = spec.SeriesPatches(
-        values["context_length"],
-        values["num_input_channels"],
-        (spec.TimeScale(values["patch_length"], values["patch_stride"]),),
-        class_token=values["use_cls_token"],
+        **part_fields(values, _WINDOW_KEYS),
+        scales=(spec.TimeScale(**part_fields(values, _SCALE_KEYS)),),
         scaler=parse_scaler(config.get("scaling", "std")),
         position=_position(values["positional_encoding_type"]),
-        dropout=values["positional_dropout"],
-        shared=values["share_embedding"],
         masking=masking_from_config(config, values) if masks else None,
     )
     # Positions are added at the input; attention itself knows none.
@@ -333,8 +338,7 @@ def _block(values: Mapping[str, Any]) -> spec.Block:
             raise ModelError(
                 f"config.json: norm_type {other!r} is not supported", "known: batchnorm, layernorm"
             )
-    feedforward: Any = block.feedforward
-    return replace(block, norm=norm, feedforward=replace(feedforward, bias=values["bias"]))
+    return replace(block, norm=norm)
 
 
 def _position(kind: str) -> Literal["learned", "fixed"]:

@@ -12,7 +12,13 @@ from dataclasses import replace
 from typing import Any
 
 from regard import spec
-from regard.families.config_schema import IGNORED_KEYS, ConfigSchema, NonNegative
+from regard.families.config_schema import (
+    IGNORED_KEYS,
+    ConfigSchema,
+    NonNegative,
+    part_config,
+    part_fields,
+)
 from regard.families.encoder_decoders.fairseq_layout import (
     LAYER,
     PRESET_KEYS,
@@ -77,6 +83,13 @@ _SCHEMA = ConfigSchema(
     unsupported=UNSUPPORTED,
 )
 
+_INPUT_KEYS = {
+    "input_size": "channels",
+    "num_dynamic_real_features": "dynamic_features",
+    "num_static_real_features": "static_features",
+    "num_time_features": "time_features",
+}
+
 # ------------------------------------------------------------------ spec → config.json
 
 
@@ -91,13 +104,10 @@ def to_config(model: spec.SeriesEncoderDecoder, positions: int) -> dict[str, Any
         "decoder_layerdrop": _layer_drop(model.decoder),
         "prediction_length": model.horizon,
         "context_length": part.length,
-        "input_size": part.channels,
+        **part_config(part, _INPUT_KEYS),
         "lags_sequence": list(part.lags),
         "scaling": part.scaler,
-        "num_dynamic_real_features": part.dynamic_features,
         "num_static_categorical_features": len(part.categories),
-        "num_static_real_features": part.static_features,
-        "num_time_features": part.time_features,
         "feature_size": part.width,
     }
     if part.categories:
@@ -122,15 +132,11 @@ def to_spec(config: Mapping[str, Any], stored: Collection[str] = ()) -> spec.Ser
         raise ModelError("config.json has no prediction_length", "add it")
     part = spec.LaggedValues(
         values["context_length"] or horizon,
-        values["input_size"],
-        tuple(values["lags_sequence"]),
-        parse_scaler(config.get("scaling", "mean")),
-        _categories(config, values["num_static_categorical_features"]),
-        values["num_static_real_features"],
-        values["num_time_features"],
-        values["num_dynamic_real_features"],
-        spec.LayerNorm(1e-5),
-        values["dropout"],
+        **part_fields(values, _INPUT_KEYS),
+        lags=tuple(values["lags_sequence"]),
+        scaler=parse_scaler(config.get("scaling", "mean")),
+        categories=_categories(config, values["num_static_categorical_features"]),
+        dropout=values["dropout"],
     )
     # transformers writes it too, but it follows from the other keys.
     width = config.get("feature_size")

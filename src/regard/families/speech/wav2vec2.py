@@ -19,7 +19,13 @@ from regard.families.block_config import (
     parse_activation,
     stack_config,
 )
-from regard.families.config_schema import IGNORED_KEYS, NOT_ENCODER_DECODER, ConfigSchema
+from regard.families.config_schema import (
+    IGNORED_KEYS,
+    NOT_ENCODER_DECODER,
+    ConfigSchema,
+    part_config,
+    part_fields,
+)
 from regard.families.heads import architecture, classifier_head, label_count, label_names
 from regard.families.layer_names import LayerNames
 from regard.families.preset_settings import (
@@ -110,7 +116,7 @@ def has_mask_vector(values: Mapping[str, Any], stored: Collection[str]) -> bool:
 
 
 def convolutions(values: Mapping[str, Any]) -> tuple[spec.Convolution, ...]:
-    columns = [values[key] for key in ("conv_dim", "conv_kernel", "conv_stride")]
+    columns = [values[key] for key in _CONVOLUTION_KEYS]
     count = values["num_feat_extract_layers"] or len(columns[0])
     for sizes in columns:
         if len(sizes) != count or not all(isinstance(size, int) for size in sizes):
@@ -165,6 +171,8 @@ _KEYS = keys_with(
     attention_dropout="attention_dropout",
     feedforward_dropout="activation_dropout",
 )
+_CONVOLUTION_KEYS = {"conv_dim": "channels", "conv_kernel": "kernel", "conv_stride": "stride"}
+_POSITION_KEYS = {"num_conv_pos_embeddings": "kernel", "num_conv_pos_embedding_groups": "groups"}
 _LAYER = LayerNames(
     qkv=("attention.q_proj", "attention.k_proj", "attention.v_proj"),
     attention_output="attention.out_proj",
@@ -204,16 +212,15 @@ class SpeechEncoderFamily:
             "feat_proj_dropout": waves.project_dropout,
             "feat_extract_norm": "group" if normalizes_over_time else "layer",
             "feat_extract_activation": activation_name(waves.activation),
-            "conv_dim": [convolution.channels for convolution in waves.convolutions],
-            "conv_stride": [convolution.stride for convolution in waves.convolutions],
-            "conv_kernel": [convolution.kernel for convolution in waves.convolutions],
             "conv_bias": first.bias,
-            "num_conv_pos_embeddings": waves.position.kernel,
-            "num_conv_pos_embedding_groups": waves.position.groups,
+            **part_config(waves.position, _POSITION_KEYS),
             "do_stable_layer_norm": isinstance(model.stack.block.residual, spec.PreNorm),
             **_head_config(model),
-            **_contrastive_config(model.contrastive),
         }
+        for key, name in _CONVOLUTION_KEYS.items():
+            config[key] = [getattr(convolution, name) for convolution in waves.convolutions]
+        if model.contrastive:
+            config |= part_config(model.contrastive, _CONTRASTIVE_KEYS)
         if waves.features is None:
             config["feat_proj_layer_norm"] = False
         if not waves.masked:
@@ -232,9 +239,7 @@ class SpeechEncoderFamily:
         feature_norm = block.norm if has_feature_norm else None
         waves = spec.Waveform(
             convolutions(values),
-            spec.ConvPosition(
-                values["num_conv_pos_embeddings"], values["num_conv_pos_embedding_groups"]
-            ),
+            spec.ConvPosition(**part_fields(values, _POSITION_KEYS)),
             parse_activation(values["feat_extract_activation"]),
             features=feature_norm,
             project_dropout=values["feat_proj_dropout"],
@@ -252,7 +257,7 @@ class SpeechEncoderFamily:
             case "Model":
                 return ()
             case "ForPreTraining":
-                return (_contrastive_head(values),)
+                return (spec.ContrastiveHead(**part_fields(values, _CONTRASTIVE_KEYS)),)
             case "ForCTC":
                 dropout = values["final_dropout"]
                 return (spec.ClassifierHead(values["vocab_size"], "transcribe", dropout=dropout),)
@@ -323,30 +328,15 @@ def _head_config(model: spec.Encoder) -> dict[str, Any]:
 # ------------------------------------------------------------------ pre-training
 
 
-def _contrastive_head(values: Mapping[str, Any]) -> spec.ContrastiveHead:
-    return spec.ContrastiveHead(
-        groups=values["num_codevector_groups"],
-        entries=values["num_codevectors_per_group"],
-        code_width=values["codevector_dim"],
-        width=values["proj_codevector_dim"],
-        temperature=values["contrastive_logits_temperature"],
-        diversity=values["diversity_loss_weight"],
-        dropout=values["feat_quantizer_dropout"],
-    )
-
-
-def _contrastive_config(head: spec.ContrastiveHead | None) -> dict[str, Any]:
-    if head is None:
-        return {}
-    return {
-        "num_codevector_groups": head.groups,
-        "num_codevectors_per_group": head.entries,
-        "codevector_dim": head.code_width,
-        "proj_codevector_dim": head.width,
-        "contrastive_logits_temperature": head.temperature,
-        "diversity_loss_weight": head.diversity,
-        "feat_quantizer_dropout": head.dropout,
-    }
+_CONTRASTIVE_KEYS = {
+    "num_codevector_groups": "groups",
+    "num_codevectors_per_group": "entries",
+    "codevector_dim": "code_width",
+    "proj_codevector_dim": "width",
+    "contrastive_logits_temperature": "temperature",
+    "diversity_loss_weight": "diversity",
+    "feat_quantizer_dropout": "dropout",
+}
 
 
 def _contrastive_rules(head: spec.ContrastiveHead) -> list[Rule]:

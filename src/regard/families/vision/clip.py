@@ -11,7 +11,7 @@ from typing import Any
 
 from regard import spec
 from regard.families.block_config import block_from_config, keys_with, stack_config
-from regard.families.config_schema import IGNORED_KEYS, ConfigSchema
+from regard.families.config_schema import IGNORED_KEYS, ConfigSchema, part_config, part_fields
 from regard.families.heads import architecture
 from regard.families.layer_names import LayerNames
 from regard.families.preset_settings import (
@@ -27,7 +27,7 @@ from regard.families.preset_settings import (
     size,
 )
 from regard.families.tensor_table import Rename, Rule, module_rules, position_ids
-from regard.families.vision.vit import patch_rules
+from regard.families.vision.vit import PATCH_KEYS, patch_rules
 
 _TOWER_DEFAULTS: dict[str, Any] = {
     "num_hidden_layers": 12,
@@ -220,13 +220,7 @@ TEXT = ClipTower(
 def _image_encoder(
     values: Mapping[str, Any], block: spec.Block, projection_dim: int | None
 ) -> spec.Encoder:
-    patches = spec.Patches(
-        values["image_size"],
-        values["patch_size"],
-        values["num_channels"],
-        bias=False,
-        norm=block.norm,
-    )
+    patches = spec.Patches(**part_fields(values, PATCH_KEYS), bias=False, norm=block.norm)
     return spec.Encoder(
         values["hidden_size"],
         patches,
@@ -240,11 +234,7 @@ def patch_count(model: spec.Encoder) -> int:
 
 
 def image_config(model: spec.Encoder) -> dict[str, Any]:
-    return {
-        "image_size": model.patches.size,
-        "patch_size": model.patches.patch,
-        "num_channels": model.patches.channels,
-    }
+    return part_config(model.patches, PATCH_KEYS)
 
 
 def _image_rules(model: spec.Encoder, prefix: str, hf_prefix: str) -> list[Rule]:

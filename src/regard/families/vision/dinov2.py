@@ -11,12 +11,17 @@ from typing import Any
 
 from regard import spec
 from regard.families.block_config import (
-    BERT_KEYS,
     activation_name,
     block_from_config,
     stack_config,
 )
-from regard.families.config_schema import IGNORED_KEYS, NOT_ENCODER_DECODER, ConfigSchema
+from regard.families.config_schema import (
+    IGNORED_KEYS,
+    NOT_ENCODER_DECODER,
+    ConfigSchema,
+    part_config,
+    part_fields,
+)
 from regard.families.heads import architecture, label_count, label_names
 from regard.families.layer_names import LayerNames
 from regard.families.preset_settings import (
@@ -28,7 +33,13 @@ from regard.families.preset_settings import (
     size,
 )
 from regard.families.tensor_table import Rename, Reshape, Rule, module_rules
-from regard.families.vision.vit import PRESET_KEYS, labels_of_preset, patch_rules
+from regard.families.vision.vit import (
+    DROP_PATH_KEY,
+    PATCH_KEYS,
+    PRESET_KEYS,
+    labels_of_preset,
+    patch_rules,
+)
 
 PREFIX = "dinov2."
 SPEC_TYPES = (spec.Encoder, spec.Patches)
@@ -73,13 +84,20 @@ _SWIGLU_LAYER = replace(
 )
 
 _KEYS = {
-    key: name for key, name in BERT_KEYS.items() if name not in ("d_ff", "activation", "dropout")
+    "hidden_size": "d_model",
+    "num_hidden_layers": "layers",
+    "num_attention_heads": "heads",
+    "attention_probs_dropout_prob": "attention_dropout",
+    "layer_norm_eps": "eps",
+    "qkv_bias": "qkv_bias",
+    "layerscale_value": "layer_scale",
+    **DROP_PATH_KEY,
 }
+_PATCH_KEYS = {**PATCH_KEYS, "hidden_dropout_prob": "dropout", "use_mask_token": "mask_token"}
 # ------------------------------------------------------------------ spec → config.json
 
 
 def to_config(model: spec.Encoder, positions: int) -> dict[str, Any]:
-    patches = model.patches
     block = model.stack.block
     gated = isinstance(block.feedforward, spec.GatedFeedForward)
     config = {
@@ -89,15 +107,8 @@ def to_config(model: spec.Encoder, positions: int) -> dict[str, Any]:
         "mlp_ratio": _mlp_ratio(model.d_model, block.feedforward),
         # SwiGLU's activation is fixed, and the key says nothing.
         "hidden_act": "gelu" if gated else activation_name(block.feedforward.activation),
-        "hidden_dropout_prob": patches.dropout,
-        "image_size": patches.size,
-        "patch_size": patches.patch,
-        "num_channels": patches.channels,
-        "qkv_bias": "q" in block.attention.bias,
-        "layerscale_value": block.layer_scale,
-        "drop_path_rate": block.drop_path,
+        **part_config(model.patches, _PATCH_KEYS),
         "use_swiglu_ffn": gated,
-        "use_mask_token": patches.mask_token,
     }
     if model.labels:
         config["architectures"] = ["Dinov2ForImageClassification"]
@@ -126,14 +137,7 @@ def swiglu_width(d_ff: int) -> int:
 
 def to_spec(config: Mapping[str, Any], stored: Collection[str] = ()) -> spec.Encoder:
     values = _SCHEMA.parse(config)
-    patches = spec.Patches(
-        values["image_size"],
-        values["patch_size"],
-        values["num_channels"],
-        dropout=values["hidden_dropout_prob"],
-        interpolated=True,
-        mask_token=values["use_mask_token"],
-    )
+    patches = spec.Patches(**part_fields(values, _PATCH_KEYS), interpolated=True)
     block = _block(values)
     stack = spec.Stack.of(values["num_hidden_layers"], block, final=block.norm)
     pool, labels = _heads(config)
@@ -141,21 +145,14 @@ def to_spec(config: Mapping[str, Any], stored: Collection[str] = ()) -> spec.Enc
 
 
 def _block(values: Mapping[str, Any]) -> spec.Block:
-    bias = "qkvo" if values["qkv_bias"] else "o"
-    keys = {**_KEYS, "hidden_act": "activation"}
-    block = block_from_config(values, spec.PreNorm(), keys, bias)
+    block = block_from_config(values, spec.PreNorm(), {**_KEYS, "hidden_act": "activation"})
     d_ff = values["hidden_size"] * values["mlp_ratio"]
     feedforward: spec.FeedForward | spec.GatedFeedForward
     if values["use_swiglu_ffn"]:
         feedforward = spec.GatedFeedForward(swiglu_width(d_ff), "silu", bias=True)
     else:
         feedforward = spec.FeedForward(d_ff, block.feedforward.activation)
-    return replace(
-        block,
-        feedforward=feedforward,
-        layer_scale=float(values["layerscale_value"]),
-        drop_path=float(values["drop_path_rate"]),
-    )
+    return replace(block, feedforward=feedforward)
 
 
 def _heads(config: Mapping[str, Any]) -> tuple[spec.Pool, spec.ClassifierHead | None]:

@@ -12,7 +12,7 @@ from typing import Any
 
 from regard import spec
 from regard.families.block_config import parse_activation
-from regard.families.config_schema import ConfigSchema
+from regard.families.config_schema import ConfigSchema, part_fields
 from regard.families.heads import architecture, classifier_head, label_count, label_names
 from regard.families.preset_settings import (
     BASE_LAYERS,
@@ -33,7 +33,7 @@ from regard.families.vision.clip import (
     projection_dim,
     tower_config,
 )
-from regard.families.vision.vit import patch_rules
+from regard.families.vision.vit import PATCH_KEYS, patch_rules
 from regard.system.errors import ModelError
 
 _TOWER_DEFAULTS: dict[str, Any] = {
@@ -121,9 +121,7 @@ TEXT = SiglipTower(
 def _image_encoder(
     values: Mapping[str, Any], block: spec.Block, projection_dim: int | None
 ) -> spec.Encoder:
-    patches = spec.Patches(
-        values["image_size"], values["patch_size"], values["num_channels"], extras=0
-    )
+    patches = spec.Patches(**part_fields(values, PATCH_KEYS), extras=0)
     pool = None
     if values["vision_use_head"]:
         pooling = spec.AttentionPool(

@@ -12,7 +12,13 @@ from typing import Any
 
 from regard import spec
 from regard.families.block_config import block_from_config, stack_config
-from regard.families.config_schema import IGNORED_KEYS, NOT_ENCODER_DECODER, ConfigSchema
+from regard.families.config_schema import (
+    IGNORED_KEYS,
+    NOT_ENCODER_DECODER,
+    ConfigSchema,
+    part_config,
+    part_fields,
+)
 from regard.families.heads import architecture, label_count, label_names
 from regard.families.layer_names import LayerNames
 from regard.families.preset_settings import (
@@ -25,6 +31,7 @@ from regard.families.preset_settings import (
 from regard.families.tensor_table import Rename, Rule, Unused, module_rules
 from regard.families.vision.vit import (
     MASKED_DEFAULTS,
+    PATCH_KEYS,
     labels_of_preset,
     masked_config,
     masked_rules,
@@ -75,6 +82,7 @@ _KEYS = {
     "hidden_dropout_prob": "dropout",
     "attention_probs_dropout_prob": "attention_dropout",
     "layer_norm_eps": "eps",
+    "qkv_bias": "qkv_bias",
 }
 _LAYER = LayerNames(attention_norm="layernorm_before", feedforward_norm="layernorm_after")
 
@@ -82,8 +90,6 @@ _LAYER = LayerNames(attention_norm="layernorm_before", feedforward_norm="layerno
 
 
 def to_config(model: spec.Encoder, positions: int) -> dict[str, Any]:
-    patches = model.patches
-    block = model.stack.block
     stages = _stages(model)
     blocks = model.stack.blocks
     firsts = accumulate(stages.depths[:-1], initial=0)
@@ -92,15 +98,12 @@ def to_config(model: spec.Encoder, positions: int) -> dict[str, Any]:
     config = {
         "model_type": "swin",
         "architectures": ["SwinModel"],
-        "image_size": patches.size,
-        "patch_size": patches.patch,
-        "num_channels": patches.channels,
+        **part_config(model.patches, PATCH_KEYS),
         **stack_config(model.d_model, model.stack, _KEYS),
         "depths": list(stages.depths),
         "num_heads": [blocks[i].attention.heads for i in firsts],
         "window_size": stages.window,
         "mlp_ratio": blocks[-1].feedforward.d_ff / width,
-        "qkv_bias": "q" in block.attention.bias,
         "drop_path_rate": blocks[-1].drop_path,
     }
     if model.labels:
@@ -119,9 +122,7 @@ def to_spec(config: Mapping[str, Any], stored: Collection[str] = ()) -> spec.Enc
     d_model = values["embed_dim"]
     dropout = values["hidden_dropout_prob"]
     patches = spec.Patches(
-        values["image_size"],
-        values["patch_size"],
-        values["num_channels"],
+        **part_fields(values, PATCH_KEYS),
         extras=0,
         norm=spec.LayerNorm(1e-5),  # PyTorch's ε, whatever that of the layers is
         dropout=dropout,
@@ -162,12 +163,11 @@ def _blocks(values: Mapping[str, Any], stages: spec.Stages) -> Iterator[spec.Blo
             "increase mlp_ratio",
         )
     keys = {**_KEYS, "num_heads": "heads", "d_ff": "d_ff"}
-    bias = "qkvo" if values["qkv_bias"] else "o"
     number = 0
     for stage, depth in enumerate(stages.depths):
         width = 2**stage * values["embed_dim"]
         sizes = {"embed_dim": width, "num_heads": heads[stage], "d_ff": int(ratio * width)}
-        block = block_from_config({**values, **sizes}, spec.PreNorm(), keys, bias)
+        block = block_from_config({**values, **sizes}, spec.PreNorm(), keys)
         for _ in range(depth):
             drop_path = stages.drop_path(float(values["drop_path_rate"]), number)
             yield replace(block, drop_path=drop_path)

@@ -18,7 +18,12 @@ from regard.families.block_config import (
     parse_activation,
     stack_config,
 )
-from regard.families.config_schema import NOT_ENCODER_DECODER, ConfigSchema
+from regard.families.config_schema import (
+    NOT_ENCODER_DECODER,
+    ConfigSchema,
+    part_config,
+    part_fields,
+)
 from regard.families.heads import architecture, label_count, label_names
 from regard.families.layer_names import LayerNames
 from regard.families.preset_settings import (
@@ -99,6 +104,10 @@ CONFIG_DEFAULTS = {
     "num_channels": 3,
     "qkv_bias": True,
 }
+# Of the stack, of its patches, and of their dropped paths.
+KEYS = {**BERT_KEYS, "qkv_bias": "qkv_bias"}
+PATCH_KEYS = {"image_size": "size", "patch_size": "patch", "num_channels": "channels"}
+DROP_PATH_KEY = {"drop_path_rate": "drop_path"}
 _SCHEMA = ConfigSchema(
     defaults={
         **CONFIG_DEFAULTS,
@@ -145,15 +154,11 @@ class VitFamily:
     # -------------------------------------------------------------- spec → config.json
 
     def to_config(self, model: spec.Encoder, positions: int) -> dict[str, Any]:
-        patches = model.patches
         config = {
             "model_type": self.model_type,
             "architectures": [self.class_prefix + _suffix(model)],
-            **stack_config(model.d_model, model.stack),
-            "image_size": patches.size,
-            "patch_size": patches.patch,
-            "num_channels": patches.channels,
-            "qkv_bias": "q" in model.stack.block.attention.bias,
+            **stack_config(model.d_model, model.stack, KEYS),
+            **part_config(model.patches, PATCH_KEYS),
         }
         if model.stack.block.drop_path:
             config["drop_path_rate"] = model.stack.block.drop_path
@@ -172,15 +177,9 @@ class VitFamily:
 
     def to_spec(self, config: Mapping[str, Any], stored: Collection[str] = ()) -> spec.Encoder:
         values = _SCHEMA.parse(config)
-        bias = "qkvo" if values["qkv_bias"] else "o"
-        block = block_from_config(values, spec.PreNorm(), bias=bias)
-        block = replace(block, drop_path=values["drop_path_rate"])
+        block = block_from_config(values, spec.PreNorm(), KEYS | DROP_PATH_KEY)
         patches = spec.Patches(
-            values["image_size"],
-            values["patch_size"],
-            values["num_channels"],
-            extras=len(self.extra_tokens),
-            dropout=block.dropout,
+            **part_fields(values, PATCH_KEYS), extras=len(self.extra_tokens), dropout=block.dropout
         )
         stack = spec.Stack.of(values["num_hidden_layers"], block, final=block.norm)
         model = spec.Encoder(values["hidden_size"], patches, stack)

@@ -12,7 +12,12 @@ from typing import Any
 
 from regard import spec
 from regard.families.block_config import block_from_config, stack_config
-from regard.families.config_schema import NOT_ENCODER_DECODER, ConfigSchema
+from regard.families.config_schema import (
+    NOT_ENCODER_DECODER,
+    ConfigSchema,
+    part_config,
+    part_fields,
+)
 from regard.families.heads import architecture
 from regard.families.preset_settings import (
     BASE_LAYERS,
@@ -28,7 +33,14 @@ from regard.families.tensor_table import (
     Rule,
     module_rules,
 )
-from regard.families.vision.vit import CONFIG_DEFAULTS, LAYER, PRESET_KEYS, patch_rules
+from regard.families.vision.vit import (
+    CONFIG_DEFAULTS,
+    KEYS,
+    LAYER,
+    PATCH_KEYS,
+    PRESET_KEYS,
+    patch_rules,
+)
 
 PREFIX = "vit."
 SPEC_TYPES = (spec.Encoder, spec.Patches)
@@ -45,6 +57,7 @@ _SCHEMA = ConfigSchema(
     fixed={**NOT_ENCODER_DECODER, "pruned_heads": {}, "chunk_size_feed_forward": 0},
     unsupported=frozenset({"head_dim"}),
 )
+_PATCH_KEYS = {**PATCH_KEYS, "mask_ratio": "masked_share"}
 _DECODER_SIZES = (
     "hidden_size",
     "num_hidden_layers",
@@ -59,16 +72,11 @@ _FORMER_DECODER_LAYER = "decoder.decoder_layers."
 
 
 def to_config(model: spec.Encoder, positions: int) -> dict[str, Any]:
-    patches = model.patches
     config = {
         "model_type": "vit_mae",
         "architectures": ["ViTMAEModel"],
-        **stack_config(model.d_model, model.stack),
-        "image_size": patches.size,
-        "patch_size": patches.patch,
-        "num_channels": patches.channels,
-        "qkv_bias": "q" in model.stack.block.attention.bias,
-        "mask_ratio": patches.masked_share,
+        **stack_config(model.d_model, model.stack, KEYS),
+        **part_config(model.patches, _PATCH_KEYS),
     }
     # Another pixel decoder is not supported: what is read back differs.
     if not isinstance(model.pixels, spec.PixelDecoder):
@@ -87,13 +95,7 @@ def to_config(model: spec.Encoder, positions: int) -> dict[str, Any]:
 
 def to_spec(config: Mapping[str, Any], stored: Collection[str] = ()) -> spec.Encoder:
     values = _SCHEMA.parse(config)
-    patches = spec.Patches(
-        values["image_size"],
-        values["patch_size"],
-        values["num_channels"],
-        position="fixed",
-        masked_share=float(values["mask_ratio"]),
-    )
+    patches = spec.Patches(**part_fields(values, _PATCH_KEYS), position="fixed")
     pixels = None
     if architecture(config, "ViTMAE", ("Model", "ForPreTraining")) == "ForPreTraining":
         # All else of a decoder's layers is as in the encoder's.
@@ -105,8 +107,7 @@ def to_spec(config: Mapping[str, Any], stored: Collection[str] = ()) -> spec.Enc
 
 
 def _stack(values: Mapping[str, Any]) -> spec.Stack:
-    bias = "qkvo" if values["qkv_bias"] else "o"
-    block = block_from_config(values, spec.PreNorm(), bias=bias)
+    block = block_from_config(values, spec.PreNorm(), KEYS)
     return spec.Stack.of(values["num_hidden_layers"], block, final=block.norm)
 
 
