@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
 from regard import spec
@@ -106,6 +106,7 @@ def preset_settings(
 _USUAL: dict[str, Callable[[Any], int]] = {
     "d_k": lambda settings: settings["d_model"] // settings["heads"],
     "d_ff": lambda settings: 4 * settings["d_model"],
+    "attention_dropout": lambda settings: settings["dropout"],
     "decoder_layers": lambda settings: settings["layers"],
     "groups": lambda settings: settings["heads"],
     "query_width": lambda settings: settings["d_k"],
@@ -125,7 +126,7 @@ def with_usual_sizes(settings: dict[str, Any]) -> dict[str, Any]:
             )
     settings = dict(settings)
     for key, usual in _USUAL.items():
-        if key in settings and not settings[key]:
+        if key in settings and settings[key] is None:
             settings[key] = usual(settings)
     return settings
 
@@ -184,5 +185,21 @@ class FromConfig:
         values = dict(settings)
         if "activation" in values:
             values["activation"] = self.activations.get(values["activation"], values["activation"])
+        # Where a config has no width of a head, it is changed in the spec.
+        heads = values.get("heads", 1)
+        is_changed = "d_k" not in self.keys.values() and heads * values["d_k"] != values["d_model"]
+        if is_changed:
+            values["heads"] = 1
         config = {key: values[name] for key, name in self.keys.items() if name in values}
-        return self.to_spec({**config, **self.constants, **self.computed(values)})
+        model = self.to_spec({**config, **self.constants, **self.computed(values)})
+        return _with_heads(model, heads, values["d_k"]) if is_changed else model
+
+
+def _with_heads(model: spec.Model, heads: int, width: int) -> spec.Model:
+    stacks = {}
+    for name, stack in model.stacks.items():
+        attention = replace(stack.block.attention, heads=heads, d_k=width, d_v=width)
+        stacks[name] = stack.with_blocks(
+            attention=attention, cross=attention if stack.block.cross else None
+        )
+    return model.with_stacks(stacks)

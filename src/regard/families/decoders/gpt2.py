@@ -13,13 +13,20 @@ from typing import Any, ClassVar
 from regard import spec
 from regard.families.block_config import (
     ACTIVATIONS,
+    activation_name,
     block_from_config,
     stack_config,
 )
 from regard.families.config_schema import IGNORED_KEYS, NOT_ENCODER_DECODER, ConfigSchema
 from regard.families.heads import DECODER_HEADS, DOUBLE_HEADS, HeadLayout, HeadTable, token_labels
 from regard.families.layer_names import LayerNames
-from regard.families.preset_settings import BASE_LAYERS, LARGE_LAYERS, PresetFamily, size
+from regard.families.preset_settings import (
+    BASE_LAYERS,
+    LARGE_LAYERS,
+    FromConfig,
+    PresetFamily,
+    size,
+)
 from regard.families.tensor_table import (
     Rename,
     Rule,
@@ -27,63 +34,6 @@ from regard.families.tensor_table import (
     mask_rules,
     position_ids,
 )
-
-PRESET_DEFAULTS: dict[str, Any] = {
-    "d_ff": None,  # 4 d_model
-    "d_k": None,  # d_model / heads
-    "dropout": 0.1,
-    "attention_dropout": None,  # as `dropout`
-    "activation": "gelu_tanh",
-}
-
-
-def decoder(settings: Any) -> spec.Decoder:
-    """The decoder of these settings."""
-    s = settings
-    dropout = s["dropout"]
-    attention_dropout = s["attention_dropout"]
-    if attention_dropout is None:
-        attention_dropout = dropout
-    mixer = spec.SoftmaxAttention(attention_dropout)
-    block = spec.Block(
-        spec.Attention(s["heads"], s["d_k"], s["d_k"], mixer=mixer),
-        spec.FeedForward(s["d_ff"], s["activation"]),
-        residual=spec.PreNorm(),
-        dropout=dropout,
-    )
-    tokens = spec.Tokens(
-        s["vocabulary"],
-        spec.LearnedPosition(s["context"]),
-        scale=False,
-        dropout=dropout,
-        segment_tokens=True,
-    )
-    stack = spec.Stack.of(s["layers"], block, spec.CausalMask(), final=spec.LayerNorm())
-    return spec.Decoder(s["d_model"], tokens, stack)
-
-
-# ------------------------------------------------------------------ presets
-
-
-def _corrected(millions: int) -> str:
-    return f"Table 2 of the paper miscounts; the authors' release says {millions:,} M"
-
-
-# The four sizes of Table 2.
-SIZES = {
-    "tiny": size(4, 128, 4),
-    "small": size(*BASE_LAYERS, 117, _corrected(124)),
-    "medium": size(*LARGE_LAYERS, 345, _corrected(355)),
-    "large": size(36, 1280, 20, 762, _corrected(774)),
-    "xl": size(48, 1600, 25, 1542, _corrected(1558)),
-}
-
-
-preset = PresetFamily("decoder", decoder, SIZES, PRESET_DEFAULTS, 50_257, 1024, "small")
-PRESETS = {"gpt2": preset}
-
-
-# ------------------------------------------------------------------ files
 
 DEFAULTS: dict[str, Any] = {
     "n_positions": 1024,  # learned positions
@@ -147,6 +97,13 @@ class GptFamily:
     activations: Mapping[str, spec.Activation] = field(default_factory=lambda: ACTIVATIONS)
     PREFIX: str = "transformer."
     SPEC_TYPES: ClassVar = (spec.Decoder, spec.Tokens)
+
+    @property
+    def from_settings(self) -> FromConfig:
+        """The spec of a preset."""
+        keys = {"vocab_size": "vocabulary", "n_positions": "context", "embd_pdrop": "dropout"}
+        names = {"gelu_tanh": activation_name("gelu_tanh", self.activations)}
+        return FromConfig(self.to_spec, {**self.keys, **keys}, activations=names)
 
     def to_config(self, model: spec.Decoder, positions: int) -> dict[str, Any]:
         return {
@@ -216,3 +173,28 @@ GPT2 = GptFamily(
     embeddings=("wte", "wpe"),
     residual=spec.PreNorm(),
 )
+
+# ------------------------------------------------------------------ presets
+
+
+def _corrected(millions: int) -> str:
+    return f"Table 2 of the paper miscounts; the authors' release says {millions:,} M"
+
+
+# The four sizes of Table 2.
+SIZES = {
+    "tiny": size(4, 128, 4),
+    "small": size(*BASE_LAYERS, 117, _corrected(124)),
+    "medium": size(*LARGE_LAYERS, 345, _corrected(355)),
+    "large": size(36, 1280, 20, 762, _corrected(774)),
+    "xl": size(48, 1600, 25, 1542, _corrected(1558)),
+}
+PRESET_DEFAULTS: dict[str, Any] = {
+    "d_ff": None,  # 4 d_model
+    "d_k": None,  # d_model / heads
+    "dropout": 0.1,
+    "attention_dropout": None,  # as `dropout`
+    "activation": "gelu_tanh",
+}
+preset = PresetFamily("decoder", GPT2.from_settings, SIZES, PRESET_DEFAULTS, 50_257, 1024, "small")
+PRESETS = {"gpt2": preset}

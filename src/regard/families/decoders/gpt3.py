@@ -6,7 +6,7 @@ does not print; here all layers attend to everything, which changes no parameter
 
 from __future__ import annotations
 
-from regard.families.decoders.gpt2 import PRESET_DEFAULTS, decoder
+from regard.families.decoders.gpt2 import GPT2, PRESET_DEFAULTS
 from regard.families.preset_settings import BASE_LAYERS, LARGE_LAYERS, PresetFamily, size
 
 
@@ -27,6 +27,8 @@ SIZES = {
     "13b": size(40, 5120, 40, 13_000, _rounded(12_850)),
     "175b": size(96, 12288, 96, 175_000),
 }
-
-
-PRESETS = {"gpt3": PresetFamily("decoder", decoder, SIZES, PRESET_DEFAULTS, 50_257, 2048, "small")}
+PRESETS = {
+    "gpt3": PresetFamily(
+        "decoder", GPT2.from_settings, SIZES, PRESET_DEFAULTS, 50_257, 2048, "small"
+    )
+}

@@ -8,7 +8,7 @@ from regard import spec
 from regard.families.config_schema import NOT_ENCODER_DECODER, ConfigSchema
 from regard.families.decoders.gpt2 import DEFAULTS, IGNORED, KEYS, SYNONYMS, GptFamily
 from regard.families.heads import DECODER_HEADS, DOUBLE_HEADS, HeadTable
-from regard.families.preset_settings import BASE_LAYERS, FromConfig, PresetFamily, size
+from regard.families.preset_settings import BASE_LAYERS, PresetFamily, size
 
 # The tied matrix is stored under its other name.
 _DOUBLE_HEADS = replace(DOUBLE_HEADS, prefix="lm_head.", strips="tokens_embed.")
@@ -38,9 +38,6 @@ SIZES = {
 
 
 _DEFAULTS = {"dropout": 0.1, "attention_dropout": 0.1, "activation": "gelu_tanh"}
-_make = FromConfig(
-    GPT.to_spec,
-    {**GPT.keys, "vocab_size": "vocabulary", "n_positions": "context", "embd_pdrop": "dropout"},
-    activations={"gelu_tanh": "gelu"},
-)
-PRESETS = {"gpt1": PresetFamily("decoder", _make, SIZES, _DEFAULTS, 40_478, 512, "base")}
+PRESETS = {
+    "gpt1": PresetFamily("decoder", GPT.from_settings, SIZES, _DEFAULTS, 40_478, 512, "base")
+}

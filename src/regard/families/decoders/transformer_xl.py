@@ -12,7 +12,7 @@ from dataclasses import replace
 from typing import Any
 
 from regard import spec
-from regard.families.decoders.gpt2 import PRESET_DEFAULTS, decoder
+from regard.families.decoders.gpt2 import GPT2, PRESET_DEFAULTS
 from regard.families.preset_settings import PresetFamily, size
 
 # `memory` is that of training.
@@ -35,7 +35,7 @@ DEFAULTS = {**PRESET_DEFAULTS, "activation": "relu", "attention_dropout": 0.0}
 
 def _make(settings: Mapping[str, Any]) -> spec.Decoder:
     """Positions are distances, so the context is no part of the model."""
-    model = decoder(settings)
+    model: spec.Decoder = GPT2.from_settings(settings)
     # Queries, keys and values have no biases but u and v, which all queries share (Section 3.3).
     stack = model.stack.with_blocks(
         attention=replace(model.stack.block.attention, bias=""),

@@ -6,12 +6,9 @@ reads the text on both sides, and scores the labels from the decoder's state at 
 
 from __future__ import annotations
 
-from typing import Any
-
 from regard import spec
 from regard.families.encoder_decoders.fairseq_layout import (
     HEADS,
-    POSITION_OFFSET,
     PRESET_DEFAULTS,
     FairseqFamily,
 )
@@ -19,41 +16,6 @@ from regard.families.heads import END_TOKEN_MODULES, SPANS, HeadLayout, end_toke
 from regard.families.preset_settings import ROUNDED, PresetFamily, size
 
 _END = 2  # eos_token_id where config.json does not say it
-
-# ------------------------------------------------------------------ presets
-
-SIZES = {
-    "tiny": size(2, 128, 4),
-    "base": size(6, 768, 12, 140),
-    "large": size(12, 1024, 16, 400, ROUNDED),
-}
-_DEFAULTS = {**PRESET_DEFAULTS, "d_k": None}  # d_model / heads
-
-
-def _make(settings: Any) -> spec.EncoderDecoder:
-    s = settings
-    dropout = s["dropout"]
-    attention = spec.Attention(
-        s["heads"], s["d_k"], s["d_k"], mixer=spec.SoftmaxAttention(s["attention_dropout"])
-    )
-    feedforward = spec.FeedForward(s["d_ff"], s["activation"], s["feedforward_dropout"])
-    position = spec.LearnedPosition(s["context"], POSITION_OFFSET)
-    tokens = spec.Tokens(s["vocabulary"], position, False, dropout, norm=spec.LayerNorm())
-    encoder = spec.Block(attention, feedforward, dropout=dropout)
-    decoder = spec.Block(attention, feedforward, cross=attention, dropout=dropout)
-    return spec.EncoderDecoder(
-        s["d_model"],
-        tokens,
-        tokens,
-        spec.Stack.of(s["layers"], encoder),
-        spec.Stack.of(s["decoder_layers"], decoder, spec.CausalMask()),
-    )
-
-
-PRESETS = {"bart": PresetFamily("encoder-decoder", _make, SIZES, _DEFAULTS, 50_265, 1024, "base")}
-
-
-# ------------------------------------------------------------------ files
 
 BART_HEADS = {
     **HEADS,
@@ -63,3 +25,17 @@ BART_HEADS = {
 BART = FairseqFamily(
     "bart", "Bart", spec.PostNorm(), 50_265, learned_positions=True, heads=BART_HEADS
 )
+
+# ------------------------------------------------------------------ presets
+
+SIZES = {
+    "tiny": size(2, 128, 4),
+    "base": size(6, 768, 12, 140),
+    "large": size(12, 1024, 16, 400, ROUNDED),
+}
+_DEFAULTS = {**PRESET_DEFAULTS, "d_k": None}  # d_model / heads
+PRESETS = {
+    "bart": PresetFamily(
+        "encoder-decoder", BART.from_settings(False), SIZES, _DEFAULTS, 50_265, 1024, "base"
+    )
+}

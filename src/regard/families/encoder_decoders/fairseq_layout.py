@@ -138,13 +138,13 @@ class FairseqFamily:
             fixed["tie_word_embeddings"] = True
         return ConfigSchema(defaults, fixed, synonyms=SYNONYMS)
 
-    @property
-    def from_settings(self) -> FromConfig:
+    def from_settings(self, scale: bool = True) -> FromConfig:
         """The spec of a preset; only a table of positions is as long as the context."""
         keys = {**PRESET_KEYS, "vocab_size": "vocabulary"}
         if self.learned_positions:
             keys |= TEXT_KEYS
-        return FromConfig(self.to_spec, keys, {"scale_embedding": True, "regard_head_bias": False})
+        constants = {"scale_embedding": scale, "regard_head_bias": False}
+        return FromConfig(self.to_spec, keys, constants)
 
     # -------------------------------------------------------------- spec → config.json
 

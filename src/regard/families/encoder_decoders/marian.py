@@ -28,6 +28,6 @@ SIZES = {
 _DEFAULTS = {**PRESET_DEFAULTS, "activation": "silu"}
 PRESETS = {
     "marian": PresetFamily(
-        "encoder-decoder", MARIAN.from_settings, SIZES, _DEFAULTS, 58_101, 512, "base"
+        "encoder-decoder", MARIAN.from_settings(), SIZES, _DEFAULTS, 58_101, 512, "base"
     )
 }

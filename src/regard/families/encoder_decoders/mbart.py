@@ -22,6 +22,6 @@ SIZES = {
 
 PRESETS = {
     "mbart": PresetFamily(
-        "encoder-decoder", MBART.from_settings, SIZES, PRESET_DEFAULTS, 250_027, 1024, "large"
+        "encoder-decoder", MBART.from_settings(), SIZES, PRESET_DEFAULTS, 250_027, 1024, "large"
     )
 }

@@ -21,6 +21,6 @@ SIZES = {
 _DEFAULTS = {**PRESET_DEFAULTS, "activation": "relu"}
 PRESETS = {
     "pegasus": PresetFamily(
-        "encoder-decoder", PEGASUS.from_settings, SIZES, _DEFAULTS, 96_103, 512, "base"
+        "encoder-decoder", PEGASUS.from_settings(), SIZES, _DEFAULTS, 96_103, 512, "base"
     )
 }

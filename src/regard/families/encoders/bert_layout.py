@@ -9,7 +9,7 @@ transformers 4 and 5 disagree on which of two biases then acts.
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 from typing import Any, ClassVar
 
@@ -22,6 +22,7 @@ from regard.families.block_config import (
 from regard.families.config_schema import IGNORED_KEYS, ConfigSchema
 from regard.families.heads import architecture, classifier_head, label_count, label_names
 from regard.families.layer_names import LayerNames, norm_rules
+from regard.families.preset_changes import with_changes
 from regard.families.preset_settings import (
     ENCODER_DEFAULTS,
     TEXT_KEYS,
@@ -449,6 +450,16 @@ class BertFamily:
             rules += module_rules("labels.feedforward.feedforward.outer", f"{hf}.output.dense")
             rules += norm_rules("labels.feedforward.norm", f"{hf}.output.LayerNorm")
         return rules + module_rules("labels.output", self.classifiers[labels.task])
+
+
+def with_attention(presets: PresetFamily) -> PresetFamily:
+    """The presets with an attention option, which is changed in the spec."""
+
+    def make(settings: Any) -> Any:
+        changes = {"attention": settings["attention"]}
+        return with_changes(presets.make(settings), settings["context"], changes)
+
+    return replace(presets, make=make)
 
 
 def learned_positions(model: spec.Encoder) -> spec.LearnedPosition:

@@ -7,11 +7,12 @@ replaced (ForPreTraining). BERT without a pooler, and with narrow embeddings tha
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 from regard import spec
 from regard.families.config_schema import ConfigSchema
-from regard.families.encoders.bert import DEFAULTS, NORM, encoder
+from regard.families.encoders.bert import DEFAULTS
 from regard.families.encoders.bert_layout import (
     CLASSIFIER_DROPOUT,
     CLASSIFIERS,
@@ -23,43 +24,9 @@ from regard.families.encoders.bert_layout import (
     ClassifierDense,
     Heads,
     LMHeadNames,
+    with_attention,
 )
-from regard.families.preset_settings import BASE_LAYERS, LARGE_LAYERS, ROUNDED, PresetFamily, size
-
-# ------------------------------------------------------------------ presets
-
-# `width` is that of the embeddings; `generator` the generator's size relative to the
-# discriminator's (Table 6).
-SIZES = {
-    "tiny": size(2, 128, 4, width=64, generator=0.5),
-    "small": size(12, 256, 4, 14, ROUNDED, width=128, generator=0.25),
-    "base": size(*BASE_LAYERS, 110, width=768, generator=1 / 3),
-    "large": size(*LARGE_LAYERS, 335, width=1024, generator=0.25),
-}
-
-
-def _both(settings: Any) -> tuple[spec.Encoder, spec.Encoder]:
-    """The discriminator and the generator, whose embeddings have one width, to be shared."""
-    s = settings
-    width = s["width"]
-    detection = spec.ClassifierHead(1, "detect", "gelu")
-    discriminator = encoder(s, detection, embedding_size=width)
-    small = dict(s)
-    for key in ("heads", "d_ff"):
-        small[key] = max(1, round(s[key] * s["generator"]))
-    # Heads keep their size, so that d_model follows from their number.
-    small["d_model"] = small["heads"] * s["d_k"]
-    lm_head = spec.LMHead(True, transform=spec.HeadTransform(width, "gelu", NORM))
-    return discriminator, encoder(small, lm_head, embedding_size=width)
-
-
-_DEFAULTS = {key: value for key, value in DEFAULTS.items() if key != "next_sentence"}
-preset = PresetFamily("encoder", _both, SIZES, _DEFAULTS, 30_522, 512, "base")
-# The discriminator is the one of the two models that fine-tuning keeps.
-PRESETS = {"electra": replace(preset, make=lambda settings: _both(settings)[0])}
-
-
-# ------------------------------------------------------------------ files
+from regard.families.preset_settings import BASE_LAYERS, LARGE_LAYERS, ROUNDED, size
 
 ELECTRA = BertFamily(
     model_type="electra",
@@ -105,3 +72,35 @@ ELECTRA = BertFamily(
     choice_dense=ClassifierDense("sequence_summary.summary", "gelu", input_dropout=False),
     embedding_projection="embeddings_project",
 )
+
+# ------------------------------------------------------------------ presets
+
+# `width` is that of the embeddings; `generator` the generator's size relative to the
+# discriminator's (Table 6).
+SIZES = {
+    "tiny": size(2, 128, 4, width=64, generator=0.5),
+    "small": size(12, 256, 4, 14, ROUNDED, width=128, generator=0.25),
+    "base": size(*BASE_LAYERS, 110, width=768, generator=1 / 3),
+    "large": size(*LARGE_LAYERS, 335, width=1024, generator=0.25),
+}
+_DEFAULTS = {key: value for key, value in DEFAULTS.items() if key != "next_sentence"}
+_family = partial(
+    ELECTRA.presets, SIZES, 30_522, defaults=_DEFAULTS, keys={"embedding_size": "width"}
+)
+_discriminator = with_attention(_family(architectures=["ElectraForPreTraining"]))
+_generator = with_attention(_family(architectures=["ElectraForMaskedLM"]))
+
+
+def _both(settings: Any) -> tuple[spec.Encoder, spec.Encoder]:
+    """The discriminator and the generator, whose embeddings have one width, to be shared."""
+    small = dict(settings)
+    for key in ("heads", "d_ff"):
+        small[key] = max(1, round(settings[key] * settings["generator"]))
+    # Heads keep their size, so that d_model follows from their number.
+    small["d_model"] = small["heads"] * settings["d_k"]
+    return _discriminator.make(settings), _generator.make(small)
+
+
+preset = replace(_discriminator, make=_both)
+# The discriminator is the one of the two models that fine-tuning keeps.
+PRESETS = {"electra": _discriminator}
