@@ -83,7 +83,7 @@ BASE = replace(
 SPEC_TYPES = BASE.SPEC_TYPES
 PREFIX = BASE.PREFIX
 # The keys that BERT does not have.
-_DISENTANGLED = ConfigSchema(
+DISENTANGLED = ConfigSchema(
     {
         "attention_head_size": None,  # hidden_size / num_attention_heads
         "position_biased_input": True,  # absolute positions at the input too
@@ -108,27 +108,29 @@ _NEW_LM_HEAD = "lm_predictions.lm_head"
 
 
 def to_config(model: spec.Encoder, positions: int) -> dict[str, Any]:
-    config = BASE.to_config(model, positions)
-    config["position_biased_input"] = model.tokens.position is not None
-    position = model.stack.block.position
-    if isinstance(position, spec.Disentangled):
-        terms = [position.terms]
-        if position.terms == "both":
-            terms = ["p2c", "c2p"]
-        config |= {
-            "relative_attention": True,
-            "share_att_key": True,
-            "pos_att_type": terms,
-            "max_relative_positions": position.distance,
-            "position_buckets": position.buckets or -1,
-            "norm_rel_ebd": "layer_norm" if position.norm else "none",
-        }
+    config = BASE.to_config(model, positions) | disentangled_config(model, ["p2c", "c2p"])
     convolution = model.stack.scheme
     if isinstance(convolution, spec.ConvLayer):
         config |= {
             "conv_kernel_size": convolution.width,
             "conv_groups": convolution.groups,
             "conv_act": activation_name(convolution.activation),
+        }
+    return config
+
+
+def disentangled_config(model: spec.Encoder, both: list[str]) -> dict[str, Any]:
+    """The keys of positions and of the pooler; `both` are the names of both terms."""
+    position = model.stack.block.position
+    config: dict[str, Any] = {"position_biased_input": model.tokens.position is not None}
+    if isinstance(position, spec.Disentangled):
+        config |= {
+            "relative_attention": True,
+            "share_att_key": True,
+            "pos_att_type": both if position.terms == "both" else [position.terms],
+            "max_relative_positions": position.distance,
+            "position_buckets": position.buckets or -1,
+            "norm_rel_ebd": "layer_norm" if position.norm else "none",
         }
     if model.pool:
         config["pooler_hidden_act"] = activation_name(model.pool.activation)
@@ -140,8 +142,8 @@ def to_config(model: spec.Encoder, positions: int) -> dict[str, Any]:
 
 
 def to_spec(config: Mapping[str, Any], stored: Collection[str] = ()) -> spec.Encoder:
-    own_config, bert_config = _DISENTANGLED.split(normalized(config))
-    values = _DISENTANGLED.parse(own_config)
+    own_config, bert_config = DISENTANGLED.split(normalized(config))
+    values = DISENTANGLED.parse(own_config)
     model = BASE.to_spec(bert_config, with_old_names(stored))
     block = model.stack.block
     if values["attention_head_size"] not in (None, block.attention.d_k):
@@ -150,8 +152,8 @@ def to_spec(config: Mapping[str, Any], stored: Collection[str] = ()) -> spec.Enc
             "hidden_size / num_attention_heads",
             "remove attention_head_size",
         )
-    conv_activation = parse_activation(values["conv_act"])
     scheme: spec.Scheme = spec.Plain()
+    conv_activation = parse_activation(values["conv_act"])
     if values["conv_kernel_size"]:
         scheme = spec.ConvLayer(
             values["conv_kernel_size"],
@@ -160,13 +162,18 @@ def to_spec(config: Mapping[str, Any], stored: Collection[str] = ()) -> spec.Enc
             block.norm,
             block.dropout,
         )
+    return disentangled(replace(model, stack=replace(model.stack, scheme=scheme)), values)
+
+
+def disentangled(model: spec.Encoder, values: Mapping[str, Any], **changes: Any) -> spec.Encoder:
+    """The model with its positions and its pooler; `changes` are others of its blocks."""
     position = relative_position(values, model)
-    stack = replace(model.stack.with_blocks(position=position), scheme=scheme)
     tokens = model.tokens
     if not values["position_biased_input"]:
         tokens = replace(tokens, position=None)
-    pool_activation = parse_activation(values["pooler_hidden_act"])
-    pool = spec.Pool("first", pool_activation, values["pooler_dropout"])
+    activation = parse_activation(values["pooler_hidden_act"])
+    pool = spec.Pool("first", activation, values["pooler_dropout"])
+    stack = model.stack.with_blocks(position=position, **changes)
     model = replace(model, input=tokens, stack=stack)
     return model.with_head(pool) if model.pool else model
 
@@ -216,7 +223,14 @@ def relative_position(values: Mapping[str, Any], model: spec.Encoder) -> spec.Di
     distance = values["max_relative_positions"] or learned_positions(model).length
     block = model.stack.block
     norm = block.norm if norm_name == "layer_norm" else None
-    return spec.Disentangled(distance, values["position_buckets"], both_or_one, norm, block.dropout)
+    return spec.Disentangled(
+        distance,
+        values["position_buckets"],
+        both_or_one,
+        norm,
+        block.dropout,
+        values.get("projections", "shared"),
+    )
 
 
 # ------------------------------------------------------------------ tensors

@@ -12,7 +12,6 @@ from dataclasses import replace
 from typing import Any
 
 from regard import spec
-from regard.families.block_config import activation_name, parse_activation
 from regard.families.config_schema import ConfigSchema
 from regard.families.encoders import deberta
 from regard.families.encoders.bert_layout import FIXED, HEADS
@@ -50,19 +49,19 @@ PREFIX = BASE.PREFIX
 # The keys that BERT does not have.
 _DISENTANGLED = ConfigSchema(
     {
-        "position_biased_input": True,  # absolute positions at the input too
-        "relative_attention": False,  # disentangled attention
-        "pos_att_type": [],  # content-to-position, position-to-content
-        "max_relative_positions": None,  # max_position_embeddings
-        "pooler_hidden_act": "gelu",
-        "pooler_dropout": 0.0,
-    },
-)
+        key: deberta.DISENTANGLED.defaults[key]
+        for key in (
+            "position_biased_input", "relative_attention", "pos_att_type",
+            "max_relative_positions", "pooler_hidden_act", "pooler_dropout",
+        )
+    }
+)  # fmt: skip
 # What version 2 can choose.
 _FIRST_VERSION: dict[str, Any] = {
     "share_att_key": True,
     "position_buckets": None,
     "norm_rel_ebd": "none",
+    "projections": "own",
 }
 
 
@@ -70,21 +69,12 @@ _FIRST_VERSION: dict[str, Any] = {
 
 
 def to_config(model: spec.Encoder, positions: int) -> dict[str, Any]:
+    own = deberta.disentangled_config(model, ["c2p", "p2c"])
     config = BASE.to_config(model, positions)
-    config["position_biased_input"] = model.tokens.position is not None
-    position = model.stack.block.position
-    if isinstance(position, spec.Disentangled):
-        config |= {
-            "relative_attention": True,
-            "pos_att_type": ["c2p", "p2c"] if position.terms == "both" else [position.terms],
-            "max_relative_positions": position.distance,
-        }
+    config |= {key: value for key, value in own.items() if key in _DISENTANGLED.defaults}
     attention = model.stack.block.attention
     if attention.scale is not None:
         config["pos_att_type"] = ["none"] * (round(attention.scale**-2 / attention.d_k) - 1)
-    if model.pool:
-        config["pooler_hidden_act"] = activation_name(model.pool.activation)
-        config["pooler_dropout"] = model.pool.dropout
     return config
 
 
@@ -93,24 +83,14 @@ def to_config(model: spec.Encoder, positions: int) -> dict[str, Any]:
 
 def to_spec(config: Mapping[str, Any], stored: Collection[str] = ()) -> spec.Encoder:
     own_config, bert_config = _DISENTANGLED.split(deberta.normalized(config))
-    values = _DISENTANGLED.parse(own_config)
+    values = {**_DISENTANGLED.parse(own_config), **_FIRST_VERSION}
     model = BASE.to_spec(bert_config, deberta.with_old_names(stored))
-    position = deberta.relative_position({**values, **_FIRST_VERSION}, model)
-    if position is not None:
-        position = replace(position, projections="own")
     attention = replace(model.stack.block.attention, bias="qvo")
-    if position is None and values["pos_att_type"]:
+    terms = values["pos_att_type"]
+    if terms and not values["relative_attention"]:
         # Terms that have no distances to read still count in the scale.
-        scale = (attention.d_k * (1 + len(values["pos_att_type"]))) ** -0.5
-        attention = replace(attention, scale=scale)
-    tokens = model.tokens
-    if not values["position_biased_input"]:
-        tokens = replace(tokens, position=None)
-    activation = parse_activation(values["pooler_hidden_act"])
-    pool = spec.Pool("first", activation, values["pooler_dropout"])
-    stack = model.stack.with_blocks(attention=attention, position=position)
-    model = replace(model, input=tokens, stack=stack)
-    return model.with_head(pool) if model.pool else model
+        attention = replace(attention, scale=(attention.d_k * (1 + len(terms))) ** -0.5)
+    return deberta.disentangled(model, values, attention=attention)
 
 
 # ------------------------------------------------------------------ tensors

@@ -98,7 +98,9 @@ def attention_config(stack: spec.Stack) -> dict[str, Any]:
             for name, key in _CHUNK_KEYS.items():
                 mixer_config[f"{kind}_{key}"] = getattr(mixer, name)
         if isinstance(mixer, spec.LshAttention):
-            mixer_config["num_buckets"] = _bucket_config(mixer)
+            # Factors where two hashes make a number of buckets; null where it is automatic.
+            factors = [*(mixer.factors or ())]
+            mixer_config["num_buckets"] = factors if len(factors) > 1 else next(iter(factors), None)
             mixer_config["num_hashes"] = mixer.rounds
             mixer_config["hash_seed"] = mixer.seed
     return {
@@ -107,15 +109,6 @@ def attention_config(stack: spec.Stack) -> dict[str, Any]:
         "attn_layers": layers,
         **mixer_config,
     }
-
-
-def _bucket_config(mixer: spec.LshAttention) -> int | list[int] | None:
-    """A number of buckets, its factors where two hashes make one, or null where it is automatic."""
-    if not mixer.factors:
-        return None
-    if len(mixer.factors) == 1:
-        return mixer.factors[0]
-    return [*mixer.factors]
 
 
 PREFIX = "reformer."
@@ -242,19 +235,16 @@ def to_spec(config: Mapping[str, Any], stored: Collection[str] = ()) -> spec.Dec
         values["vocab_size"], _position(values), False, values["hidden_dropout_prob"]
     )
     stack = _stack(values)
-    lm_head = spec.LMHead("kept") if built.language_model else None
-    if built.spec_type is spec.Decoder:
-        assert lm_head is not None
-        return spec.Decoder(d_model, tokens, stack, (lm_head,), tied=False)
-    pool = None
-    labels = None
+    heads: tuple[spec.Head, ...] = ()
+    if built.language_model:
+        heads = (spec.LMHead("kept"),)
     if built.task == "classify":
         dropout = values["classifier_dropout"]
-        pool = spec.Pool("first", "tanh", dropout)
         labels = spec.ClassifierHead(label_count(config), dropout=dropout)
+        heads = (spec.Pool("first", "tanh", dropout), labels)
     elif built.task:
-        labels = spec.ClassifierHead(2, built.task)
-    return spec.Encoder(d_model, tokens, stack, spec.heads(pool, lm_head, labels), tied=False)
+        heads = (spec.ClassifierHead(2, built.task),)
+    return built.spec_type(d_model, tokens, stack, heads, tied=False)
 
 
 def _architecture(config: Mapping[str, Any], stored: Collection[str]) -> _Architecture:

@@ -26,7 +26,7 @@ from regard.families.config_schema import (
     part_config,
     part_fields,
 )
-from regard.families.heads import architecture, classifier_head, label_count, label_names
+from regard.families.heads import architecture, classifier_head, label_config, label_count
 from regard.families.layer_names import LayerNames
 from regard.families.preset_settings import (
     BASE_LAYERS,
@@ -215,8 +215,12 @@ class SpeechEncoderFamily:
             "conv_bias": first.bias,
             **part_config(waves.position, _POSITION_KEYS),
             "do_stable_layer_norm": isinstance(model.stack.block.residual, spec.PreNorm),
-            **_head_config(model),
         }
+        labels = classifier_head(model)
+        if labels and labels.task == "transcribe":
+            config |= {"vocab_size": labels.count, "final_dropout": labels.dropout}
+        elif labels:
+            config |= label_config(model)
         for key, name in _CONVOLUTION_KEYS.items():
             config[key] = [getattr(convolution, name) for convolution in waves.convolutions]
         if model.contrastive:
@@ -313,16 +317,6 @@ def _suffix(model: spec.Encoder) -> str:
     if model.labels is None:
         return "Model"
     return "ForCTC" if model.task == "transcribe" else "ForSequenceClassification"
-
-
-def _head_config(model: spec.Encoder) -> dict[str, Any]:
-    labels = classifier_head(model)
-    if labels is None:
-        return {}
-    if labels.task == "transcribe":
-        return {"vocab_size": labels.count, "final_dropout": labels.dropout}
-    width = model.pool.width if model.pool else None
-    return {"classifier_proj_size": width, **label_names(labels.count)}
 
 
 # ------------------------------------------------------------------ pre-training

@@ -69,14 +69,13 @@ class ClipTower:
 
     model_type: str
     architecture: str
-    projection: str  # the name of its projection
+    projection: str | None  # the name of its projection
     PREFIX: str
     defaults: dict[str, Any]
     front_end: type  # the class of its input in the spec
     # The encoder of a config's values, with a projection to that width or none.
     encoder: Callable[[Mapping[str, Any], spec.Block, int | None], spec.Encoder]
     input_config: Callable[[spec.Encoder], dict[str, Any]]
-    position_count: Callable[[spec.Encoder], int]
     # The rules of its input and of its pooling, by our prefix and theirs.
     input_rules: Callable[[spec.Encoder, str, str], list[Rule]]
     final_norm: str = "final_layer_norm"  # if there is one
@@ -91,33 +90,34 @@ class ClipTower:
     def SPEC_TYPES(self) -> tuple[type, type]:
         return spec.Encoder, self.front_end
 
+    def projected(self, model: spec.Encoder) -> int | None:
+        """The width of the projection, if there is one; in the files it stands outside the tower."""
+        return projection_dim(model) if self.projection else None
+
     def to_config(self, model: spec.Encoder, positions: int) -> dict[str, Any]:
-        suffix = "WithProjection" if projection_dim(model) else ""
+        suffix = "WithProjection" if self.projected(model) else ""
         return {"architectures": [self.architecture + suffix], **self.tower_config(model)}
 
     def to_spec(self, config: Mapping[str, Any], stored: Collection[str] = ()) -> spec.Encoder:
-        projects = architecture(config, self.architecture, ("", "WithProjection"), "")
+        endings = ("", "WithProjection") if self.projection else ("",)
+        projects = architecture(config, self.architecture, endings, "")
         return self.tower_spec(config, config.get("projection_dim") or 512 if projects else None)
 
     def tensor_table(self, model: spec.Encoder, positions: int) -> list[Rule]:
-        hf_prefix = self.PREFIX if projection_dim(model) else ""
-        return self.tower_rules(model, "", hf_prefix)
+        return self.tower_rules(model, "", self.PREFIX if self.projected(model) else "")
 
     # -------------------------------------------------------------- as a part of CLIPModel
 
     def tower_config(self, model: spec.Encoder) -> dict[str, Any]:
         """The config of the tower alone, which is also a part of that of the pair."""
-        return {
+        config = {
             "model_type": self.model_type,
             **stack_config(model.d_model, model.stack, KEYS),
             **self.input_config(model),
-            **self.projection_config(model),
         }
-
-    def projection_config(self, model: spec.Encoder) -> dict[str, Any]:
-        """The width of the projection, if there is one."""
-        width = projection_dim(model)
-        return {"projection_dim": width} if width else {}
+        if self.projected(model):
+            config["projection_dim"] = self.projected(model)
+        return config
 
     def tower_spec(self, config: Mapping[str, Any], projected: int | None) -> spec.Encoder:
         """The tower of a config, with a projection to that width or none."""
@@ -132,16 +132,12 @@ class ClipTower:
         rules: list[Rule] = [
             *self.input_rules(model, prefix, hf_prefix),
             Rename(f"{prefix}input.position.table", f"{embeddings}.position_embedding.weight"),
-            position_ids(f"{embeddings}.position_ids", 1, self.position_count(model)),
+            position_ids(f"{embeddings}.position_ids", 1, position_count(model)),
             *names.stack_rules(model.stack, f"{prefix}stack", hf_prefix),
         ]
-        return rules + self.projection_rules(model, prefix)
-
-    def projection_rules(self, model: spec.Encoder, prefix: str) -> list[Rule]:
-        """The rules of the projection, which stands outside the tower in the files."""
-        if projection_dim(model) is None:
-            return []
-        return [*module_rules(f"{prefix}pool.project", self.projection, bias=False)]
+        if self.projection and self.projected(model):
+            rules += module_rules(f"{prefix}pool.project", self.projection, bias=False)
+        return rules
 
 
 def projection_dim(model: spec.Encoder) -> int | None:
@@ -175,8 +171,9 @@ def _text_encoder(
 
 
 def position_count(model: spec.Encoder) -> int:
-    position = model.tokens.position
-    return position.length if isinstance(position, spec.LearnedPosition) else 1
+    if isinstance(model.input, spec.Patches):
+        return model.input.positions
+    return model.tokens.max_length or 1
 
 
 def _text_config(model: spec.Encoder) -> dict[str, Any]:
@@ -212,7 +209,6 @@ TEXT = ClipTower(
     front_end=spec.Tokens,
     encoder=_text_encoder,
     input_config=_text_config,
-    position_count=position_count,
     input_rules=_text_rules,
 )
 
@@ -227,10 +223,6 @@ def _image_encoder(
         spec.Stack.of(values["num_hidden_layers"], block),
         (spec.Pool("first", None, norm=block.norm, width=projection_dim),),
     )
-
-
-def patch_count(model: spec.Encoder) -> int:
-    return model.patches.positions
 
 
 def image_config(model: spec.Encoder) -> dict[str, Any]:
@@ -264,7 +256,6 @@ VISION = ClipTower(
     front_end=spec.Patches,
     encoder=_image_encoder,
     input_config=image_config,
-    position_count=patch_count,
     input_rules=_image_rules,
 )
 

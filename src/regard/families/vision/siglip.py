@@ -28,7 +28,6 @@ from regard.families.tensor_table import Rename, Reshape, Rule, module_rules
 from regard.families.vision.clip import (
     ClipTower,
     image_config,
-    patch_count,
     position_count,
     projection_dim,
     tower_config,
@@ -43,26 +42,6 @@ _TOWER_DEFAULTS: dict[str, Any] = {
     "hidden_act": "gelu_pytorch_tanh",
     "layer_norm_eps": 1e-6,
 }
-
-
-class SiglipTower(ClipTower):
-    """One tower, always with its pooling head, if it has one."""
-
-    def to_config(self, model: spec.Encoder, positions: int) -> dict[str, Any]:
-        return {"architectures": [self.architecture], **self.tower_config(model)}
-
-    def to_spec(self, config: Mapping[str, Any], stored: Collection[str] = ()) -> spec.Encoder:
-        architecture(config, self.architecture, [""], "")
-        return self.tower_spec(config, None)
-
-    def tensor_table(self, model: spec.Encoder, positions: int) -> list[Rule]:
-        return self.tower_rules(model, "", "")
-
-    def projection_config(self, model: spec.Encoder) -> dict[str, Any]:
-        return {}
-
-    def projection_rules(self, model: spec.Encoder, prefix: str) -> list[Rule]:
-        return []
 
 
 # ------------------------------------------------------------------ text
@@ -96,10 +75,10 @@ def _text_rules(model: spec.Encoder, prefix: str, hf_prefix: str) -> list[Rule]:
     ]
 
 
-TEXT = SiglipTower(
+TEXT = ClipTower(
     model_type="siglip_text_model",
     architecture="SiglipTextModel",
-    projection="head",
+    projection=None,
     PREFIX="text_model.",
     defaults={
         **_TOWER_DEFAULTS,
@@ -110,7 +89,6 @@ TEXT = SiglipTower(
     front_end=spec.Tokens,
     encoder=_text_encoder,
     input_config=_text_config,
-    position_count=position_count,
     input_rules=_text_rules,
 )
 
@@ -164,10 +142,10 @@ def _attention_pool_rules(d_model: int, name: str, hf: str) -> list[Rule]:
     ]
 
 
-VISION = SiglipTower(
+VISION = ClipTower(
     model_type="siglip_vision_model",
     architecture="SiglipVisionModel",
-    projection="head",
+    projection=None,
     PREFIX="vision_model.",
     defaults={
         **_TOWER_DEFAULTS,
@@ -179,7 +157,6 @@ VISION = SiglipTower(
     front_end=spec.Patches,
     encoder=_image_encoder,
     input_config=_image_config,
-    position_count=patch_count,
     input_rules=_image_rules,
     final_norm="post_layernorm",
 )
