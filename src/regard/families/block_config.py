@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
 
 from regard import spec
+from regard.families.config_schema import Config
 from regard.system.errors import ModelError
 
 # transformers' names of activations; where several mean the same, the first is written.
@@ -65,7 +65,7 @@ def keys_with(**names: str) -> dict[str, str]:
 
 # What a stack has where a config does not say it; `feedforward_bias` and so on are of families that
 # can do without.
-_USUAL: dict[str, Any] = {
+_USUAL: Config = {
     "d_ff": None,  # 4 d_model
     "dropout": 0.0,
     "feedforward_dropout": 0.0,
@@ -79,7 +79,7 @@ _USUAL: dict[str, Any] = {
 
 
 def block_from_config(
-    values: Mapping[str, Any],
+    values: Config,
     residual: spec.Residual,
     keys: Mapping[str, str] = BERT_KEYS,
     activations: Mapping[str, spec.Activation] = ACTIVATIONS,
@@ -121,7 +121,7 @@ def stack_config(
     stack: spec.Stack,
     keys: Mapping[str, str] = BERT_KEYS,
     activations: Mapping[str, spec.Activation] = ACTIVATIONS,
-) -> dict[str, Any]:
+) -> Config:
     """The config keys of a stack."""
     block = stack.block
     attention = block.attention

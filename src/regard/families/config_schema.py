@@ -9,8 +9,11 @@ from typing import Any
 from regard.system.arguments import is_number, is_whole
 from regard.system.errors import ModelError, UnknownKeyError
 
+# A config.json, or the values of its keys.
+Config = dict[str, Any]
+
 # Keys that every config may have, with the one value that an encoder or a decoder alone can have.
-NOT_ENCODER_DECODER: dict[str, Any] = {
+NOT_ENCODER_DECODER: Config = {
     "is_encoder_decoder": False,
     "is_decoder": False,
     "add_cross_attention": False,
@@ -99,13 +102,13 @@ class ConfigSchema:
     `unsupported`: keys that transformers reads, so that a model without them would be another one.
     """
 
-    defaults: Mapping[str, Any]
-    fixed: Mapping[str, Any] = field(default_factory=dict)
+    defaults: Config
+    fixed: Config = field(default_factory=dict)
     ignored: frozenset[str] = IGNORED_KEYS
     synonyms: Mapping[str, str] = field(default_factory=dict)
     unsupported: frozenset[str] = frozenset()
 
-    def parse(self, config: Mapping[str, Any]) -> dict[str, Any]:
+    def parse(self, config: Config) -> Config:
         """The value of every key that is read.
 
         A key that is not even transformers' raises an `UnknownKeyError`: `folder.reading` ignores
@@ -146,24 +149,24 @@ class ConfigSchema:
             return ModelError(problem, repair)
         return UnknownKeyError(problem, repair, key)
 
-    def split(self, config: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
+    def split(self, config: Config) -> tuple[Config, Config]:
         """The keys that this schema reads, and all others."""
         read = {key: value for key, value in config.items() if key in self.defaults}
         others = {key: value for key, value in config.items() if key not in self.defaults}
         return read, others
 
 
-def part_config(part: Any, keys: Mapping[str, str]) -> dict[str, Any]:
+def part_config(part: Any, keys: Mapping[str, str]) -> Config:
     """The config keys of fields of a part."""
     return {key: getattr(part, name) for key, name in keys.items()}
 
 
-def part_fields(values: Mapping[str, Any], keys: Mapping[str, str]) -> dict[str, Any]:
+def part_fields(values: Config, keys: Mapping[str, str]) -> Config:
     """The fields of a part from their config keys."""
     return {name: values[key] for key, name in keys.items()}
 
 
-def token_id(config: Mapping[str, Any], key: str, default: int) -> int:
+def token_id(config: Config, key: str, default: int) -> int:
     """The token id under a key, or the default of the family."""
     value = config.get(key)
     if value is None:
@@ -176,7 +179,7 @@ def token_id(config: Mapping[str, Any], key: str, default: int) -> int:
     return int(value)
 
 
-def _value(config: Mapping[str, Any], key: str, default: Any) -> Any:
+def _value(config: Config, key: str, default: Any) -> Any:
     if isinstance(default, SizeOrNull | NumberOrNull):
         return config.get(key, default.default)
     value = config.get(key)

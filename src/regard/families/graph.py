@@ -6,14 +6,14 @@ from functools import partial
 from typing import Any
 
 from regard import spec
-from regard.families.preset_settings import PresetFamily, size
+from regard.families.preset_settings import PresetFamily, Settings, size
 
 # Of our own: small enough for graphs with few labels. Attention along edges, as GAT's.
 SIZES = {
     "tiny": size(2, 128, 4, d_ff=128),
     "small": size(4, 256, 8, d_ff=512),
 }
-DEFAULTS: dict[str, Any] = {
+DEFAULTS: Settings = {
     "features": 1433,  # of a node
     "task": "tag",  # classes of nodes; `classify`: of graphs
     "dropout": 0.3,
@@ -26,7 +26,7 @@ DEFAULTS: dict[str, Any] = {
     "distances": 0,  # shortest paths with a bias of their own
 }
 # Ying et al. 2021: every node attends to all, and the paths between them are told apart.
-GRAPHORMER: dict[str, Any] = {"degrees": 64, "distances": 8, "input_dropout": 0.0, "dropout": 0.1}
+GRAPHORMER: Settings = {"degrees": 64, "distances": 8, "input_dropout": 0.0, "dropout": 0.1}
 
 
 def _make(settings: Any, *, neighbours: bool = True) -> spec.Encoder:

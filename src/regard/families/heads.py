@@ -12,11 +12,12 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
 from regard import spec
-from regard.families.config_schema import token_id
+from regard.families.config_schema import Config, token_id
 from regard.families.tensor_table import (
     ParameterRule,
     Rename,
     Rule,
+    Rules,
     Unused,
     hf_names,
     module_rules,
@@ -32,7 +33,7 @@ def classifier_head(model: spec.ModelSpec) -> spec.ClassifierHead | None:
 
 
 def architecture(
-    config: Mapping[str, Any], prefix: str, endings: Collection[str], default: str = "Model"
+    config: Config, prefix: str, endings: Collection[str], default: str = "Model"
 ) -> str:
     """What follows the family's prefix in the class that a config names: one of these endings."""
     name = (config.get("architectures") or [prefix + default])[0]
@@ -44,7 +45,7 @@ def architecture(
     return by_name[name]
 
 
-def label_count(config: Mapping[str, Any]) -> int:
+def label_count(config: Config) -> int:
     """The number of labels. transformers writes their names, or nothing when there are two."""
     names = config.get("id2label")
     if isinstance(names, dict) and names:
@@ -57,7 +58,7 @@ def label_count(config: Mapping[str, Any]) -> int:
     return int(count)
 
 
-def label_names(count: int) -> dict[str, Any]:
+def label_names(count: int) -> Config:
     """The config keys of labels without names: transformers calls them LABEL_0, LABEL_1, ..."""
     names = [f"LABEL_{i}" for i in range(count)]
     return {
@@ -118,7 +119,7 @@ def whole(model: spec.Encoder | spec.Decoder) -> spec.EncoderDecoder:
 # ------------------------------------------------------------------ config.json
 
 
-def config_of_part(config: Mapping[str, Any], side: Side, reads_text: bool) -> dict[str, Any]:
+def config_of_part(config: Config, side: Side, reads_text: bool) -> Config:
     """The config of `whole` without what it says of the other stack."""
     left_out = {f"{_OTHER[side]}_{key}" for key in _STACK_KEYS} | set(_OTHER_KEYS[side])
     if not reads_text:
@@ -129,7 +130,7 @@ def config_of_part(config: Mapping[str, Any], side: Side, reads_text: bool) -> d
     return one_side
 
 
-def config_of_whole(config: Mapping[str, Any], side: Side) -> dict[str, Any]:
+def config_of_whole(config: Config, side: Side) -> Config:
     """The config of an encoder–decoder with this stack; what is not said of the other one is as of
     this one, because nothing that transformers assumes for it need fit."""
     alone = ("is_encoder_decoder", "is_decoder")
@@ -144,14 +145,14 @@ def config_of_whole(config: Mapping[str, Any], side: Side) -> dict[str, Any]:
 # ------------------------------------------------------------------ tensors
 
 
-def rules_of_part(rules: Iterable[Rule], side: Side) -> list[Rule]:
+def rules_of_part(rules: Iterable[Rule], side: Side) -> Rules:
     """The rules of `whole` for one stack of it; the tensors of cross-attention are unused."""
     rules = list(rules)
     front, alone = _FRONT_ENDS[side]
     parts = {rule.parameter for rule in rules if isinstance(rule, ParameterRule)}
     # One table of both sides is named by the source.
     table = f"{front if f'{front}.table.weight' in parts else 'source'}.table.weight"
-    result: list[Rule] = []
+    result: Rules = []
     for rule in rules:
         if not isinstance(rule, ParameterRule):
             if f"{side}." in rule.hf:
@@ -189,7 +190,7 @@ _LANGUAGE_MODELS = ("LMHeadModel", "ForCausalLM", "ForConditionalGeneration", "M
 class HeadLayout:
     """What stands on the hidden states in a class of transformers, and how its files name it."""
 
-    parts: Callable[[Mapping[str, Any]], tuple[spec.Head, ...]]  # of a config
+    parts: Callable[[Config], tuple[spec.Head, ...]]  # of a config
     modules: Mapping[str, str] = field(default_factory=dict)  # of ours with weights: their names
     prefix: str | None = None  # before the base model's tensors, where the class has another one
     strips: str = ""  # what of their names goes besides the family's own prefix
@@ -231,10 +232,10 @@ class WithHeads:
 
     # -------------------------------------------------------------- spec → config.json
 
-    def to_config(self, model: Any, positions: int) -> dict[str, Any]:
+    def to_config(self, model: Any, positions: int) -> Config:
         ending = self._ending(model)
         side = None if ending is None else self.table.layouts[ending].side
-        config: dict[str, Any] = self.family.to_config(whole(model) if side else model, positions)
+        config: Config = self.family.to_config(whole(model) if side else model, positions)
         if side is not None:
             config = config_of_part(config, side, model.embeddings)
         config |= label_config(model)
@@ -256,7 +257,7 @@ class WithHeads:
 
     # -------------------------------------------------------------- config.json → spec
 
-    def to_spec(self, config: Mapping[str, Any], stored: Collection[str] = ()) -> Any:
+    def to_spec(self, config: Config, stored: Collection[str] = ()) -> Any:
         layout = self._layout(config)
         if layout is None:
             return self.family.to_spec(config, stored)
@@ -267,7 +268,7 @@ class WithHeads:
             model = part_of(entire, layout.side)
         return model.with_heads(*layout.parts(config))
 
-    def _layout(self, config: Mapping[str, Any]) -> HeadLayout | None:
+    def _layout(self, config: Config) -> HeadLayout | None:
         """That of the class that a config names; None of a language model."""
         architectures = config.get("architectures")
         if not isinstance(architectures, list) or not architectures:
@@ -288,10 +289,10 @@ class WithHeads:
 
     # -------------------------------------------------------------- tensors
 
-    def tensor_table(self, model: Any, positions: int) -> list[Rule]:
+    def tensor_table(self, model: Any, positions: int) -> Rules:
         ending = self._ending(model)
         if ending is None:
-            rules: list[Rule] = self.family.tensor_table(model, positions)
+            rules: Rules = self.family.tensor_table(model, positions)
             return rules
         layout = self.table.layouts[ending]
         if layout.side is None:
@@ -307,10 +308,10 @@ class WithHeads:
         return rules
 
 
-def label_config(model: Any) -> dict[str, Any]:
+def label_config(model: Any) -> Config:
     """What a config says of the labels of a model; nothing without any."""
     labels = classifier_head(model)
-    config: dict[str, Any] = {}
+    config: Config = {}
     if labels is None:
         return config
     if labels.task in ("classify", "tag"):
@@ -329,12 +330,12 @@ def label_config(model: Any) -> dict[str, Any]:
 # ------------------------------------------------------------------ heads that many families have
 
 
-def last_token_labels(config: Mapping[str, Any]) -> tuple[spec.Head, ...]:
+def last_token_labels(config: Config) -> tuple[spec.Head, ...]:
     """Labels of a text, scored from its last token."""
     return spec.Pool("last", None), spec.ClassifierHead(label_count(config), bias=False)
 
 
-def token_labels(config: Mapping[str, Any]) -> tuple[spec.Head, ...]:
+def token_labels(config: Config) -> tuple[spec.Head, ...]:
     """A label for each token."""
     dropouts = (config.get(key) for key in ("classifier_dropout", "hidden_dropout"))
     dropout = next((rate for rate in dropouts if rate is not None), 0.1)
@@ -343,10 +344,10 @@ def token_labels(config: Mapping[str, Any]) -> tuple[spec.Head, ...]:
 
 def end_token_labels(
     default: int,
-) -> Callable[[Mapping[str, Any]], tuple[spec.Head, ...]]:
+) -> Callable[[Config], tuple[spec.Head, ...]]:
     """Labels of a text, scored by two layers from its last end token, whose id has this default."""
 
-    def parts(config: Mapping[str, Any]) -> tuple[spec.Head, ...]:
+    def parts(config: Config) -> tuple[spec.Head, ...]:
         dropout = config.get("classifier_dropout") or 0.0  # on the input of both layers
         end = spec.EndToken(token_id(config, "eos_token_id", default), "last")
         labels = spec.ClassifierHead(label_count(config), dropout=dropout)
@@ -355,12 +356,12 @@ def end_token_labels(
     return parts
 
 
-def spans(config: Mapping[str, Any]) -> tuple[spec.Head, ...]:
+def spans(config: Config) -> tuple[spec.Head, ...]:
     """The start and the end of an answer."""
     return (spec.ClassifierHead(2, "answer"),)
 
 
-def named_token_choices(config: Mapping[str, Any]) -> tuple[spec.Head, ...]:
+def named_token_choices(config: Config) -> tuple[spec.Head, ...]:
     """A language model, and the score of a text among several, from a token that a call names."""
     summary = {
         "summary_type": "cls_index",

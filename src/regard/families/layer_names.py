@@ -8,9 +8,9 @@ from dataclasses import dataclass
 from regard import spec
 from regard.families.tensor_table import (
     Count,
-    ParameterRule,
     Rename,
     Rule,
+    Rules,
     fused_module_rules,
     module_rules,
     per_layer,
@@ -43,7 +43,7 @@ class LayerNames:
 
     def stack_rules(
         self, stack: spec.Stack, name: str = "stack", hf: str = "", more: Iterable[Rule] = ()
-    ) -> list[Rule]:
+    ) -> Rules:
         """The rules of a stack, which our and their prefix come before; `more` are of each layer.
 
         In all of them `{i}` is the number of the layer.
@@ -54,7 +54,7 @@ class LayerNames:
             rules += norm_rules(f"{name}.final_norm", f"{hf}{self.final}", stack.final)
         return rules
 
-    def block_rules(self, block: spec.Block, name: str, hf: str) -> list[ParameterRule]:
+    def block_rules(self, block: spec.Block, name: str, hf: str) -> Rules:
         """The rules of one layer without its experts: our block `name`, their layer `hf`."""
         part = block.attention
         ours = f"{name}.attention"
@@ -81,7 +81,7 @@ class LayerNames:
             rules += self.feedforward_rules(block.feedforward, f"{name}.feedforward", hf)
         return rules
 
-    def feedforward_rules(self, part: spec.PositionWise, name: str, hf: str) -> list[ParameterRule]:
+    def feedforward_rules(self, part: spec.PositionWise, name: str, hf: str) -> Rules:
         """The rules of a feed-forward network: our `name`, in their layer or expert `hf`."""
         inner = [f"{hf}.{module}" for module in self.feedforward_inner]
         outer = f"{hf}.{self.feedforward_outer}"
@@ -94,7 +94,7 @@ class LayerNames:
 
     def _projection(
         self, name: str, part: spec.Attention, letters: str, hf: str, modules: Sequence[str]
-    ) -> list[ParameterRule]:
+    ) -> Rules:
         """The rules of a projection, by the letters of what it makes: one module or several."""
         if not modules:
             return []
@@ -113,7 +113,7 @@ class LayerNames:
         )
 
 
-def norm_rules(parameter: str, hf: str, norm: spec.Norm | None = None) -> list[ParameterRule]:
+def norm_rules(parameter: str, hf: str, norm: spec.Norm | None = None) -> Rules:
     """A norm; the first files call weight and bias of a layer norm gamma and beta."""
     match norm:
         case spec.RMSNorm():

@@ -5,13 +5,12 @@ config.json holds the spec, and the tensors have the names of our parameters.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping
-from typing import Any
+from collections.abc import Collection, Iterable
 
 from regard import __version__, spec
 from regard.builder import outline
-from regard.families.config_schema import IGNORED_KEYS
-from regard.families.tensor_table import Rename, Rule
+from regard.families.config_schema import IGNORED_KEYS, Config
+from regard.families.tensor_table import Rename, Rules
 from regard.system.errors import ModelError
 
 SPEC_TYPES = (object, object)  # any model, over any input
@@ -22,7 +21,7 @@ _KEYS = IGNORED_KEYS | {"spec", "regard_version", "is_encoder_decoder"}
 # ------------------------------------------------------------------ spec → config.json
 
 
-def to_config(model: spec.Model, positions: int) -> dict[str, Any]:
+def to_config(model: spec.Model, positions: int) -> Config:
     return {
         "model_type": "regard",
         "architectures": [type(model).__name__],
@@ -35,9 +34,7 @@ def to_config(model: spec.Model, positions: int) -> dict[str, Any]:
 # ------------------------------------------------------------------ config.json → spec
 
 
-def to_spec(
-    config: Mapping[str, Any], stored: Collection[str] = (), kinds: Iterable[type] = ()
-) -> spec.Model:
+def to_spec(config: Config, stored: Collection[str] = (), kinds: Iterable[type] = ()) -> spec.Model:
     """`kinds` are the dataclasses of parts from outside the package."""
     unknown = sorted(set(config) - _KEYS)
     if unknown:
@@ -57,5 +54,5 @@ def to_spec(
 # ------------------------------------------------------------------ tensors
 
 
-def tensor_table(model: spec.Model, positions: int) -> list[Rule]:
+def tensor_table(model: spec.Model, positions: int) -> Rules:
     return [Rename(name, name) for name, _ in outline(model).named_parameters()]

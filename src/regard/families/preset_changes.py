@@ -7,12 +7,13 @@ so that encoders, decoders and encoder–decoders of all families understand the
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable
 from dataclasses import replace
 from typing import Any, NamedTuple
 
 from regard import spec
 from regard.families.attention_options import parse_compressed_memory, self_attention
+from regard.families.preset_settings import Settings
 from regard.families.series.forecast_options import parse_forecast, parse_scales
 from regard.system.errors import ModelError, SettingError, did_you_mean
 from regard.system.options import parse_option
@@ -90,7 +91,7 @@ def _check_word(key: str, value: Any, words: Iterable[str]) -> None:
 # ------------------------------------------------------------------ the changes
 
 
-def with_changes(model: spec.Model, length: int, changes: Mapping[str, Any]) -> spec.Model:
+def with_changes(model: spec.Model, length: int, changes: Settings) -> spec.Model:
     """The model with other positions, attention, norms, dropout or weight tying.
 
     `length` is the longest input, which learned positions and Linformer's projections depend on.

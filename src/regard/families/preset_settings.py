@@ -9,6 +9,8 @@ from typing import Any, Literal
 from regard import spec
 from regard.system.errors import SettingError, did_you_mean
 
+# Sizes and other settings of a preset, by their names.
+Settings = dict[str, Any]
 Kind = Literal[
     "encoder-decoder",  # text to text
     "decoder",  # a language model
@@ -31,7 +33,7 @@ class Size:
     differs by more than half a percent, the size has a reason.
     """
 
-    settings: Mapping[str, Any]
+    settings: Settings
     published: float | None = None  # in millions; None where nobody printed one
     reason: str = ""  # why ours is another number
     # Where they are not the family's:
@@ -71,7 +73,7 @@ class PresetFamily:
     kind: Kind
     make: Callable[[Any], Any]  # the spec of settings, with `vocabulary` and `context` among them
     sizes: Mapping[str, Size]
-    defaults: Mapping[str, Any]  # of the settings; those of a size stand over them
+    defaults: Settings  # of the settings; those of a size stand over them
     # The usual ones, and the size of the bare name.
     vocabulary: int
     context: int
@@ -90,8 +92,8 @@ class PresetFamily:
 
 
 def preset_settings(
-    sizes: Mapping[str, Size], size: str, defaults: Mapping[str, Any], changes: Mapping[str, Any]
-) -> dict[str, Any]:
+    sizes: Mapping[str, Size], size: str, defaults: Settings, changes: Settings
+) -> Settings:
     """The settings of a preset: defaults, the size's values over them, `changes` over both."""
     if size not in sizes:
         raise SettingError(f"there is no size {size!r}", did_you_mean(size, sizes))
@@ -115,7 +117,7 @@ _USUAL: dict[str, Callable[[Any], int]] = {
 }
 
 
-def with_usual_sizes(settings: dict[str, Any]) -> dict[str, Any]:
+def with_usual_sizes(settings: Settings) -> Settings:
     """The settings with the usual proportions where a size is None."""
     if "heads" in settings:
         settings = {"d_k": None, "d_ff": None, **settings}
@@ -132,14 +134,14 @@ def with_usual_sizes(settings: dict[str, Any]) -> dict[str, Any]:
 
 
 def translation_family(
-    make: Callable[..., spec.Model], sizes: Mapping[str, Size], defaults: Mapping[str, Any]
+    make: Callable[..., spec.Model], sizes: Mapping[str, Size], defaults: Settings
 ) -> PresetFamily:
     """The presets of an encoder–decoder whose languages have one vocabulary.
 
     37,000 tokens are the joint vocabulary of English and German in 2017.
     """
 
-    def of_settings(settings: Mapping[str, Any]) -> spec.Model:
+    def of_settings(settings: Settings) -> spec.Model:
         others = {key: settings[key] for key in settings.keys() - {"vocabulary", "context"}}
         vocabulary = settings["vocabulary"]
         return make(vocabulary, vocabulary, max_length=settings["context"], **others)
@@ -150,14 +152,14 @@ def translation_family(
 # ------------------------------------------------------------------ presets as configs
 
 # What the configs of most encoders can say.
-ENCODER_DEFAULTS: dict[str, Any] = {
+ENCODER_DEFAULTS: Settings = {
     "d_ff": None,  # 4 d_model
     "dropout": 0.1,
     "attention_dropout": 0.1,
     "activation": "gelu",
 }
 NO_DROPOUT = {**ENCODER_DEFAULTS, "dropout": 0.0, "attention_dropout": 0.0}
-IMAGE_DEFAULTS: dict[str, Any] = {
+IMAGE_DEFAULTS: Settings = {
     **NO_DROPOUT,
     "patch": 16,  # side, in pixels
     "image_size": None,  # side, in pixels; None: the context
@@ -174,14 +176,14 @@ class FromConfig:
     So a preset is what `regard.load` would open, and is saved as a folder of that family.
     """
 
-    to_spec: Callable[[Mapping[str, Any]], Any]
+    to_spec: Callable[[Settings], Any]
     keys: Mapping[str, str]  # of the config, and which setting each of them is
     constants: Mapping[str, Any] = field(default_factory=dict)
-    computed: Callable[[Any], Mapping[str, Any]] = lambda settings: {}
+    computed: Callable[[Any], Settings] = lambda settings: {}
     # The names of transformers for activations of ours.
     activations: Mapping[str, str] = field(default_factory=lambda: {"gelu_tanh": "gelu_new"})
 
-    def __call__(self, settings: Mapping[str, Any]) -> Any:
+    def __call__(self, settings: Settings) -> Any:
         values = dict(settings)
         if "activation" in values:
             values["activation"] = self.activations.get(values["activation"], values["activation"])

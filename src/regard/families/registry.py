@@ -7,9 +7,10 @@ from collections.abc import Collection, Iterator, Mapping
 from typing import Any, Protocol
 
 from regard import spec
+from regard.families.config_schema import Config
 from regard.families.encoders.causal import WithCausalModel
 from regard.families.heads import WithHeads
-from regard.families.tensor_table import Rule
+from regard.families.tensor_table import Rules
 from regard.system.errors import ModelError
 
 
@@ -27,17 +28,17 @@ class Family(Protocol):
     def PREFIX(self) -> str:
         """transformers' `base_model_prefix`: stands before the base model's tensor names."""
 
-    def to_config(self, model: Any, positions: int) -> dict[str, Any]:
+    def to_config(self, model: Any, positions: int) -> Config:
         """The config.json of a spec; `positions` for families whose positions have no limit."""
 
-    def to_spec(self, config: Mapping[str, Any], stored: Collection[str] = ()) -> Any:
+    def to_spec(self, config: Config, stored: Collection[str] = ()) -> Any:
         """The spec of a config.json.
 
         `stored` are the tensor names of the file, because a config does not always say which heads
         there are; without them, the config decides.
         """
 
-    def tensor_table(self, model: Any, positions: int) -> list[Rule]:
+    def tensor_table(self, model: Any, positions: int) -> Rules:
         """The rules between our parameters and the tensors of the file."""
 
 

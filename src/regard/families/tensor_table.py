@@ -189,6 +189,7 @@ class FormerPrefix:
 
 ParameterRule = Rename | Concat | Reshape | Transpose | InterleavedQkv | InterleavedGates | Count
 Rule = ParameterRule | Constant | Unused | FormerPrefix
+Rules = list[Rule]
 
 
 def position_ids(hf: str, *shape: int) -> Constant:
@@ -202,7 +203,7 @@ def position_ids(hf: str, *shape: int) -> Constant:
     return Constant(hf, numbers, written=False)
 
 
-def mask_rules(hf: str, length: int) -> list[Rule]:
+def mask_rules(hf: str, length: int) -> Rules:
     """The causal mask, and the number that stood for minus infinity, which old files hold."""
 
     def causal_mask() -> Tensor:
@@ -213,11 +214,9 @@ def mask_rules(hf: str, length: int) -> list[Rule]:
     return [Constant(f"{hf}.bias", causal_mask, written=False), Unused(f"{hf}.masked_bias")]
 
 
-def module_rules(
-    parameter: str, hf: str, bias: bool = True, *, transposed: bool = False
-) -> list[ParameterRule]:
+def module_rules(parameter: str, hf: str, bias: bool = True, *, transposed: bool = False) -> Rules:
     """The rules of one module: its weight and, unless it has none, its bias."""
-    rules: list[ParameterRule] = []
+    rules: Rules = []
     if transposed:
         rules.append(Transpose(f"{parameter}.weight", f"{hf}.weight"))
     else:
@@ -234,7 +233,7 @@ def fused_module_rules(
     bias: bool | Sequence[bool] = True,
     *,
     transposed: bool = False,
-) -> list[ParameterRule]:
+) -> Rules:
     """The rules of Hugging Face modules that are one fused module here: several, or one there too.
 
     `bias` says whether they have biases; a sequence says it of each one.
@@ -255,9 +254,7 @@ def fused_module_rules(
     ]
 
 
-def embedding_rules(
-    model: spec.Decoder, embedding: str, output: str, *aliases: str
-) -> list[ParameterRule]:
+def embedding_rules(model: spec.Decoder, embedding: str, output: str, *aliases: str) -> Rules:
     """The token embedding of a decoder and its output matrix, if it has one: of its own, or tied.
 
     `aliases` are further names that the output matrix has had.
@@ -272,7 +269,7 @@ def embedding_rules(
     ]
 
 
-def per_layer(layers: int, rules: Iterable[Rule]) -> list[Rule]:
+def per_layer(layers: int, rules: Iterable[Rule]) -> Rules:
     """The rules once for each layer, with `{i}` in their names replaced by the layer's index."""
     templates = list(rules)  # a generator could be read for one layer only
     return [_with_index(rule, i) for i in range(layers) for rule in templates]
@@ -282,7 +279,7 @@ def _with_index(rule: Rule, i: int) -> Rule:
     return _renamed(rule, lambda name: name.replace("{i}", str(i)))
 
 
-def with_prefix(rules: Iterable[Rule], old: str, new: str) -> list[Rule]:
+def with_prefix(rules: Iterable[Rule], old: str, new: str) -> Rules:
     """The rules with another prefix of the base model's tensors in the file."""
 
     def renamed(name: str) -> str:

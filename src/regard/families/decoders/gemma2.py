@@ -3,17 +3,15 @@ logits, and a sliding window in every other layer."""
 
 from __future__ import annotations
 
-from typing import Any
-
 from regard import spec
-from regard.families.config_schema import NumberOrNull, SizeOrNull
+from regard.families.config_schema import Config, NumberOrNull, SizeOrNull
 from regard.families.decoders import gemma
 from regard.families.decoders.llama import LlamaFamily
 from regard.families.heads import DECODER_HEADS, HeadTable
 from regard.families.preset_settings import size
 
 # Of Gemma 2 and Gemma 3.
-DEFAULTS: dict[str, Any] = {
+DEFAULTS: Config = {
     "hidden_size": 2304,
     "intermediate_size": 9216,
     "num_hidden_layers": 26,

@@ -3,29 +3,26 @@ soft-capping, five layers with a window to each without, and slower rotations in
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any
-
 from regard import spec
-from regard.families.config_schema import NumberOrNull
+from regard.families.config_schema import Config, NumberOrNull
 from regard.families.decoders import gemma2
 from regard.families.decoders.llama import LlamaFamily
 from regard.families.decoders.rope_config import parse_rope, rope_of, rope_parameters
 from regard.families.heads import DECODER_HEADS, HeadTable
-from regard.families.preset_settings import size
+from regard.families.preset_settings import Settings, size
 
 
 class Gemma3Family(LlamaFamily):
     """Rotary positions have parameters for each type of layer."""
 
-    def _rope(self, values: Mapping[str, Any], layer_type: str) -> spec.Rope:
+    def _rope(self, values: Config, layer_type: str) -> spec.Rope:
         parameters = values["rope_parameters"].get(layer_type) or {}
         if layer_type == "full_attention":
             return parse_rope({**values, "rope_parameters": parameters})
         base = values["rope_local_base_freq"]
         return parse_rope({"rope_theta": base, "rope_parameters": parameters, "rope_scaling": {}})
 
-    def _rope_config(self, model: spec.Decoder) -> dict[str, Any]:
+    def _rope_config(self, model: spec.Decoder) -> Config:
         parameters = {
             layer_type: rope_parameters(self._rope(self.schema.defaults, layer_type))
             for layer_type in ("full_attention", "sliding_attention")
@@ -74,7 +71,7 @@ GEMMA3 = Gemma3Family(
 
 # ------------------------------------------------------------------ presets
 
-_LONG: dict[str, Any] = {
+_LONG: Settings = {
     "vocabulary": 262_208,
     "context": 131_072,
     "window": 1024,
@@ -92,7 +89,7 @@ SIZES = {
 DEFAULTS = {**gemma2.PRESET_DEFAULTS, "base": 1e6, "window": 512, "stretch": None}
 
 
-def _rope_scaling(settings: Mapping[str, Any]) -> dict[str, Any]:
+def _rope_scaling(settings: Settings) -> Config:
     if not settings["stretch"]:  # of the rotations in layers without a window
         return {}
     return {"rope_scaling": {"rope_type": "linear", "factor": settings["stretch"]}}

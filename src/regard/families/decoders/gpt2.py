@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
-from typing import Any, ClassVar
+from typing import ClassVar
 
 from regard import spec
 from regard.families.block_config import (
@@ -17,7 +17,7 @@ from regard.families.block_config import (
     block_from_config,
     stack_config,
 )
-from regard.families.config_schema import IGNORED_KEYS, NOT_ENCODER_DECODER, ConfigSchema
+from regard.families.config_schema import IGNORED_KEYS, NOT_ENCODER_DECODER, Config, ConfigSchema
 from regard.families.heads import DECODER_HEADS, DOUBLE_HEADS, HeadLayout, HeadTable, token_labels
 from regard.families.layer_names import LayerNames
 from regard.families.preset_settings import (
@@ -25,17 +25,18 @@ from regard.families.preset_settings import (
     LARGE_LAYERS,
     FromConfig,
     PresetFamily,
+    Settings,
     size,
 )
 from regard.families.tensor_table import (
     Rename,
-    Rule,
+    Rules,
     embedding_rules,
     mask_rules,
     position_ids,
 )
 
-DEFAULTS: dict[str, Any] = {
+DEFAULTS: Config = {
     "n_positions": 1024,  # learned positions
     "n_embd": 768,  # d_model
     "n_layer": 12,
@@ -105,7 +106,7 @@ class GptFamily:
         names = {"gelu_tanh": activation_name("gelu_tanh", self.activations)}
         return FromConfig(self.to_spec, {**self.keys, **keys}, activations=names)
 
-    def to_config(self, model: spec.Decoder, positions: int) -> dict[str, Any]:
+    def to_config(self, model: spec.Decoder, positions: int) -> Config:
         return {
             "model_type": self.model_type,
             "architectures": [f"{self.HEAD_TABLE.class_prefix}LMHeadModel"],
@@ -116,7 +117,7 @@ class GptFamily:
             "tie_word_embeddings": model.tied,
         }
 
-    def to_spec(self, config: Mapping[str, Any], stored: Collection[str] = ()) -> spec.Decoder:
+    def to_spec(self, config: Config, stored: Collection[str] = ()) -> spec.Decoder:
         values = self.schema.parse(config)
         block = block_from_config(values, self.residual, self.keys, activations=self.activations)
         tokens = spec.Tokens(
@@ -130,7 +131,7 @@ class GptFamily:
         stack = spec.Stack.of(values["n_layer"], block, spec.CausalMask(), final=final)
         return spec.Decoder(values["n_embd"], tokens, stack, tied=values["tie_word_embeddings"])
 
-    def tensor_table(self, model: spec.Decoder, positions: int) -> list[Rule]:
+    def tensor_table(self, model: spec.Decoder, positions: int) -> Rules:
         length = _position_count(model)
         token_module, position_module = self.embeddings
         masks = mask_rules("transformer.h.{i}.attn", length)
@@ -189,7 +190,7 @@ SIZES = {
     "large": size(36, 1280, 20, 762, _corrected(774)),
     "xl": size(48, 1600, 25, 1542, _corrected(1558)),
 }
-PRESET_DEFAULTS: dict[str, Any] = {
+PRESET_DEFAULTS: Settings = {
     "d_ff": None,  # 4 d_model
     "d_k": None,  # d_model / heads
     "dropout": 0.1,

@@ -6,12 +6,11 @@ head's dimensions; q, k and v stored head by head.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
-from typing import Any
+from collections.abc import Collection
 
 from regard import spec
 from regard.families.block_config import block_from_config, keys_with, stack_config
-from regard.families.config_schema import IGNORED_KEYS, NOT_ENCODER_DECODER, ConfigSchema
+from regard.families.config_schema import IGNORED_KEYS, NOT_ENCODER_DECODER, Config, ConfigSchema
 from regard.families.decoders.rope_config import inv_freq_rule, parse_rope, rope_config
 from regard.families.heads import DECODER_HEADS, HeadLayout, HeadTable, token_labels
 from regard.families.layer_names import LayerNames
@@ -24,12 +23,7 @@ from regard.families.preset_settings import (
     PresetFamily,
     size,
 )
-from regard.families.tensor_table import (
-    InterleavedQkv,
-    Rule,
-    embedding_rules,
-    mask_rules,
-)
+from regard.families.tensor_table import InterleavedQkv, Rules, embedding_rules, mask_rules
 
 SPEC_TYPES = (spec.Decoder, spec.Tokens)
 PREFIX = "gpt_neox."
@@ -88,7 +82,7 @@ _LAYER = LayerNames(
 # ------------------------------------------------------------------ spec → config.json
 
 
-def to_config(model: spec.Decoder, positions: int) -> dict[str, Any]:
+def to_config(model: spec.Decoder, positions: int) -> Config:
     rope = rope_config(model, partial=True)
     parameters = rope["rope_parameters"]
     return {
@@ -109,7 +103,7 @@ def to_config(model: spec.Decoder, positions: int) -> dict[str, Any]:
 # ------------------------------------------------------------------ config.json → spec
 
 
-def to_spec(config: Mapping[str, Any], stored: Collection[str] = ()) -> spec.Decoder:
+def to_spec(config: Config, stored: Collection[str] = ()) -> spec.Decoder:
     values = _SCHEMA.parse(config)
     residual = spec.Parallel(2) if values["use_parallel_residual"] else spec.PreNorm()
     block = block_from_config(values, residual, _KEYS)
@@ -127,7 +121,7 @@ def to_spec(config: Mapping[str, Any], stored: Collection[str] = ()) -> spec.Dec
 # ------------------------------------------------------------------ tensors
 
 
-def tensor_table(model: spec.Decoder, positions: int) -> list[Rule]:
+def tensor_table(model: spec.Decoder, positions: int) -> Rules:
     hf = "gpt_neox.layers.{i}.attention"
     attention = model.stack.block.attention
     more = [

@@ -3,20 +3,24 @@ every other layer."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import replace
-from typing import Any
 
 from regard import spec
-from regard.families.config_schema import SizeOrNull, part_fields
+from regard.families.config_schema import Config, SizeOrNull, part_fields
 from regard.families.decoders import llama
 from regard.families.decoders.llama import LlamaFamily
 from regard.families.heads import DECODER_HEADS, HeadTable
 from regard.families.preset_settings import size
-from regard.families.tensor_table import InterleavedGates, Rename, Rule, Transpose, module_rules
+from regard.families.tensor_table import (
+    InterleavedGates,
+    Rename,
+    Rules,
+    Transpose,
+    module_rules,
+)
 
 ACTIVATION: spec.Activation = "quick_gelu"  # x · sigmoid(1.702 x)
-YARN: dict[str, Any] = {
+YARN: Config = {
     "rope_type": "yarn",
     "factor": 32.0,
     "truncate": False,
@@ -27,22 +31,22 @@ YARN: dict[str, Any] = {
 class GptOssFamily(LlamaFamily):
     """Attention has sinks; the tensors of all experts of a layer are one."""
 
-    def _attention(self, values: Mapping[str, Any], norm: spec.Norm) -> spec.Attention:
+    def _attention(self, values: Config, norm: spec.Norm) -> spec.Attention:
         mixer = spec.SoftmaxAttention(values["attention_dropout"], sinks=True)
         return replace(super()._attention(values, norm), mixer=mixer)
 
-    def _feedforward(self, values: Mapping[str, Any]) -> spec.PositionWise:
+    def _feedforward(self, values: Config) -> spec.PositionWise:
         expert = spec.GatedFeedForward(
             values["intermediate_size"], ACTIVATION, bias=True, limit=values["swiglu_limit"]
         )
         sizes = part_fields(values, llama.EXPERT_KEYS)
         return spec.MixtureOfExperts(inner=expert, router_bias=True, **sizes)
 
-    def _more_rules(self, model: spec.Decoder, name: str, hf: str) -> list[Rule]:
+    def _more_rules(self, model: spec.Decoder, name: str, hf: str) -> Rules:
         sinks = Rename(f"{name}.attention.mixer.sinks", f"{hf}.self_attn.sinks")
         return [*super()._more_rules(model, name, hf), sinks]
 
-    def _expert_rules(self, part: spec.PositionWise, name: str, hf: str) -> list[Rule]:
+    def _expert_rules(self, part: spec.PositionWise, name: str, hf: str) -> Rules:
         experts = f"{hf}.mlp.experts"
         ours = f"{name}.experts.*"
         return [

@@ -21,6 +21,7 @@ from regard.families.block_config import (
 from regard.families.config_schema import (
     IGNORED_KEYS,
     NOT_ENCODER_DECODER,
+    Config,
     ConfigSchema,
     part_config,
     part_fields,
@@ -28,15 +29,19 @@ from regard.families.config_schema import (
 from regard.families.decoders.rope_config import inv_freq_rule, parse_rope, rope_config
 from regard.families.heads import DECODER_HEADS, HeadLayout, HeadTable, spans
 from regard.families.layer_names import LayerNames
-from regard.families.preset_settings import ROUNDED, TEXT_KEYS, FromConfig, PresetFamily, Size, size
-from regard.families.tensor_table import (
-    Rule,
-    embedding_rules,
-    module_rules,
+from regard.families.preset_settings import (
+    ROUNDED,
+    TEXT_KEYS,
+    FromConfig,
+    PresetFamily,
+    Settings,
+    Size,
+    size,
 )
+from regard.families.tensor_table import Rules, embedding_rules, module_rules
 from regard.system.errors import ModelError
 
-_DEFAULTS: dict[str, Any] = {
+_DEFAULTS: Config = {
     "vocab_size": 32000,
     "hidden_size": 4096,
     "intermediate_size": 11008,  # of the gate and of the value
@@ -104,8 +109,8 @@ class LlamaFamily:
 
     model_type: str
     HEAD_TABLE: HeadTable
-    defaults: dict[str, Any]
-    fixed: dict[str, Any] = field(default_factory=dict)  # keys with one value only
+    defaults: Config
+    fixed: Config = field(default_factory=dict)  # keys with one value only
     synonyms: Mapping[str, str] = field(default_factory=dict)
     ignored: frozenset[str] = frozenset()
     activations: Mapping[str, spec.Activation] = field(default_factory=lambda: ACTIVATIONS)
@@ -134,12 +139,12 @@ class LlamaFamily:
     def presets(
         self,
         sizes: Mapping[str, Size],
-        defaults: Mapping[str, Any],
+        defaults: Config,
         vocabulary: int,
         context: int,
         default: str,
         constants: Mapping[str, Any] = MappingProxyType({}),
-        computed: Callable[[Any], Mapping[str, Any]] = lambda settings: {},
+        computed: Callable[[Any], Config] = lambda settings: {},
     ) -> PresetFamily:
         """The presets of these sizes."""
         names = {"gelu_tanh": activation_name("gelu_tanh", self.activations)}
@@ -149,7 +154,7 @@ class LlamaFamily:
 
     # -------------------------------------------------------------- spec → config.json
 
-    def to_config(self, model: spec.Decoder, positions: int) -> dict[str, Any]:
+    def to_config(self, model: spec.Decoder, positions: int) -> Config:
         block = model.stack.block
         attention = block.attention
         windows = [getattr(block.pattern, "window", None) for block in model.stack.blocks]
@@ -181,7 +186,7 @@ class LlamaFamily:
                 config[key] = value
         return config
 
-    def _experts_config(self, part: spec.PositionWise) -> dict[str, Any]:
+    def _experts_config(self, part: spec.PositionWise) -> Config:
         if not isinstance(part, spec.MixtureOfExperts):
             return {"num_local_experts": 0}
         return {
@@ -189,13 +194,13 @@ class LlamaFamily:
             "swiglu_limit": getattr(part.inner, "limit", None),
         }
 
-    def _rope_config(self, model: spec.Decoder) -> dict[str, Any]:
+    def _rope_config(self, model: spec.Decoder) -> Config:
         config = rope_config(model)
         return {"rope_theta": config["rope_parameters"]["rope_theta"], **config}
 
     # -------------------------------------------------------------- config.json → spec
 
-    def to_spec(self, config: Mapping[str, Any], stored: Collection[str] = ()) -> spec.Decoder:
+    def to_spec(self, config: Config, stored: Collection[str] = ()) -> spec.Decoder:
         values = self.schema.parse(config)
         # Gemma's norms multiply by 1 + weight.
         norm = spec.RMSNorm(values["rms_norm_eps"], self.norm_offset)
@@ -222,7 +227,7 @@ class LlamaFamily:
             tied=values["tie_word_embeddings"],
         )
 
-    def _layer_types(self, values: Mapping[str, Any]) -> list[str]:
+    def _layer_types(self, values: Config) -> list[str]:
         layers = range(values["num_hidden_layers"])
         supported = _LAYER_TYPES if self.full_every else _LAYER_TYPES[:1]
         for layer_type in values["layer_types"]:
@@ -235,15 +240,15 @@ class LlamaFamily:
         usual = [_LAYER_TYPES[(layer + 1) % every > 0] for layer in layers]
         return values["layer_types"] or usual
 
-    def _window(self, values: Mapping[str, Any], layer_type: str) -> int | None:
+    def _window(self, values: Config, layer_type: str) -> int | None:
         """Where all layers are alike, they have a window if there is one."""
         sliding = layer_type == "sliding_attention" or not self.full_every
         return values.get("sliding_window") if sliding else None
 
-    def _rope(self, values: Mapping[str, Any], layer_type: str) -> spec.Rope:
+    def _rope(self, values: Config, layer_type: str) -> spec.Rope:
         return parse_rope(values)
 
-    def _attention(self, values: Mapping[str, Any], norm: spec.Norm) -> spec.Attention:
+    def _attention(self, values: Config, norm: spec.Norm) -> spec.Attention:
         heads = values["num_attention_heads"]
         key_heads = values["num_key_value_heads"]
         d_head = values["head_dim"] or values["hidden_size"] // heads
@@ -261,7 +266,7 @@ class LlamaFamily:
             qk_norm=norm if self.qk_norm else None,
         )
 
-    def _feedforward(self, values: Mapping[str, Any]) -> spec.PositionWise:
+    def _feedforward(self, values: Config) -> spec.PositionWise:
         feedforward = spec.GatedFeedForward(
             values["intermediate_size"],
             parse_activation(values[self.activation_key], self.activations),
@@ -273,7 +278,7 @@ class LlamaFamily:
 
     # -------------------------------------------------------------- tensors
 
-    def tensor_table(self, model: spec.Decoder, positions: int) -> list[Rule]:
+    def tensor_table(self, model: spec.Decoder, positions: int) -> Rules:
         block = model.stack.block
         names = _SANDWICH if isinstance(block.residual, spec.SandwichNorm) else _LAYER
         more = self._more_rules(model, "stack.blocks.{i}", f"model.{_LAYER.layer}")
@@ -282,18 +287,18 @@ class LlamaFamily:
             *names.stack_rules(model.stack, hf="model.", more=more),
         ]
 
-    def _more_rules(self, model: spec.Decoder, name: str, hf: str) -> list[Rule]:
+    def _more_rules(self, model: spec.Decoder, name: str, hf: str) -> Rules:
         """The rules of each layer besides those that all families have: of experts, and others."""
         return [
             inv_freq_rule(model, f"{hf}.self_attn.rotary_emb.inv_freq"),
             *self._expert_rules(model.stack.block.feedforward, f"{name}.feedforward", hf),
         ]
 
-    def _expert_rules(self, part: spec.PositionWise, name: str, hf: str) -> list[Rule]:
+    def _expert_rules(self, part: spec.PositionWise, name: str, hf: str) -> Rules:
         if not isinstance(part, spec.MixtureOfExperts):
             return []
         hf = f"{hf}.block_sparse_moe"
-        rules: list[Rule] = [*module_rules(f"{name}.router", f"{hf}.gate", bias=False)]
+        rules: Rules = [*module_rules(f"{name}.router", f"{hf}.gate", bias=False)]
         for i in range(part.count):
             rules += _EXPERT.feedforward_rules(
                 part.inner, f"{name}.experts.{i}", f"{hf}.experts.{i}"
@@ -331,7 +336,7 @@ SIZES_3 = {
     "70b": size(80, 8192, 64, 70_554, groups=8, d_ff=28672),
     "405b": size(126, 16384, 128, 405_853, groups=8, d_ff=53248),
 }
-PRESET_DEFAULTS: dict[str, Any] = {
+PRESET_DEFAULTS: Settings = {
     "d_ff": None,  # 4 d_model
     "d_k": None,  # d_model / heads
     "groups": None,  # key heads; as many as query heads
@@ -341,7 +346,7 @@ PRESET_DEFAULTS: dict[str, Any] = {
     "eps": 1e-6,
     "tied": False,
 }
-_DEFAULTS_2: dict[str, Any] = {**PRESET_DEFAULTS, "eps": 1e-5}
+_DEFAULTS_2: Settings = {**PRESET_DEFAULTS, "eps": 1e-5}
 
 
 PRESETS = {

@@ -3,13 +3,11 @@ layer, of which a token asks two."""
 
 from __future__ import annotations
 
-from typing import Any
-
 from regard.families.config_schema import SizeOrNull
 from regard.families.decoders import llama
 from regard.families.decoders.llama import LlamaFamily
 from regard.families.heads import DECODER_HEADS, HeadTable
-from regard.families.preset_settings import size
+from regard.families.preset_settings import Settings, size
 
 MIXTRAL = LlamaFamily(
     model_type="mixtral",
@@ -37,7 +35,7 @@ SIZES = {
     "8x7b": size(32, 4096, 32, 46_700, groups=8, d_ff=14336),
     "8x22b": size(56, 6144, 48, 141_000, vocabulary=32_768, context=65_536, groups=8, d_ff=16384),
 }
-DEFAULTS: dict[str, Any] = {**llama.PRESET_DEFAULTS, "experts": 8, "top": 2, "base": 1e6}
+DEFAULTS: Settings = {**llama.PRESET_DEFAULTS, "experts": 8, "top": 2, "base": 1e6}
 
 
 _BALANCE = {"router_aux_loss_coef": 0.01}  # of Switch Transformer (Fedus et al. 2022)

@@ -6,10 +6,10 @@ files say `type` for `rope_type`.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from regard import spec
+from regard.families.config_schema import Config
 from regard.families.tensor_table import Constant
 from regard.system.errors import ModelError
 
@@ -42,7 +42,7 @@ _SCALINGS: dict[str, tuple[type[Any], dict[str, str]]] = {
 }
 
 
-def parse_rope(values: Mapping[str, Any], partial_factor: float | None = None) -> spec.Rope:
+def parse_rope(values: Config, partial_factor: float | None = None) -> spec.Rope:
     """The rotary positions of a config.
 
     `partial_factor` is the share of each head's dimensions that is rotated, unless the parameters
@@ -72,9 +72,9 @@ def parse_rope(values: Mapping[str, Any], partial_factor: float | None = None) -
         ) from None
 
 
-def rope_parameters(rope: spec.Rope, *, partial: bool = False) -> dict[str, Any]:
+def rope_parameters(rope: spec.Rope, *, partial: bool = False) -> Config:
     """The parameters of rotary positions, as transformers 5 has them."""
-    parameters: dict[str, Any] = {"rope_type": "default"}
+    parameters: Config = {"rope_type": "default"}
     for rope_type, (kind, keys) in _SCALINGS.items():
         if isinstance(rope.scaling, kind):
             options = {key: getattr(rope.scaling, field) for field, key in keys.items()}
@@ -85,7 +85,7 @@ def rope_parameters(rope: spec.Rope, *, partial: bool = False) -> dict[str, Any]
     return {key: value for key, value in parameters.items() if value is not None}
 
 
-def rope_config(model: spec.Decoder, *, partial: bool = False) -> dict[str, Any]:
+def rope_config(model: spec.Decoder, *, partial: bool = False) -> Config:
     """The config keys of rotary positions, for both versions of transformers."""
     parameters = rope_parameters(rope_of(model.stack.block), partial=partial)
     config = {"rope_parameters": parameters}

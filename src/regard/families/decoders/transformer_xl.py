@@ -7,13 +7,11 @@ as wide as the layers.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import replace
-from typing import Any
 
 from regard import spec
 from regard.families.decoders.gpt2 import GPT2, PRESET_DEFAULTS
-from regard.families.preset_settings import PresetFamily, size
+from regard.families.preset_settings import PresetFamily, Settings, size
 
 # `memory` is that of training.
 SIZES = {
@@ -33,7 +31,7 @@ SIZES = {
 DEFAULTS = {**PRESET_DEFAULTS, "activation": "relu", "attention_dropout": 0.0}
 
 
-def _make(settings: Mapping[str, Any]) -> spec.Decoder:
+def _make(settings: Settings) -> spec.Decoder:
     """Positions are distances, so the context is no part of the model."""
     model: spec.Decoder = GPT2.from_settings(settings)
     # Queries, keys and values have no biases but u and v, which all queries share (Section 3.3).

@@ -8,11 +8,11 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any, ClassVar, Literal
+from typing import TYPE_CHECKING, ClassVar, Literal
 
 from regard import spec
 from regard.families.block_config import block_from_config, stack_config
-from regard.families.config_schema import ConfigSchema
+from regard.families.config_schema import Config, ConfigSchema
 from regard.families.heads import (
     BASE_MODEL,
     DECODER_ALONE,
@@ -21,14 +21,8 @@ from regard.families.heads import (
     HeadTable,
 )
 from regard.families.layer_names import LayerNames
-from regard.families.preset_settings import TEXT_KEYS, FromConfig
-from regard.families.tensor_table import (
-    Constant,
-    Rename,
-    Reshape,
-    Rule,
-    module_rules,
-)
+from regard.families.preset_settings import TEXT_KEYS, FromConfig, Settings
+from regard.families.tensor_table import Constant, Rename, Reshape, Rules, module_rules
 from regard.system import memory
 from regard.system.errors import ModelError
 
@@ -39,7 +33,7 @@ if TYPE_CHECKING:
 
 # What transformers assumes for absent keys. `regard_head_bias` is a key of ours: a bias of the
 # logits is always stored, and false says that it is no parameter, but zeros.
-DEFAULTS: dict[str, Any] = {
+DEFAULTS: Config = {
     "d_model": 1024,
     "encoder_layers": 12,
     "decoder_layers": 12,
@@ -55,7 +49,7 @@ DEFAULTS: dict[str, Any] = {
     "activation_dropout": 0.0,  # inside the feed-forward
     "regard_head_bias": True,
 }
-FIXED: dict[str, Any] = {
+FIXED: Config = {
     # LayerDrop acts in training only, but fine-tuning here would silently lack it.
     "encoder_layerdrop": 0.0,
     "decoder_layerdrop": 0.0,
@@ -148,7 +142,7 @@ class FairseqFamily:
 
     # -------------------------------------------------------------- spec → config.json
 
-    def to_config(self, model: spec.EncoderDecoder, positions: int) -> dict[str, Any]:
+    def to_config(self, model: spec.EncoderDecoder, positions: int) -> Config:
         if isinstance(model.target.position, spec.LearnedPosition):
             positions = model.target.position.length
         config = {
@@ -166,21 +160,19 @@ class FairseqFamily:
 
     # -------------------------------------------------------------- config.json → spec
 
-    def to_spec(
-        self, config: Mapping[str, Any], stored: Collection[str] = ()
-    ) -> spec.EncoderDecoder:
+    def to_spec(self, config: Config, stored: Collection[str] = ()) -> spec.EncoderDecoder:
         if self.separates:
             # Joint vocabularies are configured once.
             target_vocabulary = config.get("decoder_vocab_size") or config.get("vocab_size")
             config = {**config, "decoder_vocab_size": target_vocabulary}
         values = self.schema.parse(config)
         source = self._tokens(values, values["vocab_size"])
-        target = self._tokens(values, values.get("decoder_vocab_size", values["vocab_size"]))
+        target = self._tokens(values, values.get("decoder_vocab_size") or values["vocab_size"])
         # The file of a base model without its head has no bias of the logits.
         bias = values["regard_head_bias"] and (not stored or _LOGITS_BIAS in stored)
         return encoder_decoder(values, source, target, self.residual, _share(values), bias=bias)
 
-    def _tokens(self, values: Mapping[str, Any], vocabulary: int) -> spec.Tokens:
+    def _tokens(self, values: Config, vocabulary: int) -> spec.Tokens:
         scale = values["scale_embedding"]
         dropout = values["dropout"]
         if not self.learned_positions:
@@ -190,7 +182,7 @@ class FairseqFamily:
 
     # -------------------------------------------------------------- tensors
 
-    def tensor_table(self, model: spec.EncoderDecoder, positions: int) -> list[Rule]:
+    def tensor_table(self, model: spec.EncoderDecoder, positions: int) -> Rules:
         rules = [*_embedding_rules(model.share), *stack_rules(model), *_logits_bias_rules(model)]
         if not self.learned_positions:
             return rules + sinusoid_rules(model, positions, self.writes_sinusoids)
@@ -200,7 +192,7 @@ class FairseqFamily:
         return rules
 
 
-def _share(values: Mapping[str, Any]) -> Share:
+def _share(values: Config) -> Share:
     joint = values.get("share_encoder_decoder_embeddings", True)
     tied = values.get("tie_word_embeddings", True)
     if joint and not tied:
@@ -214,7 +206,7 @@ def _share(values: Mapping[str, Any]) -> Share:
     return "target" if tied else "none"
 
 
-def _embedding_rules(share: str) -> list[Rule]:
+def _embedding_rules(share: str) -> Rules:
     source, target, output = TIED_NAMES
     match share:
         case "all":
@@ -235,7 +227,7 @@ def _embedding_rules(share: str) -> list[Rule]:
 # ------------------------------------------------------------------ both stacks
 
 
-def stack_keys(model: spec.EncoderDecoder) -> dict[str, Any]:
+def stack_keys(model: spec.EncoderDecoder) -> Config:
     """The config keys that all these families share.
 
     Where config.json has one key for both stacks, it is the encoder's value.
@@ -263,7 +255,7 @@ def side_keys(side: str) -> dict[str, str]:
     }
 
 
-def both_sides_config(d_model: int, encoder: spec.Stack, decoder: spec.Stack) -> dict[str, Any]:
+def both_sides_config(d_model: int, encoder: spec.Stack, decoder: spec.Stack) -> Config:
     """The config keys of both stacks, whatever they read."""
     return {
         "is_encoder_decoder": True,
@@ -276,7 +268,7 @@ def both_sides_config(d_model: int, encoder: spec.Stack, decoder: spec.Stack) ->
 
 
 def encoder_decoder(
-    values: Mapping[str, Any],
+    values: Config,
     source: spec.Tokens | spec.Spectrogram,
     target: spec.Tokens,
     residual: spec.Residual,
@@ -296,7 +288,7 @@ def encoder_decoder(
     )
 
 
-def both_sides(values: Mapping[str, Any], residual: spec.Residual) -> tuple[spec.Stack, spec.Stack]:
+def both_sides(values: Config, residual: spec.Residual) -> tuple[spec.Stack, spec.Stack]:
     """The encoder and the decoder of a config's values, whatever they read."""
     encoder = block_from_config(values, residual, side_keys("encoder"))
     decoder = block_from_config(values, residual, side_keys("decoder"))
@@ -327,7 +319,7 @@ LAYER = LayerNames(
 )
 
 
-def stack_rules(model: spec.EncoderDecoder) -> list[Rule]:
+def stack_rules(model: spec.EncoderDecoder) -> Rules:
     """The layers of both stacks, and the norms after them."""
     return [
         *LAYER.stack_rules(model.encoder, "encoder", "model.encoder."),
@@ -335,7 +327,7 @@ def stack_rules(model: spec.EncoderDecoder) -> list[Rule]:
     ]
 
 
-def _logits_bias_rules(model: spec.EncoderDecoder) -> list[Rule]:
+def _logits_bias_rules(model: spec.EncoderDecoder) -> Rules:
     """The bias of the logits, [1, V] in the file, which is stored even if it is zeros."""
     if model.head is None:
         return []
@@ -351,7 +343,7 @@ def _logits_bias_rules(model: spec.EncoderDecoder) -> list[Rule]:
     return [Constant(_LOGITS_BIAS, zeros)]
 
 
-def sinusoid_rules(model: spec.EncoderDecoder, positions: int, written: bool) -> list[Rule]:
+def sinusoid_rules(model: spec.EncoderDecoder, positions: int, written: bool) -> Rules:
     """The tables of sinusoidal positions that some versions store.
 
     They are computed in float64, so only the last bit of float32 may differ.
@@ -377,7 +369,7 @@ def sinusoid_rules(model: spec.EncoderDecoder, positions: int, written: bool) ->
 
 # ------------------------------------------------------------------ presets
 
-PRESET_DEFAULTS: dict[str, Any] = {
+PRESET_DEFAULTS: Settings = {
     "d_ff": None,  # 4 d_model
     "decoder_layers": None,  # as many as the encoder has
     "dropout": 0.1,

@@ -11,6 +11,7 @@ from regard.families.block_config import stack_config
 from regard.families.config_schema import (
     IGNORED_KEYS,
     NOT_ENCODER_DECODER,
+    Config,
     ConfigSchema,
     part_config,
     part_fields,
@@ -34,7 +35,7 @@ from regard.families.preset_settings import (
     Size,
     size,
 )
-from regard.families.tensor_table import Rename, Rule, Unused
+from regard.families.tensor_table import Rename, Rules, Unused
 from regard.system.errors import ModelError
 
 # ------------------------------------------------------------------ config keys
@@ -88,7 +89,7 @@ _BIAS_KEYS = {
 _END = 1  # eos_token_id where config.json does not say it
 
 
-def _token_labels(config: Mapping[str, Any]) -> tuple[spec.Head, ...]:
+def _token_labels(config: Config) -> tuple[spec.Head, ...]:
     dropout = config.get("classifier_dropout") or 0.0
     return (spec.ClassifierHead(label_count(config), "tag", dropout=dropout),)
 
@@ -122,7 +123,7 @@ class T5Family:
 
     # -------------------------------------------------------------- spec → config.json
 
-    def to_config(self, model: spec.EncoderDecoder, positions: int) -> dict[str, Any]:
+    def to_config(self, model: spec.EncoderDecoder, positions: int) -> Config:
         block = model.encoder.block
         position = model.encoder.block.position
         bias = position if isinstance(position, spec.T5Bias) else spec.T5Bias()
@@ -144,9 +145,7 @@ class T5Family:
 
     # -------------------------------------------------------------- config.json → spec
 
-    def to_spec(
-        self, config: Mapping[str, Any], stored: Collection[str] = ()
-    ) -> spec.EncoderDecoder:
+    def to_spec(self, config: Config, stored: Collection[str] = ()) -> spec.EncoderDecoder:
         name = config.get("feed_forward_proj") or self.schema.defaults["feed_forward_proj"]
         if not isinstance(name, str) or name not in _FEEDFORWARDS:
             names = ", ".join(_FEEDFORWARDS)
@@ -187,7 +186,7 @@ class T5Family:
         share: Any = "inputs" if untied else "all"
         return spec.EncoderDecoder(d_model, tokens, tokens, encoder, decoder, (lm_head,), share)
 
-    def _scales(self, config: Mapping[str, Any]) -> bool:
+    def _scales(self, config: Config) -> bool:
         """Whether it is version 1.0, which scales and ties; 1.1 does neither."""
         if not self.can_scale:
             return False
@@ -196,9 +195,9 @@ class T5Family:
 
     # -------------------------------------------------------------- tensors
 
-    def tensor_table(self, model: spec.EncoderDecoder, positions: int) -> list[Rule]:
+    def tensor_table(self, model: spec.EncoderDecoder, positions: int) -> Rules:
         copies = ("encoder.embed_tokens.weight", "decoder.embed_tokens.weight")
-        rules: list[Rule] = []
+        rules: Rules = []
         if model.share == "all":
             aliases = (*copies, _LM_HEAD)
             rules.append(Rename("source.table.weight", "shared.weight", aliases))
@@ -222,7 +221,7 @@ def _feedforward_name(feedforward: spec.PositionWise) -> str:
     return ""  # cannot be read back, so that the spec does not match
 
 
-def _stack_rules(side: str, stack: spec.Stack) -> list[Rule]:
+def _stack_rules(side: str, stack: spec.Stack) -> Rules:
     # The relative bias of all layers is stored with the first.
     bias = f"{side}.block.0.layer.0.SelfAttention.relative_attention_bias.weight"
     names = _layer_names(stack.block)

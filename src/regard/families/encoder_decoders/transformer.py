@@ -9,7 +9,7 @@ from typing import Any, Literal
 
 from regard import spec
 from regard.families.attention_options import self_attention
-from regard.families.preset_settings import size, translation_family
+from regard.families.preset_settings import Settings, size, translation_family
 from regard.system.errors import SettingError, did_you_mean
 
 # The sizes of Table 3, and two small ones; `tiny` is that of the Multi30k literature.
@@ -36,7 +36,7 @@ SIZES = {
     ),
 }
 # What the paper settles, and a recipe may change.
-_DETAILS: dict[str, Any] = {
+_DETAILS: Settings = {
     "d_k": None,  # d_model / heads
     "d_v": None,  # d_model / heads
     "decoder_layers": None,  # as many as the encoder has

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from regard.families.config_schema import ConfigSchema
+from regard.families.config_schema import Config, ConfigSchema
 from regard.families.encoders.bert_layout import (
     CLASSIFIERS,
     FIXED,
@@ -22,6 +22,7 @@ from regard.families.preset_settings import (
     LARGE_LAYERS,
     NO_POOLER,
     TINY_LAYERS,
+    Settings,
     size,
 )
 
@@ -69,7 +70,7 @@ SIZES = {
     "base": size(*BASE_LAYERS, 110),
     "large": size(*LARGE_LAYERS, 340, "the paper's number; its released model has 335 M"),
 }
-DEFAULTS: dict[str, Any] = {
+DEFAULTS: Settings = {
     **ENCODER_DEFAULTS,
     "d_k": None,  # d_model / heads
     "attention": "softmax",  # see attention_options
@@ -77,7 +78,7 @@ DEFAULTS: dict[str, Any] = {
 }
 
 
-def _next_sentence(settings: Any) -> dict[str, Any]:
+def _next_sentence(settings: Any) -> Config:
     kind = "ForPreTraining" if settings["next_sentence"] else "ForMaskedLM"
     return {"architectures": [f"Bert{kind}"]}
 

@@ -19,7 +19,7 @@ from regard.families.block_config import (
     block_from_config,
     stack_config,
 )
-from regard.families.config_schema import IGNORED_KEYS, ConfigSchema
+from regard.families.config_schema import IGNORED_KEYS, Config, ConfigSchema
 from regard.families.heads import architecture, classifier_head, label_count, label_names
 from regard.families.layer_names import LayerNames, norm_rules
 from regard.families.preset_changes import with_changes
@@ -31,9 +31,8 @@ from regard.families.preset_settings import (
     Size,
 )
 from regard.families.tensor_table import (
-    ParameterRule,
     Rename,
-    Rule,
+    Rules,
     Unused,
     module_rules,
     position_ids,
@@ -44,7 +43,7 @@ from regard.system.errors import ModelError
 
 # What transformers assumes for absent keys. `regard_pooler` is a key of ours: whether there is a
 # pooler, where the architecture says otherwise.
-DEFAULTS: dict[str, Any] = {
+DEFAULTS: Config = {
     "vocab_size": 30522,
     "hidden_size": 768,
     "num_hidden_layers": 12,
@@ -59,8 +58,8 @@ DEFAULTS: dict[str, Any] = {
     "regard_pooler": True,
 }
 # For families with token type (segment) embeddings.
-SEGMENT_DEFAULTS: dict[str, Any] = {**DEFAULTS, "type_vocab_size": 2, "classifier_dropout": 0.1}
-FIXED: dict[str, Any] = {
+SEGMENT_DEFAULTS: Config = {**DEFAULTS, "type_vocab_size": 2, "classifier_dropout": 0.1}
+FIXED: Config = {
     "is_decoder": False,
     "add_cross_attention": False,
     "is_encoder_decoder": False,
@@ -173,9 +172,9 @@ class BertFamily:
         context: int = 512,
         default: str = "base",
         *,
-        defaults: Mapping[str, Any] = ENCODER_DEFAULTS,
+        defaults: Config = ENCODER_DEFAULTS,
         keys: Mapping[str, str] = MappingProxyType({}),
-        computed: Callable[[Any], Mapping[str, Any]] = lambda settings: {},
+        computed: Callable[[Any], Config] = lambda settings: {},
         to_spec: Callable[..., spec.Encoder] | None = None,
         **constants: Any,
     ) -> PresetFamily:
@@ -190,10 +189,10 @@ class BertFamily:
 
     # -------------------------------------------------------------- spec → config.json
 
-    def to_config(self, model: spec.Encoder, positions: int) -> dict[str, Any]:
+    def to_config(self, model: spec.Encoder, positions: int) -> Config:
         labels = classifier_head(model)
         heads = Heads(model.head is not None, labels.task if labels else None)
-        config: dict[str, Any] = {
+        config: Config = {
             "model_type": self.model_type,
             "architectures": [self.class_prefix + self._suffix(heads)],
         }
@@ -216,7 +215,7 @@ class BertFamily:
                 return suffix
         return ""  # an architecture that cannot be read back, so that the spec does not match
 
-    def _sizes(self, model: spec.Encoder, positions: int) -> dict[str, Any]:
+    def _sizes(self, model: spec.Encoder, positions: int) -> Config:
         """All sizes that a family may have keys for."""
         if model.tokens.position:
             learned = learned_positions(model)
@@ -232,7 +231,7 @@ class BertFamily:
 
     # -------------------------------------------------------------- config.json → spec
 
-    def to_spec(self, config: Mapping[str, Any], stored: Collection[str] = ()) -> spec.Encoder:
+    def to_spec(self, config: Config, stored: Collection[str] = ()) -> spec.Encoder:
         heads = self._heads(config, stored)
         # The file shows whether there is a pooler; without it, the architecture decides.
         if stored:
@@ -246,7 +245,7 @@ class BertFamily:
                 "set it to true if the output matrix is the embedding",
             )
         d_model = values["d_model"]
-        embedding_size = values.get("embedding_size", d_model)
+        embedding_size = values.get("embedding_size") or d_model
         # Embeddings narrower than the layers are projected (ALBERT, ELECTRA).
         projects = self.always_projects or embedding_size != d_model
         block = block_from_config(values, spec.PostNorm(), self.keys)
@@ -282,7 +281,7 @@ class BertFamily:
             ),
         )
 
-    def _heads(self, config: Mapping[str, Any], stored: Collection[str]) -> Heads:
+    def _heads(self, config: Config, stored: Collection[str]) -> Heads:
         """The heads that the architecture names, and those that the file holds besides.
 
         A file whose names lack the prefix is that of the base model, whatever its config says.
@@ -310,7 +309,7 @@ class BertFamily:
             return True
         return heads == Heads() and self.pooler is not None
 
-    def _values(self, config: Mapping[str, Any], has_pooler: bool) -> dict[str, Any]:
+    def _values(self, config: Config, has_pooler: bool) -> Config:
         """The values of the config, with those that are fixed, and by what the keys are."""
         config = {key: value for key, value in config.items() if value is not None}
         config.setdefault("regard_pooler", has_pooler)
@@ -323,7 +322,7 @@ class BertFamily:
         values = {**self.schema.fixed, **self.schema.parse(config)}
         return {**values, **{name: values[key] for key, name in self.keys.items()}}
 
-    def _positions(self, values: Mapping[str, Any], pad: Any) -> spec.LearnedPosition:
+    def _positions(self, values: Config, pad: Any) -> spec.LearnedPosition:
         rows = values["max_position_embeddings"]
         offset = self.position_offset
         if offset is None:
@@ -338,7 +337,7 @@ class BertFamily:
             )
         return spec.LearnedPosition(rows - offset, offset, offset - 1 if offset else None)
 
-    def _pool(self, task: spec.HeadTask | None, values: Mapping[str, Any]) -> spec.Pool | None:
+    def _pool(self, task: spec.HeadTask | None, values: Config) -> spec.Pool | None:
         dense = self._dense(task)
         if task and dense is not None:
             dropout = values[self.classifier_dropout[task]] if dense.input_dropout else 0.0
@@ -356,8 +355,8 @@ class BertFamily:
     def _classifier(
         self,
         task: spec.HeadTask | None,
-        values: Mapping[str, Any],
-        config: Mapping[str, Any],
+        values: Config,
+        config: Config,
         block: spec.Block,
     ) -> spec.ClassifierHead | None:
         if task is None:
@@ -380,7 +379,7 @@ class BertFamily:
 
     # -------------------------------------------------------------- tensors
 
-    def tensor_table(self, model: spec.Encoder, positions: int) -> list[Rule]:
+    def tensor_table(self, model: spec.Encoder, positions: int) -> Rules:
         labels = classifier_head(model)
         prefix = self.PREFIX if model.head or labels else ""
         rules = self._embedding_rules(model, prefix, positions)
@@ -395,12 +394,12 @@ class BertFamily:
             rules += self._classifier_rules(labels)
         return rules
 
-    def _embedding_rules(self, model: spec.Encoder, prefix: str, positions: int) -> list[Rule]:
+    def _embedding_rules(self, model: spec.Encoder, prefix: str, positions: int) -> Rules:
         embeddings = f"{prefix}embeddings"
         position = f"{embeddings}.position_embeddings.weight"
         # The decoder of the language-model head is tied to the embedding.
         aliases = (f"{self.lm_head.decoder}.weight",) if model.head else ()
-        rules: list[Rule] = [
+        rules: Rules = [
             Rename("input.table.weight", f"{embeddings}.word_embeddings.weight", aliases)
         ]
         if model.tokens.position:
@@ -416,7 +415,7 @@ class BertFamily:
             rules += module_rules("input.project", f"{prefix}{self.embedding_projection}")
         return [*rules, position_ids(f"{embeddings}.position_ids", 1, positions)]
 
-    def _lm_head_rules(self) -> list[Rule]:
+    def _lm_head_rules(self) -> Rules:
         names = self.lm_head
         decoder_bias = f"{names.decoder}.bias"  # another name of the same tensor
         aliases = (decoder_bias,) if decoder_bias != names.bias else ()
@@ -426,20 +425,20 @@ class BertFamily:
             Rename("head.bias", names.bias, aliases),
         ]
 
-    def _pooler_rules(self, model: spec.Encoder, prefix: str) -> list[Rule]:
+    def _pooler_rules(self, model: spec.Encoder, prefix: str) -> Rules:
         labels = classifier_head(model)
         pooler = f"{prefix}{self.pooler}"
         dense = self._dense(labels.task) if labels else None
         if dense is not None:
-            rules: list[Rule] = [*module_rules("pool.dense", dense.name)]
+            rules: Rules = [*module_rules("pool.dense", dense.name)]
             if self.pooler:
                 # Old files hold the pooler even where the classifier does not use it.
                 rules += [Unused(f"{pooler}.weight"), Unused(f"{pooler}.bias")]
             return rules
         return [*module_rules("pool.dense", pooler)] if model.pool else []
 
-    def _classifier_rules(self, labels: spec.ClassifierHead) -> list[ParameterRule]:
-        rules: list[ParameterRule] = []
+    def _classifier_rules(self, labels: spec.ClassifierHead) -> Rules:
+        rules: Rules = []
         if labels.hidden:
             rules += module_rules("labels.dense", str(self.detection_dense))
         if labels.feedforward:

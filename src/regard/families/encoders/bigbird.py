@@ -9,13 +9,12 @@ refused.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection
 from dataclasses import replace
-from typing import Any
 
 from regard import spec
 from regard.families.block_config import ACTIVATIONS
-from regard.families.config_schema import ConfigSchema, token_id
+from regard.families.config_schema import Config, ConfigSchema, token_id
 from regard.families.encoders.bert import BERT
 from regard.families.encoders.bert_layout import (
     FIXED,
@@ -33,7 +32,7 @@ from regard.families.preset_settings import (
     TINY_LAYERS,
     size,
 )
-from regard.families.tensor_table import Rule, Unused
+from regard.families.tensor_table import Rules, Unused
 from regard.system.errors import ModelError
 
 _SEPARATOR = 66  # sep_token_id where config.json does not say it
@@ -80,7 +79,7 @@ _SPARSE = ConfigSchema(
 # ------------------------------------------------------------------ spec → config.json
 
 
-def to_config(model: spec.Encoder, positions: int) -> dict[str, Any]:
+def to_config(model: spec.Encoder, positions: int) -> Config:
     config = BASE.to_config(model, positions)
     config["attention_type"] = "original_full"
     bias = model.stack.block.position
@@ -98,7 +97,7 @@ def to_config(model: spec.Encoder, positions: int) -> dict[str, Any]:
 # ------------------------------------------------------------------ config.json → spec
 
 
-def to_spec(config: Mapping[str, Any], stored: Collection[str] = ()) -> spec.Encoder:
+def to_spec(config: Config, stored: Collection[str] = ()) -> spec.Encoder:
     sparse_config, bert_config = _SPARSE.split(config)
     values = _SPARSE.parse(sparse_config)
     # The dense layer before the classifier has the activation of the layers.
@@ -135,7 +134,7 @@ def _block_sparse(stack: spec.Stack, size: int, random_blocks: int) -> spec.Stac
 # ------------------------------------------------------------------ tensors
 
 
-def tensor_table(model: spec.Encoder, positions: int) -> list[Rule]:
+def tensor_table(model: spec.Encoder, positions: int) -> Rules:
     rules = BASE.tensor_table(model, positions)
     labels = classifier_head(model)
     if labels is None or labels.task != "classify":

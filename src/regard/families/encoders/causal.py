@@ -6,12 +6,13 @@ and to those before it.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
 from regard import spec
-from regard.families.tensor_table import ParameterRule, Rule
+from regard.families.config_schema import Config
+from regard.families.tensor_table import ParameterRule, Rules
 from regard.system.errors import ModelError
 
 
@@ -27,13 +28,13 @@ class WithCausalModel:
     def PREFIX(self) -> str:
         return str(self.family.PREFIX)
 
-    def to_config(self, model: Any, positions: int) -> dict[str, Any]:
-        config: dict[str, Any] = self.family.to_config(_encoder(model), positions)
+    def to_config(self, model: Any, positions: int) -> Config:
+        config: Config = self.family.to_config(_encoder(model), positions)
         if isinstance(model, spec.Decoder):
             config |= {"architectures": [self.name], "is_decoder": True}
         return config
 
-    def to_spec(self, config: Mapping[str, Any], stored: Collection[str] = ()) -> Any:
+    def to_spec(self, config: Config, stored: Collection[str] = ()) -> Any:
         if config.get("architectures") != [self.name] or config.get("is_decoder") is not True:
             return self.family.to_spec(config, stored)
         masked = self.name.removesuffix("LMHeadModel").removesuffix("ForCausalLM") + "ForMaskedLM"
@@ -43,8 +44,8 @@ class WithCausalModel:
         stack = _with_pattern(encoder.stack, spec.FullMask(), spec.CausalMask())
         return spec.Decoder(encoder.d_model, encoder.input, stack, encoder.heads)
 
-    def tensor_table(self, model: Any, positions: int) -> list[Rule]:
-        rules: list[Rule] = self.family.tensor_table(_encoder(model), positions)
+    def tensor_table(self, model: Any, positions: int) -> Rules:
+        rules: Rules = self.family.tensor_table(_encoder(model), positions)
         if isinstance(model, spec.Encoder):
             return rules
         return [

@@ -6,14 +6,14 @@ compute the same: both are read; the older is written, which all versions of tra
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection
 from dataclasses import replace
 from functools import partial
 from typing import Any
 
 from regard import spec
 from regard.families.block_config import activation_name, parse_activation
-from regard.families.config_schema import ConfigSchema
+from regard.families.config_schema import Config, ConfigSchema
 from regard.families.encoders import bert_layout
 from regard.families.encoders.bert import BERT
 from regard.families.encoders.bert_layout import (
@@ -33,11 +33,11 @@ from regard.families.preset_settings import (
     TINY_LAYERS,
     size,
 )
-from regard.families.tensor_table import Rename, Rule, Unused, module_rules
+from regard.families.tensor_table import Rename, Rule, Rules, Unused, module_rules
 from regard.system.errors import ModelError
 
 # Of all versions.
-DEFAULTS: dict[str, Any] = {
+DEFAULTS: Config = {
     **bert_layout.DEFAULTS,
     "type_vocab_size": None,  # segments
     "layer_norm_eps": 1e-7,
@@ -107,7 +107,7 @@ _NEW_LM_HEAD = "lm_predictions.lm_head"
 # ------------------------------------------------------------------ spec → config.json
 
 
-def to_config(model: spec.Encoder, positions: int) -> dict[str, Any]:
+def to_config(model: spec.Encoder, positions: int) -> Config:
     config = BASE.to_config(model, positions) | disentangled_config(model, ["p2c", "c2p"])
     convolution = model.stack.scheme
     if isinstance(convolution, spec.ConvLayer):
@@ -119,10 +119,10 @@ def to_config(model: spec.Encoder, positions: int) -> dict[str, Any]:
     return config
 
 
-def disentangled_config(model: spec.Encoder, both: list[str]) -> dict[str, Any]:
+def disentangled_config(model: spec.Encoder, both: list[str]) -> Config:
     """The keys of positions and of the pooler; `both` are the names of both terms."""
     position = model.stack.block.position
-    config: dict[str, Any] = {"position_biased_input": model.tokens.position is not None}
+    config: Config = {"position_biased_input": model.tokens.position is not None}
     if isinstance(position, spec.Disentangled):
         config |= {
             "relative_attention": True,
@@ -141,7 +141,7 @@ def disentangled_config(model: spec.Encoder, both: list[str]) -> dict[str, Any]:
 # ------------------------------------------------------------------ config.json → spec
 
 
-def to_spec(config: Mapping[str, Any], stored: Collection[str] = ()) -> spec.Encoder:
+def to_spec(config: Config, stored: Collection[str] = ()) -> spec.Encoder:
     own_config, bert_config = DISENTANGLED.split(normalized(config))
     values = DISENTANGLED.parse(own_config)
     model = BASE.to_spec(bert_config, with_old_names(stored))
@@ -165,7 +165,7 @@ def to_spec(config: Mapping[str, Any], stored: Collection[str] = ()) -> spec.Enc
     return disentangled(replace(model, stack=replace(model.stack, scheme=scheme)), values)
 
 
-def disentangled(model: spec.Encoder, values: Mapping[str, Any], **changes: Any) -> spec.Encoder:
+def disentangled(model: spec.Encoder, values: Config, **changes: Any) -> spec.Encoder:
     """The model with its positions and its pooler; `changes` are others of its blocks."""
     position = relative_position(values, model)
     tokens = model.tokens
@@ -183,7 +183,7 @@ def with_old_names(stored: Collection[str]) -> list[str]:
     return [name.replace(f"{_NEW_LM_HEAD}.dense", f"{_LM_HEAD}.transform.dense") for name in stored]
 
 
-def normalized(config: Mapping[str, Any]) -> dict[str, Any]:
+def normalized(config: Config) -> Config:
     """The config with one spelling for each thing.
 
     Sizes below 1 mean that there is none; the terms of attention may be a string "p2c|c2p".
@@ -202,7 +202,7 @@ def normalized(config: Mapping[str, Any]) -> dict[str, Any]:
     return normalized
 
 
-def relative_position(values: Mapping[str, Any], model: spec.Encoder) -> spec.Disentangled | None:
+def relative_position(values: Config, model: spec.Encoder) -> spec.Disentangled | None:
     # Nothing else about relative positions is read where there are none.
     if not values["relative_attention"]:
         return None
@@ -236,7 +236,7 @@ def relative_position(values: Mapping[str, Any], model: spec.Encoder) -> spec.Di
 # ------------------------------------------------------------------ tensors
 
 
-def tensor_table(model: spec.Encoder, positions: int) -> list[Rule]:
+def tensor_table(model: spec.Encoder, positions: int) -> Rules:
     prefix = PREFIX if model.head or model.labels else ""
     encoder = f"{prefix}encoder"
     rules = [with_new_name(rule) for rule in BASE.tensor_table(model, positions)]

@@ -7,12 +7,11 @@ head after the other. Heads and config keys are those of version 2.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection
 from dataclasses import replace
-from typing import Any
 
 from regard import spec
-from regard.families.config_schema import ConfigSchema
+from regard.families.config_schema import Config, ConfigSchema
 from regard.families.encoders import deberta
 from regard.families.encoders.bert_layout import FIXED, HEADS
 from regard.families.layer_names import LayerNames
@@ -25,9 +24,8 @@ from regard.families.preset_settings import (
 from regard.families.tensor_table import (
     Concat,
     InterleavedQkv,
-    ParameterRule,
     Rename,
-    Rule,
+    Rules,
     module_rules,
     per_layer,
 )
@@ -57,7 +55,7 @@ _DISENTANGLED = ConfigSchema(
     }
 )  # fmt: skip
 # What version 2 can choose.
-_FIRST_VERSION: dict[str, Any] = {
+_FIRST_VERSION: Config = {
     "share_att_key": True,
     "position_buckets": None,
     "norm_rel_ebd": "none",
@@ -68,7 +66,7 @@ _FIRST_VERSION: dict[str, Any] = {
 # ------------------------------------------------------------------ spec → config.json
 
 
-def to_config(model: spec.Encoder, positions: int) -> dict[str, Any]:
+def to_config(model: spec.Encoder, positions: int) -> Config:
     own = deberta.disentangled_config(model, ["c2p", "p2c"])
     config = BASE.to_config(model, positions)
     config |= {key: value for key, value in own.items() if key in _DISENTANGLED.defaults}
@@ -81,7 +79,7 @@ def to_config(model: spec.Encoder, positions: int) -> dict[str, Any]:
 # ------------------------------------------------------------------ config.json → spec
 
 
-def to_spec(config: Mapping[str, Any], stored: Collection[str] = ()) -> spec.Encoder:
+def to_spec(config: Config, stored: Collection[str] = ()) -> spec.Encoder:
     own_config, bert_config = _DISENTANGLED.split(deberta.normalized(config))
     values = {**_DISENTANGLED.parse(own_config), **_FIRST_VERSION}
     model = BASE.to_spec(bert_config, deberta.with_old_names(stored))
@@ -96,7 +94,7 @@ def to_spec(config: Mapping[str, Any], stored: Collection[str] = ()) -> spec.Enc
 # ------------------------------------------------------------------ tensors
 
 
-def tensor_table(model: spec.Encoder, positions: int) -> list[Rule]:
+def tensor_table(model: spec.Encoder, positions: int) -> Rules:
     prefix = PREFIX if model.head or model.labels else ""
     rules = [deberta.with_new_name(rule) for rule in BASE.tensor_table(model, positions)]
     rules += per_layer(model.stack.layers, _attention_rules(model, f"{prefix}encoder.layer.{{i}}"))
@@ -106,13 +104,13 @@ def tensor_table(model: spec.Encoder, positions: int) -> list[Rule]:
     return rules
 
 
-def _attention_rules(model: spec.Encoder, layer: str) -> list[ParameterRule]:
+def _attention_rules(model: spec.Encoder, layer: str) -> Rules:
     attention = model.stack.block.attention
     name = "stack.blocks.{i}.attention"
     hf = f"{layer}.attention.self"
     biases = (f"{hf}.q_bias", f"{hf}.v_bias")
     width = attention.heads * attention.d_k
-    rules: list[ParameterRule] = [
+    rules: Rules = [
         InterleavedQkv(f"{name}.project.qkv.weight", f"{hf}.in_proj.weight", attention.heads),
         Concat(f"{name}.project.qkv.bias", biases, (width, width)),
     ]

@@ -6,10 +6,8 @@ feed-forward.
 
 from __future__ import annotations
 
-from typing import Any
-
 from regard.families.block_config import BERT_KEYS
-from regard.families.config_schema import ConfigSchema
+from regard.families.config_schema import Config, ConfigSchema
 from regard.families.encoders.bert_layout import (
     DEFAULTS,
     FIXED,
@@ -36,7 +34,7 @@ _KEYS = {
 }
 _NAMES = {old: new for new, name in _KEYS.items() for old in BERT_KEYS if BERT_KEYS[old] == name}
 # The epsilon of the norms is a constant in transformers.
-_DEFAULTS: dict[str, Any] = {
+_DEFAULTS: Config = {
     _NAMES.get(key, key): value for key, value in DEFAULTS.items() if key != "layer_norm_eps"
 }
 _DENSE = ClassifierDense("pre_classifier", "relu", input_dropout=False)

@@ -8,12 +8,12 @@ layers are refused.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection
 from dataclasses import replace
 from typing import Any
 
 from regard import spec
-from regard.families.config_schema import ConfigSchema, token_id
+from regard.families.config_schema import Config, ConfigSchema, token_id
 from regard.families.encoders.bert_layout import DEFAULTS, FIXED, IGNORED
 from regard.families.encoders.roberta import PRESET_CONSTANTS, ROBERTA, rows_of_positions
 from regard.families.preset_settings import (
@@ -23,7 +23,7 @@ from regard.families.preset_settings import (
     TINY_LAYERS,
     size,
 )
-from regard.families.tensor_table import ParameterRule, Rule, fused_module_rules, per_layer
+from regard.families.tensor_table import Rules, fused_module_rules, per_layer
 from regard.system.arguments import is_whole
 from regard.system.errors import ModelError
 
@@ -47,7 +47,7 @@ PREFIX = BASE.PREFIX
 # ------------------------------------------------------------------ spec → config.json
 
 
-def to_config(model: spec.Encoder, positions: int) -> dict[str, Any]:
+def to_config(model: spec.Encoder, positions: int) -> Config:
     pattern = model.stack.block.pattern
     one_side = pattern.size if isinstance(pattern, spec.WindowMask) else 1
     windows = [2 * one_side] * model.stack.layers
@@ -61,7 +61,7 @@ def to_config(model: spec.Encoder, positions: int) -> dict[str, Any]:
 # ------------------------------------------------------------------ config.json → spec
 
 
-def to_spec(config: Mapping[str, Any], stored: Collection[str] = ()) -> spec.Encoder:
+def to_spec(config: Config, stored: Collection[str] = ()) -> spec.Encoder:
     roberta_config = {key: value for key, value in config.items() if key != "attention_window"}
     model = BASE.to_spec(roberta_config, stored)
     attention = replace(
@@ -74,7 +74,7 @@ def to_spec(config: Mapping[str, Any], stored: Collection[str] = ()) -> spec.Enc
     return replace(model, stack=stack)
 
 
-def _global_tokens(model: spec.Encoder, config: Mapping[str, Any]) -> spec.GlobalTokens | None:
+def _global_tokens(model: spec.Encoder, config: Config) -> spec.GlobalTokens | None:
     """The global tokens of a task, as transformers chooses them."""
     if model.task == "classify":
         return spec.FirstTokens()
@@ -102,11 +102,11 @@ def _one_side(window: Any, layers: int) -> int:
 # ------------------------------------------------------------------ tensors
 
 
-def tensor_table(model: spec.Encoder, positions: int) -> list[Rule]:
+def tensor_table(model: spec.Encoder, positions: int) -> Rules:
     prefix = PREFIX if model.head or model.labels else ""
     attention = f"{prefix}encoder.layer.{{i}}.attention.self"
     global_qkv = [f"{attention}.{name}_global" for name in ("query", "key", "value")]
-    global_rules: list[ParameterRule] = fused_module_rules(
+    global_rules: Rules = fused_module_rules(
         # Keys and values of global tokens have projections of their own too.
         "stack.blocks.{i}.attention.global_attention.project.qkv",
         global_qkv,

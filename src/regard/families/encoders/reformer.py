@@ -7,13 +7,12 @@ is kept but not added, as in transformers 5.
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass, replace
-from typing import Any
 
 from regard import spec
 from regard.families.block_config import parse_activation, stack_config
-from regard.families.config_schema import ConfigSchema, NonNegative, OptionalSizes
+from regard.families.config_schema import Config, ConfigSchema, NonNegative, OptionalSizes
 from regard.families.encoders.bert_layout import FIXED, IGNORED
 from regard.families.heads import architecture, classifier_head, label_count, label_names
 from regard.families.layer_names import LayerNames
@@ -23,12 +22,13 @@ from regard.families.preset_settings import (
     TINY_LAYERS,
     FromConfig,
     PresetFamily,
+    Settings,
     size,
 )
-from regard.families.tensor_table import Rename, Reshape, Rule, Unused, module_rules
+from regard.families.tensor_table import Rename, Reshape, Rules, Unused, module_rules
 from regard.system.errors import ModelError
 
-_CHUNK_DEFAULTS: dict[str, Any] = {
+_CHUNK_DEFAULTS: Config = {
     "attention_head_size": 64,  # heads × size need not be hidden_size
     "attn_layers": ["local", "lsh"] * 3,
     "num_attention_heads": 12,
@@ -54,7 +54,7 @@ _CHUNK_KEYS = {
 }
 
 
-def layer_attentions(values: Mapping[str, Any]) -> Iterator[spec.Attention]:
+def layer_attentions(values: Config) -> Iterator[spec.Attention]:
     """The attention of each layer."""
     heads = values["num_attention_heads"]
     d_head = values["attention_head_size"]
@@ -83,13 +83,13 @@ def layer_attentions(values: Mapping[str, Any]) -> Iterator[spec.Attention]:
         yield spec.Attention(heads, d_head, d_head, bias="", mixer=lsh, projection="shared")
 
 
-def attention_config(stack: spec.Stack) -> dict[str, Any]:
+def attention_config(stack: spec.Stack) -> Config:
     """The config keys of a stack's attention.
 
     Mixers that are none of these are described as others; read back, they do not match.
     """
     layers: list[str] = []
-    mixer_config: dict[str, Any] = {}
+    mixer_config: Config = {}
     for block in stack.blocks:
         mixer = block.attention.mixer
         kind = "lsh" if isinstance(mixer, spec.LshAttention) else "local"
@@ -196,12 +196,12 @@ _ARCHITECTURES = {
 # ------------------------------------------------------------------ spec → config.json
 
 
-def to_config(model: spec.Decoder | spec.Encoder, positions: int) -> dict[str, Any]:
+def to_config(model: spec.Decoder | spec.Encoder, positions: int) -> Config:
     position = model.tokens.position
     labels = classifier_head(model)
     task = labels.task if labels else None
     built = _Architecture(type(model), model.head is not None, task)
-    config: dict[str, Any] = {
+    config: Config = {
         "model_type": "reformer",
         "architectures": [f"Reformer{name}" for name, a in _ARCHITECTURES.items() if a == built],
         "vocab_size": model.tokens.vocabulary,
@@ -226,7 +226,7 @@ def to_config(model: spec.Decoder | spec.Encoder, positions: int) -> dict[str, A
 # ------------------------------------------------------------------ config.json → spec
 
 
-def to_spec(config: Mapping[str, Any], stored: Collection[str] = ()) -> spec.Decoder | spec.Encoder:
+def to_spec(config: Config, stored: Collection[str] = ()) -> spec.Decoder | spec.Encoder:
     config = {key: value for key, value in config.items() if value is not None}
     values = _SCHEMA.parse({"classifier_dropout": config.get("hidden_dropout_prob"), **config})
     built = _architecture(config, stored)
@@ -247,13 +247,13 @@ def to_spec(config: Mapping[str, Any], stored: Collection[str] = ()) -> spec.Dec
     return built.spec_type(d_model, tokens, stack, heads, tied=False)
 
 
-def _architecture(config: Mapping[str, Any], stored: Collection[str]) -> _Architecture:
+def _architecture(config: Config, stored: Collection[str]) -> _Architecture:
     if stored and not any(name.startswith(PREFIX) for name in stored):  # that of a base model
         config = {}
     return _ARCHITECTURES[architecture(config, "Reformer", _ARCHITECTURES)]
 
 
-def _position(values: Mapping[str, Any]) -> spec.AxialPosition | spec.LearnedPosition:
+def _position(values: Config) -> spec.AxialPosition | spec.LearnedPosition:
     length = values["max_position_embeddings"]
     if not values["axial_pos_embds"]:
         return spec.LearnedPosition(length)
@@ -262,7 +262,7 @@ def _position(values: Mapping[str, Any]) -> spec.AxialPosition | spec.LearnedPos
     return spec.AxialPosition(shape, widths, length)
 
 
-def _stack(values: Mapping[str, Any]) -> spec.Stack:
+def _stack(values: Config) -> spec.Stack:
     dropout = values["hidden_dropout_prob"]
     norm = spec.LayerNorm(values["layer_norm_eps"])
     activation = parse_activation(values["hidden_act"])
@@ -278,7 +278,7 @@ def _stack(values: Mapping[str, Any]) -> spec.Stack:
 # ------------------------------------------------------------------ tensors
 
 
-def tensor_table(model: spec.Decoder | spec.Encoder, positions: int) -> list[Rule]:
+def tensor_table(model: spec.Decoder | spec.Encoder, positions: int) -> Rules:
     labels = classifier_head(model)
     prefix = PREFIX if model.head or labels else ""
     rules = _embedding_rules(model, prefix)
@@ -299,10 +299,10 @@ def tensor_table(model: spec.Decoder | spec.Encoder, positions: int) -> list[Rul
     return rules
 
 
-def _embedding_rules(model: spec.Decoder | spec.Encoder, prefix: str) -> list[Rule]:
+def _embedding_rules(model: spec.Decoder | spec.Encoder, prefix: str) -> Rules:
     name = "input" if isinstance(model, spec.Encoder) else "tokens"
     embeddings = f"{prefix}embeddings"
-    rules: list[Rule] = [
+    rules: Rules = [
         Rename(f"{name}.table.weight", f"{embeddings}.word_embeddings.weight"),
     ]
     hf_position = f"{embeddings}.position_embeddings"
@@ -339,7 +339,7 @@ SIZES = {
         kinds=("local", "local", "lsh", "local"), hashes=4, buckets=(512,), dropout=0.2,
     ),
 }  # fmt: skip
-_DEFAULTS: dict[str, Any] = {
+_DEFAULTS: Settings = {
     **ENCODER_DEFAULTS,
     "d_k": 64,
     "dropout": 0.05,
@@ -354,7 +354,7 @@ _DEFAULTS: dict[str, Any] = {
 }
 
 
-def _computed(settings: Mapping[str, Any]) -> dict[str, Any]:
+def _computed(settings: Settings) -> Config:
     d_model = settings["d_model"]
     kinds = settings["kinds"]
     rows = settings["rows"]

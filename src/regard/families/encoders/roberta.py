@@ -6,11 +6,9 @@ layer of its own.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import replace
-from typing import Any
 
-from regard.families.config_schema import ConfigSchema
+from regard.families.config_schema import Config, ConfigSchema
 from regard.families.encoders.bert_layout import (
     CLASSIFIER_DROPOUT,
     CLASSIFIERS,
@@ -27,6 +25,7 @@ from regard.families.preset_settings import (
     ROUNDED,
     TINY_LAYERS,
     PresetFamily,
+    Settings,
     Size,
     size,
 )
@@ -70,10 +69,10 @@ XLM_ROBERTA = replace(
 # Liu et al. 2019; Martin et al. 2020; Conneau et al. 2020. All have the same layers.
 
 
-PRESET_CONSTANTS: dict[str, Any] = {"layer_norm_eps": 1e-5, "type_vocab_size": 1, "pad_token_id": 1}
+PRESET_CONSTANTS: Settings = {"layer_norm_eps": 1e-5, "type_vocab_size": 1, "pad_token_id": 1}
 
 
-def rows_of_positions(settings: Mapping[str, Any]) -> dict[str, Any]:
+def rows_of_positions(settings: Settings) -> Config:
     """Two rows of the table belong to no position: those up to the padding token's id."""
     return {"max_position_embeddings": settings["context"] + 2}
 

@@ -10,6 +10,7 @@ from typing import Any
 from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
+from regard.families.config_schema import Config
 from regard.system import disk
 from regard.system.errors import CheckpointError, ModelError
 
@@ -24,7 +25,7 @@ _FETCH_AGAIN = "download it again, or use an earlier checkpoint"
 # ------------------------------------------------------------------ JSON
 
 
-def read_config(folder: Path) -> dict[str, Any]:
+def read_config(folder: Path) -> Config:
     """The content of config.json."""
     path = folder / "config.json"
     if not path.is_file():

@@ -17,6 +17,7 @@ from regard import spec as specs
 from regard.builder import outline, trainable
 from regard.core.positions.positional_encoding import Sinusoidal, Sinusoidal2D
 from regard.families import native
+from regard.families.config_schema import Config
 from regard.families.folder.files import (
     has_weights,
     load_tensors,
@@ -56,7 +57,7 @@ class ModelFolder:
     spec: specs.Model
     weights: dict[str, Tensor]
     ids: SpecialTokenIds | None  # None for models without framed targets
-    config: dict[str, Any]
+    config: Config
     unknown_keys: tuple[str, ...] = ()  # of config.json, ignored here as in transformers
 
     @property
@@ -195,7 +196,7 @@ def _stored_dtype(weights: Mapping[str, Tensor]) -> torch.dtype | None:
     return reduce(torch.promote_types, dtypes) if dtypes else None
 
 
-def _read_config(folder: Path) -> dict[str, Any]:
+def _read_config(folder: Path) -> Config:
     """config.json, whose model_type must be that of a family."""
     config = read_config(folder)
     check_token_ids(config, "config.json")
@@ -229,7 +230,7 @@ def _known_families(model_type: str) -> str:
 
 def _from_config(
     folder: Path,
-    config: dict[str, Any],
+    config: Config,
     stored: Sequence[str],
     kinds: Sequence[type] = (),
     writes: bool = False,
@@ -257,7 +258,7 @@ def _from_config(
     return ModelFolder(model, {}, ids, config, tuple(unknown))
 
 
-def _to_spec(config: Mapping[str, Any], stored: Sequence[str]) -> tuple[specs.Model, list[str]]:
+def _to_spec(config: Config, stored: Sequence[str]) -> tuple[specs.Model, list[str]]:
     """The spec of a config, and the keys that neither its family nor transformers knows.
 
     Such a key cannot change what the model computes. One that transformers knows is an error.
@@ -275,7 +276,7 @@ def _to_spec(config: Mapping[str, Any], stored: Sequence[str]) -> tuple[specs.Mo
             config = _without_key(config, error.key)
 
 
-def _without_key(config: Mapping[str, Any], key: str) -> dict[str, Any]:
+def _without_key(config: Mapping[str, Any], key: str) -> Config:
     """A config without this key, and without it in the configs that are nested in it (CLIP)."""
     return {
         name: _without_key(value, key) if isinstance(value, dict) else value
@@ -295,7 +296,7 @@ def _written_architecture(config: Mapping[str, Any], model: specs.Model) -> str:
 
 def with_classifier(
     config: Mapping[str, Any], task: specs.HeadTask, labels: Sequence[str]
-) -> tuple[specs.Model, dict[str, Any]]:
+) -> tuple[specs.Model, Config]:
     """The spec and config.json of a model with a classifier for `task` instead of its head.
 
     In all families the name of the architecture is the family's followed by that of the head.

@@ -10,6 +10,7 @@ from typing import Any
 import tokenizers
 from tokenizers import processors
 
+from regard.families.config_schema import Config
 from regard.system.arguments import is_whole
 from regard.system.disk import read_json
 from regard.system.errors import DataError, ModelError
@@ -39,7 +40,7 @@ class SpecialTokenIds:
 # ------------------------------------------------------------------ reading
 
 
-def read_generation_config(folder: Path) -> dict[str, Any] | None:
+def read_generation_config(folder: Path) -> Config | None:
     """The content of generation_config.json, if there is one."""
     path = folder / "generation_config.json"
     if not path.is_file():
@@ -66,7 +67,7 @@ def check_token_ids(config: Mapping[str, Any], file: str) -> None:
             )
 
 
-def generation_token_ids(folder: Path) -> dict[str, Any]:
+def generation_token_ids(folder: Path) -> Config:
     """The token ids of generation_config.json, which override those of config.json."""
     names = ("bos_token_id", "eos_token_id", "pad_token_id")
     config = read_generation_config(folder) or {}
@@ -127,9 +128,9 @@ def _token_id(config: Mapping[str, Any], key: str) -> int:
 # ------------------------------------------------------------------ writing
 
 
-def special_token_config(ids: SpecialTokenIds) -> dict[str, Any]:
+def special_token_config(ids: SpecialTokenIds) -> Config:
     """The keys of config.json about special tokens."""
-    config: dict[str, Any] = {**_frame(ids), **_forced(ids)}
+    config: Config = {**_frame(ids), **_forced(ids)}
     if ids.unk is not None:
         config["unk_token_id"] = ids.unk
     return config
@@ -142,14 +143,14 @@ def generation_config(
     length_penalty: float | None = None,
     max_length: int = 512,
     search: Mapping[str, float] | None = None,
-) -> dict[str, Any]:
+) -> Config:
     """The content of generation_config.json, as close to our beam search as transformers comes.
 
     `length_penalty` is the exponent of `Power` (log P / n^alpha). GNMT's ((5 + n) / 6)^alpha has no
     name there: the same alpha is the closest, because for long outputs the two rank alike.
     `search` is the penalty in our words, for whoever opens the folder here: {"gnmt": 0.6}.
     """
-    config: dict[str, Any] = _frame(ids)
+    config: Config = _frame(ids)
     config |= {key: value for key, value in _forced(ids).items() if value is not None}
     config["num_beams"] = beam
     if beam > 1:
@@ -167,12 +168,12 @@ def generation_config(
 
 def tokenizer_config(
     pad: str, start: str, end: str, unk: str | None, *, positions: int = POSITIONS
-) -> dict[str, Any]:
+) -> Config:
     """The content of tokenizer_config.json: tokenizer.json as it is, with these special tokens.
 
     A special token that is written out in a text stays text, as in `text.Tokenizer`.
     """
-    config: dict[str, Any] = {
+    config: Config = {
         "tokenizer_class": "PreTrainedTokenizerFast",
         "pad_token": pad,
         "bos_token": start,
@@ -205,7 +206,7 @@ def append_end_token(tokenizer_json: str, end_token: str) -> str:
     return tokenizer.to_str(pretty=True)
 
 
-def _frame(ids: SpecialTokenIds) -> dict[str, Any]:
+def _frame(ids: SpecialTokenIds) -> Config:
     return {
         "pad_token_id": ids.pad,
         "bos_token_id": ids.start,

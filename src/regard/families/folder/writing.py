@@ -9,7 +9,7 @@ from typing import Any
 from torch import Tensor
 
 from regard import spec
-from regard.families.config_schema import IGNORED_KEYS
+from regard.families.config_schema import IGNORED_KEYS, Config
 from regard.families.folder.files import WEIGHTS
 from regard.families.folder.reading import ModelFolder
 from regard.families.folder.special_tokens import (
@@ -47,7 +47,7 @@ def describe(
     ids: SpecialTokenIds | None = None,
     positions: int = POSITIONS,
     model_type: str | None = None,
-) -> dict[str, Any]:
+) -> Config:
     """The content of config.json, in the format of the first family that can store the spec.
 
     `model_type` is tried before all others, because some families differ in names only.
@@ -56,7 +56,7 @@ def describe(
     return config if ids is None else {**config, **special_token_config(ids)}
 
 
-def carry_over(new: dict[str, Any], config: Mapping[str, Any]) -> dict[str, Any]:
+def carry_over(new: Config, config: Mapping[str, Any]) -> Config:
     """A description of a model with the rest of the config that it was opened with.
 
     In the same family's keys that is everything that `new` does not say, used here or not; in those
@@ -73,7 +73,7 @@ def carry_over(new: dict[str, Any], config: Mapping[str, Any]) -> dict[str, Any]
     if "id2label" in new and len(old_labels) != len(new["id2label"]):
         # Another number of labels: the old names are those of another task.
         carried = {key: value for key, value in carried.items() if key not in _LABEL_KEYS}
-    towers: dict[str, Any] = {
+    towers: Config = {
         key: carry_over(new[key], kept[key])
         for key in ("text_config", "vision_config")
         if key in new and isinstance(kept.get(key), dict)
@@ -81,7 +81,7 @@ def carry_over(new: dict[str, Any], config: Mapping[str, Any]) -> dict[str, Any]
     return {**kept, **new, **carried, **towers}
 
 
-def _rewritten_config(content: ModelFolder, model_type: str) -> dict[str, Any]:
+def _rewritten_config(content: ModelFolder, model_type: str) -> Config:
     """The config.json of a folder that is written again."""
     description = describe(content.spec, content.ids, content.positions, model_type)
     config = carry_over(description, content.config)

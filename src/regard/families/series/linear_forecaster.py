@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from functools import partial
-from typing import Any
 
 from regard import spec
-from regard.families.preset_settings import PresetFamily, Size
+from regard.families.preset_settings import PresetFamily, Settings, Size
 
 _MOVING_AVERAGE = 25  # steps, as in the paper
 
 
-def _make(settings: Mapping[str, Any], moving_average: int | None) -> spec.LinearForecaster:
+def _make(settings: Settings, moving_average: int | None) -> spec.LinearForecaster:
     # Both have one map for all channels, as in the paper's tables.
     s = settings
     return spec.LinearForecaster(

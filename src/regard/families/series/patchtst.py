@@ -7,24 +7,25 @@ there with several channels, and neither is supported here.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection
 from dataclasses import replace
-from typing import Any, Literal
+from typing import Literal
 
 from regard import spec
 from regard.families.block_config import block_from_config, stack_config
 from regard.families.config_schema import (
     IGNORED_KEYS,
     NOT_ENCODER_DECODER,
+    Config,
     ConfigSchema,
     part_config,
     part_fields,
 )
 from regard.families.heads import architecture
 from regard.families.layer_names import LayerNames
-from regard.families.preset_settings import FromConfig, PresetFamily, size
+from regard.families.preset_settings import FromConfig, PresetFamily, Settings, size
 from regard.families.series.forecast_options import UNSUPPORTED, parse_distribution, parse_scaler
-from regard.families.tensor_table import Rename, Reshape, Rule, module_rules
+from regard.families.tensor_table import Rename, Reshape, Rules, module_rules
 from regard.system.arguments import is_number, is_whole
 from regard.system.errors import ModelError
 
@@ -45,10 +46,10 @@ def architecture_suffix(head: spec.SeriesHead | None) -> str:
             return "ForRegression"
 
 
-def masking_config(masking: spec.RandomMasking | spec.ForecastMasking | None) -> dict[str, Any]:
+def masking_config(masking: spec.RandomMasking | spec.ForecastMasking | None) -> Config:
     if masking is None:
         return {"do_mask_input": False}
-    config: dict[str, Any] = {
+    config: Config = {
         "do_mask_input": True,
         "mask_value": masking.value,
         "unmasked_channel_indices": list(masking.never) or None,
@@ -67,10 +68,10 @@ def masking_config(masking: spec.RandomMasking | spec.ForecastMasking | None) ->
     }
 
 
-def head_config(head: spec.SeriesHead | None) -> dict[str, Any]:
+def head_config(head: spec.SeriesHead | None) -> Config:
     if head is None:
         return {}
-    config: dict[str, Any] = {"head_dropout": head.dropout}
+    config: Config = {"head_dropout": head.dropout}
     if isinstance(head, spec.PatchHead):
         return config
     if isinstance(head.output, spec.Distribution):
@@ -89,7 +90,7 @@ def head_config(head: spec.SeriesHead | None) -> dict[str, Any]:
 
 
 def masking_from_config(
-    config: Mapping[str, Any], values: Mapping[str, Any]
+    config: Config, values: Config
 ) -> spec.RandomMasking | spec.ForecastMasking:
     value = config.get("mask_value", 0)
     if not is_number(value):
@@ -108,7 +109,7 @@ def masking_from_config(
     )
 
 
-def _numbers(config: Mapping[str, Any], key: str, default: list[int]) -> tuple[int, ...]:
+def _numbers(config: Config, key: str, default: list[int]) -> tuple[int, ...]:
     """A list of whole numbers, or a single one."""
     value = config.get(key, default)
     if value is None:
@@ -120,9 +121,7 @@ def _numbers(config: Mapping[str, Any], key: str, default: list[int]) -> tuple[i
     return tuple(numbers)
 
 
-def head_from_config(
-    kind: str, config: Mapping[str, Any], values: Mapping[str, Any]
-) -> spec.SeriesHead | None:
+def head_from_config(kind: str, config: Config, values: Config) -> spec.SeriesHead | None:
     dropout = values["head_dropout"]
     match kind:
         case "Model":
@@ -148,16 +147,14 @@ def head_from_config(
             return spec.ChannelHead(count, "regress", output, pool, dropout, _range(config))
 
 
-def _output(
-    config: Mapping[str, Any], values: Mapping[str, Any]
-) -> spec.Points | spec.Distribution:
+def _output(config: Config, values: Config) -> spec.Points | spec.Distribution:
     # Any other loss is −log p, null too: so transformers reads it.
     if config.get("loss", "mse") == "mse":
         return spec.Points()
     return parse_distribution(values["distribution_output"])
 
 
-def _range(config: Mapping[str, Any]) -> tuple[float, float] | None:
+def _range(config: Config) -> tuple[float, float] | None:
     match config.get("output_range"):
         case None:
             return None
@@ -168,7 +165,7 @@ def _range(config: Mapping[str, Any]) -> tuple[float, float] | None:
     )
 
 
-def _pool(config: Mapping[str, Any], values: Mapping[str, Any]) -> spec.ChannelPool | None:
+def _pool(config: Config, values: Config) -> spec.ChannelPool | None:
     if values["use_cls_token"]:
         return "first"
     pool = config.get("pooling_type", "mean")
@@ -183,7 +180,7 @@ def _pool(config: Mapping[str, Any], values: Mapping[str, Any]) -> spec.ChannelP
 # ------------------------------------------------------------------ tensors
 
 
-def head_rules(head: spec.SeriesHead | None) -> list[Rule]:
+def head_rules(head: spec.SeriesHead | None) -> Rules:
     if head is None:
         return []
     if isinstance(head, spec.PatchHead):
@@ -192,7 +189,7 @@ def head_rules(head: spec.SeriesHead | None) -> list[Rule]:
     name = "linear" if architecture_suffix(head) == "ForClassification" else "projection"
     if not isinstance(head.output, spec.Distribution):
         return list(module_rules("series.output", f"head.{name}"))
-    rules: list[Rule] = []
+    rules: Rules = []
     for i in range(head.output.parameters):
         rules += module_rules(f"series.output.maps.{i}", f"head.{name}.proj.{i}")
     return rules
@@ -283,7 +280,7 @@ _BATCH_NORM_LAYER = replace(
 # ------------------------------------------------------------------ spec → config.json
 
 
-def to_config(model: spec.Encoder, positions: int) -> dict[str, Any]:
+def to_config(model: spec.Encoder, positions: int) -> Config:
     windows = model.windows
     block = model.stack.block
     norm_type = "batchnorm" if isinstance(block.norm, spec.BatchNorm) else "layernorm"
@@ -306,7 +303,7 @@ def to_config(model: spec.Encoder, positions: int) -> dict[str, Any]:
 # ------------------------------------------------------------------ config.json → spec
 
 
-def to_spec(config: Mapping[str, Any], stored: Collection[str] = ()) -> spec.Encoder:
+def to_spec(config: Config, stored: Collection[str] = ()) -> spec.Encoder:
     values = _SCHEMA.parse(config)
     kind = architecture(config, "PatchTST", _ENDINGS)
     # Heads for other tasks switch masking off, whatever the config says.
@@ -324,7 +321,7 @@ def to_spec(config: Mapping[str, Any], stored: Collection[str] = ()) -> spec.Enc
     return spec.Encoder(values["d_model"], windows, stack, spec.heads(head))
 
 
-def _block(values: Mapping[str, Any]) -> spec.Block:
+def _block(values: Config) -> spec.Block:
     # No final norm follows, with pre-norm neither.
     residual = spec.PreNorm() if values["pre_norm"] else spec.PostNorm()
     block = block_from_config(values, residual, _KEYS)
@@ -355,12 +352,12 @@ def _position(kind: str) -> Literal["learned", "fixed"]:
 # ------------------------------------------------------------------ tensors
 
 
-def tensor_table(model: spec.Encoder, positions: int) -> list[Rule]:
+def tensor_table(model: spec.Encoder, positions: int) -> Rules:
     windows = model.windows
     prefix = "" if model.series is None else PREFIX
     encoder = f"{prefix}encoder"
     embedding = f"{encoder}.embedder.input_embedding"
-    rules: list[Rule] = []
+    rules: Rules = []
     if windows.shared:
         rules += module_rules("input.projections.0.0", embedding)
     else:
@@ -385,7 +382,7 @@ SIZES = {
     "tiny": size(3, 16, 4, d_ff=128, dropout=0.3),
     "base": size(3, 128, 16, d_ff=256, dropout=0.2),
 }
-_DEFAULTS: dict[str, Any] = {
+_DEFAULTS: Settings = {
     "attention_dropout": 0.0,
     "activation": "gelu",
     "horizon": 96,  # steps that are forecast

@@ -7,13 +7,13 @@ the same inputs, attend otherwise: they are families of their own, and not suppo
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection
 from dataclasses import replace
-from typing import Any
 
 from regard import spec
 from regard.families.config_schema import (
     IGNORED_KEYS,
+    Config,
     ConfigSchema,
     NonNegative,
     part_config,
@@ -27,14 +27,14 @@ from regard.families.encoder_decoders.fairseq_layout import (
     both_sides_config,
 )
 from regard.families.heads import architecture
-from regard.families.preset_settings import FromConfig, PresetFamily, size
+from regard.families.preset_settings import FromConfig, PresetFamily, Settings, size
 from regard.families.series.forecast_options import (
     UNSUPPORTED,
     parse_distribution,
     parse_lags,
     parse_scaler,
 )
-from regard.families.tensor_table import Rename, Rule, module_rules
+from regard.families.tensor_table import Rename, Rules, module_rules
 from regard.system.arguments import is_whole
 from regard.system.errors import ModelError
 
@@ -93,10 +93,10 @@ _INPUT_KEYS = {
 # ------------------------------------------------------------------ spec → config.json
 
 
-def to_config(model: spec.SeriesEncoderDecoder, positions: int) -> dict[str, Any]:
+def to_config(model: spec.SeriesEncoderDecoder, positions: int) -> Config:
     part = model.input
     kind = _MODEL if model.output is None else _PREDICTION
-    config: dict[str, Any] = {
+    config: Config = {
         "model_type": "time_series_transformer",
         "architectures": [_CLASS + kind],
         **both_sides_config(model.d_model, model.encoder, model.decoder),
@@ -125,7 +125,7 @@ def _layer_drop(stack: spec.Stack) -> float:
 # ------------------------------------------------------------------ config.json → spec
 
 
-def to_spec(config: Mapping[str, Any], stored: Collection[str] = ()) -> spec.SeriesEncoderDecoder:
+def to_spec(config: Config, stored: Collection[str] = ()) -> spec.SeriesEncoderDecoder:
     values = _SCHEMA.parse(config)
     horizon = values["prediction_length"]
     if horizon is None:
@@ -156,13 +156,13 @@ def to_spec(config: Mapping[str, Any], stored: Collection[str] = ()) -> spec.Ser
     )
 
 
-def _output(config: Mapping[str, Any], kind: str) -> spec.Distribution | None:
+def _output(config: Config, kind: str) -> spec.Distribution | None:
     if architecture(config, _CLASS, (_MODEL, _PREDICTION), _PREDICTION) == _MODEL:
         return None
     return parse_distribution(kind)
 
 
-def _categories(config: Mapping[str, Any], count: int) -> tuple[spec.StaticCategory, ...]:
+def _categories(config: Config, count: int) -> tuple[spec.StaticCategory, ...]:
     """The static categorical features: how many values each has, and the widths of embeddings."""
     if not count:  # transformers then ignores both lists
         return ()
@@ -175,7 +175,7 @@ def _categories(config: Mapping[str, Any], count: int) -> tuple[spec.StaticCateg
     return tuple(map(spec.StaticCategory, counts, widths))
 
 
-def _sizes(config: Mapping[str, Any], key: str, count: int) -> list[int] | None:
+def _sizes(config: Config, key: str, count: int) -> list[int] | None:
     sizes = config.get(key)
     if not sizes:
         return None
@@ -192,9 +192,9 @@ def _sizes(config: Mapping[str, Any], key: str, count: int) -> list[int] | None:
 # ------------------------------------------------------------------ tensors
 
 
-def tensor_table(model: spec.SeriesEncoderDecoder, positions: int) -> list[Rule]:
+def tensor_table(model: spec.SeriesEncoderDecoder, positions: int) -> Rules:
     prefix = "" if model.output is None else PREFIX
-    rules: list[Rule] = []
+    rules: Rules = []
     for i in range(len(model.input.categories)):
         hf = f"{prefix}embedder.embedders.{i}.weight"
         rules.append(Rename(f"input.categories.{i}.weight", hf))
@@ -222,7 +222,7 @@ SIZES = {
     "tiny": size(2, 32, 2, d_ff=64),
     "base": size(2, 512, 8, d_ff=2048),
 }
-_DEFAULTS: dict[str, Any] = {
+_DEFAULTS: Settings = {
     "decoder_layers": None,  # as many as the encoder has
     "dropout": 0.1,
     "attention_dropout": 0.1,
@@ -236,7 +236,7 @@ _DEFAULTS: dict[str, Any] = {
 }
 
 
-def _lags(settings: Mapping[str, Any]) -> dict[str, Any]:
+def _lags(settings: Settings) -> Config:
     return {"lags_sequence": list(parse_lags(settings["lags"]))}
 
 

@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping
-from typing import Any
 
+from regard.families.config_schema import Config
 from regard.families.preset_settings import (
     BASE_LAYERS,
     LARGE_LAYERS,
     TINY_LAYERS,
     FromConfig,
     PresetFamily,
+    Settings,
     size,
 )
 from regard.families.speech.wav2vec2 import (
@@ -43,7 +43,7 @@ SIZES = {
 }
 
 
-def _computed(settings: Mapping[str, Any]) -> dict[str, Any]:
+def _computed(settings: Settings) -> Config:
     config = conv_dim(settings)
     if settings["pre_norm"]:
         # Then the convolutions have norms of their channels, too.

@@ -7,7 +7,7 @@ HuBERT is another `SpeechEncoderFamily`. The norms stand after the sublayers, or
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
@@ -22,6 +22,7 @@ from regard.families.block_config import (
 from regard.families.config_schema import (
     IGNORED_KEYS,
     NOT_ENCODER_DECODER,
+    Config,
     ConfigSchema,
     part_config,
     part_fields,
@@ -35,15 +36,10 @@ from regard.families.preset_settings import (
     TINY_LAYERS,
     FromConfig,
     PresetFamily,
+    Settings,
     size,
 )
-from regard.families.tensor_table import (
-    ParameterRule,
-    Rename,
-    Reshape,
-    Rule,
-    module_rules,
-)
+from regard.families.tensor_table import Rename, Reshape, Rules, module_rules
 from regard.system.errors import ModelError
 
 SCHEMA = ConfigSchema(
@@ -109,13 +105,13 @@ SCHEMA = ConfigSchema(
 # ------------------------------------------------------------------ config.json → spec
 
 
-def has_mask_vector(values: Mapping[str, Any], stored: Collection[str]) -> bool:
+def has_mask_vector(values: Config, stored: Collection[str]) -> bool:
     if stored:
         return any(name.endswith("masked_spec_embed") for name in stored)
     return bool(values["mask_time_prob"] > 0 or values["mask_feature_prob"] > 0)
 
 
-def convolutions(values: Mapping[str, Any]) -> tuple[spec.Convolution, ...]:
+def convolutions(values: Config) -> tuple[spec.Convolution, ...]:
     columns = [values[key] for key in _CONVOLUTION_KEYS]
     count = values["num_feat_extract_layers"] or len(columns[0])
     for sizes in columns:
@@ -146,7 +142,7 @@ def convolutions(values: Mapping[str, Any]) -> tuple[spec.Convolution, ...]:
 # ------------------------------------------------------------------ tensors
 
 
-def convolution_rules(convolution: spec.Convolution, i: int, prefix: str) -> list[ParameterRule]:
+def convolution_rules(convolution: spec.Convolution, i: int, prefix: str) -> Rules:
     name = f"input.convolutions.{i}"
     hf = f"{prefix}feature_extractor.conv_layers.{i}"
     rules = module_rules(name, f"{hf}.conv", convolution.bias)
@@ -155,7 +151,7 @@ def convolution_rules(convolution: spec.Convolution, i: int, prefix: str) -> lis
     return rules
 
 
-def position_rules(hf: str) -> list[Rule]:
+def position_rules(hf: str) -> Rules:
     """The weight-normalized convolution that adds positions: a length and a direction."""
     # Before transformers 4.32, the two had the names of torch's older weight_norm.
     weight = f"{hf}.parametrizations.weight"
@@ -201,11 +197,11 @@ class SpeechEncoderFamily:
 
     # -------------------------------------------------------------- spec → config.json
 
-    def to_config(self, model: spec.Encoder, positions: int) -> dict[str, Any]:
+    def to_config(self, model: spec.Encoder, positions: int) -> Config:
         waves = model.waves
         first = waves.convolutions[0]
         normalizes_over_time = isinstance(first.norm, spec.TimeNorm)
-        config: dict[str, Any] = {
+        config: Config = {
             "model_type": self.model_type,
             "architectures": [self.class_prefix + _suffix(model)],
             **stack_config(model.d_model, model.stack, _KEYS),
@@ -233,7 +229,7 @@ class SpeechEncoderFamily:
 
     # -------------------------------------------------------------- config.json → spec
 
-    def to_spec(self, config: Mapping[str, Any], stored: Collection[str] = ()) -> spec.Encoder:
+    def to_spec(self, config: Config, stored: Collection[str] = ()) -> spec.Encoder:
         values = self.schema.parse(config)
         pre_norm = values["do_stable_layer_norm"]
         residual = spec.PreNorm() if pre_norm else spec.PostNorm()
@@ -256,7 +252,7 @@ class SpeechEncoderFamily:
         stack = spec.Stack.of(values["num_hidden_layers"], block, final=final)
         return spec.Encoder(values["hidden_size"], waves, stack, self._heads(config, values))
 
-    def _heads(self, config: Mapping[str, Any], values: Mapping[str, Any]) -> tuple[spec.Head, ...]:
+    def _heads(self, config: Config, values: Config) -> tuple[spec.Head, ...]:
         match architecture(config, self.class_prefix, self.endings):
             case "Model":
                 return ()
@@ -277,10 +273,10 @@ class SpeechEncoderFamily:
 
     # -------------------------------------------------------------- tensors
 
-    def tensor_table(self, model: spec.Encoder, positions: int) -> list[Rule]:
+    def tensor_table(self, model: spec.Encoder, positions: int) -> Rules:
         waves = model.waves
         prefix = self.PREFIX if model.labels or model.contrastive else ""
-        rules: list[Rule] = []
+        rules: Rules = []
         for i, convolution in enumerate(waves.convolutions):
             rules += convolution_rules(convolution, i, prefix)
         if waves.features:
@@ -333,7 +329,7 @@ _CONTRASTIVE_KEYS = {
 }
 
 
-def _contrastive_rules(head: spec.ContrastiveHead) -> list[Rule]:
+def _contrastive_rules(head: spec.ContrastiveHead) -> Rules:
     shape = (head.groups * head.entries, head.code_width // head.groups)
     return [
         Reshape("contrastive.quantizer.codes", "quantizer.codevectors", (1, *shape), shape),
@@ -351,7 +347,7 @@ SIZES = {
     "base": size(*BASE_LAYERS, 95, "the paper counts the quantizer of pretraining too"),
     "large": size(*LARGE_LAYERS, 317),
 }
-PRESET_DEFAULTS: dict[str, Any] = {
+PRESET_DEFAULTS: Settings = {
     **ENCODER_DEFAULTS,
     "feedforward_dropout": 0.1,
     "channels": 512,
@@ -368,7 +364,7 @@ PRESET_KEYS = {
 }
 
 
-def conv_dim(settings: Mapping[str, Any]) -> dict[str, Any]:
+def conv_dim(settings: Settings) -> Config:
     return {"conv_dim": [settings["channels"]] * 7}
 
 

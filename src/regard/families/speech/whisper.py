@@ -6,12 +6,11 @@ alone: the frames are mapped, and the labels scored from their mean.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection
 from dataclasses import replace
-from typing import Any
 
 from regard import spec
-from regard.families.config_schema import IGNORED_KEYS, ConfigSchema
+from regard.families.config_schema import IGNORED_KEYS, Config, ConfigSchema
 from regard.families.encoder_decoders.fairseq_layout import (
     DEFAULTS,
     FIXED,
@@ -29,9 +28,10 @@ from regard.families.preset_settings import (
     LARGE_LAYERS,
     FromConfig,
     PresetFamily,
+    Settings,
     size,
 )
-from regard.families.tensor_table import Rename, Rule, module_rules
+from regard.families.tensor_table import Rename, Rules, module_rules
 
 SPEC_TYPES = (spec.EncoderDecoder, spec.Spectrogram)
 PREFIX = "model."
@@ -81,7 +81,7 @@ _SCHEMA = ConfigSchema(
 )
 
 
-def _clip_labels(config: Mapping[str, Any]) -> tuple[spec.Head, ...]:
+def _clip_labels(config: Config) -> tuple[spec.Head, ...]:
     width = config.get("classifier_proj_size") or 256
     return (
         spec.Pool("mean", None, width=width, bias=True),
@@ -106,7 +106,7 @@ HEAD_TABLE = HeadTable(
 # ------------------------------------------------------------------ spec → config.json
 
 
-def to_config(model: spec.EncoderDecoder, positions: int) -> dict[str, Any]:
+def to_config(model: spec.EncoderDecoder, positions: int) -> Config:
     shared_keys = {k: v for k, v in stack_keys(model).items() if k not in _MARIAN_ONLY}
     source = model.source
     source_position = source.position
@@ -131,7 +131,7 @@ def to_config(model: spec.EncoderDecoder, positions: int) -> dict[str, Any]:
 # ------------------------------------------------------------------ config.json → spec
 
 
-def to_spec(config: Mapping[str, Any], stored: Collection[str] = ()) -> spec.EncoderDecoder:
+def to_spec(config: Config, stored: Collection[str] = ()) -> spec.EncoderDecoder:
     values = _SCHEMA.parse(config)
     dropout = values["dropout"]
     source_position = spec.FixedPosition(values["max_source_positions"])
@@ -155,7 +155,7 @@ def _without_key_bias(stack: spec.Stack) -> spec.Stack:
 # ------------------------------------------------------------------ tensors
 
 
-def tensor_table(model: spec.EncoderDecoder, positions: int) -> list[Rule]:
+def tensor_table(model: spec.EncoderDecoder, positions: int) -> Rules:
     return [
         # Two convolutions over the spectrogram; the second halves the frames.
         *module_rules("source.first", "model.encoder.conv1"),
@@ -184,7 +184,7 @@ SIZES = {
     "medium": size(*LARGE_LAYERS, 769, _fixed_positions(1.5, 763.9)),
     "large": size(32, 1280, 20, 1550, _fixed_positions(1.9, 1543.3)),
 }
-_PRESET_DEFAULTS: dict[str, Any] = {
+_PRESET_DEFAULTS: Settings = {
     **PRESET_DEFAULTS,
     "dropout": 0.0,
     "mels": 80,

@@ -7,11 +7,16 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, replace
-from typing import Any
 
 from regard import spec
 from regard.families.block_config import block_from_config, keys_with, stack_config
-from regard.families.config_schema import IGNORED_KEYS, ConfigSchema, part_config, part_fields
+from regard.families.config_schema import (
+    IGNORED_KEYS,
+    Config,
+    ConfigSchema,
+    part_config,
+    part_fields,
+)
 from regard.families.heads import architecture
 from regard.families.layer_names import LayerNames
 from regard.families.preset_settings import (
@@ -23,13 +28,14 @@ from regard.families.preset_settings import (
     FromConfig,
     Kind,
     PresetFamily,
+    Settings,
     Size,
     size,
 )
-from regard.families.tensor_table import Rename, Rule, module_rules, position_ids
+from regard.families.tensor_table import Rename, Rules, module_rules, position_ids
 from regard.families.vision.vit import PATCH_KEYS, patch_rules
 
-_TOWER_DEFAULTS: dict[str, Any] = {
+_TOWER_DEFAULTS: Config = {
     "num_hidden_layers": 12,
     "hidden_act": "quick_gelu",  # x · sigmoid(1.702 x)
     "layer_norm_eps": 1e-5,
@@ -37,7 +43,7 @@ _TOWER_DEFAULTS: dict[str, Any] = {
     "projection_dim": 512,  # of the space that both towers share
     "initializer_factor": 1.0,  # of fresh weights only
 }
-_FIXED: dict[str, Any] = {
+_FIXED: Config = {
     "is_encoder_decoder": False,
     "is_decoder": False,
     "add_cross_attention": False,
@@ -71,13 +77,13 @@ class ClipTower:
     architecture: str
     projection: str | None  # the name of its projection
     PREFIX: str
-    defaults: dict[str, Any]
+    defaults: Config
     front_end: type  # the class of its input in the spec
     # The encoder of a config's values, with a projection to that width or none.
-    encoder: Callable[[Mapping[str, Any], spec.Block, int | None], spec.Encoder]
-    input_config: Callable[[spec.Encoder], dict[str, Any]]
+    encoder: Callable[[Config, spec.Block, int | None], spec.Encoder]
+    input_config: Callable[[spec.Encoder], Config]
     # The rules of its input and of its pooling, by our prefix and theirs.
-    input_rules: Callable[[spec.Encoder, str, str], list[Rule]]
+    input_rules: Callable[[spec.Encoder, str, str], Rules]
     final_norm: str = "final_layer_norm"  # if there is one
 
     @property
@@ -91,24 +97,24 @@ class ClipTower:
         return spec.Encoder, self.front_end
 
     def projected(self, model: spec.Encoder) -> int | None:
-        """The width of the projection, if there is one; in the files it stands outside the tower."""
+        """The width of the projection, if any; in the files it stands outside the tower."""
         return projection_dim(model) if self.projection else None
 
-    def to_config(self, model: spec.Encoder, positions: int) -> dict[str, Any]:
+    def to_config(self, model: spec.Encoder, positions: int) -> Config:
         suffix = "WithProjection" if self.projected(model) else ""
         return {"architectures": [self.architecture + suffix], **self.tower_config(model)}
 
-    def to_spec(self, config: Mapping[str, Any], stored: Collection[str] = ()) -> spec.Encoder:
+    def to_spec(self, config: Config, stored: Collection[str] = ()) -> spec.Encoder:
         endings = ("", "WithProjection") if self.projection else ("",)
         projects = architecture(config, self.architecture, endings, "")
         return self.tower_spec(config, config.get("projection_dim") or 512 if projects else None)
 
-    def tensor_table(self, model: spec.Encoder, positions: int) -> list[Rule]:
+    def tensor_table(self, model: spec.Encoder, positions: int) -> Rules:
         return self.tower_rules(model, "", self.PREFIX if self.projected(model) else "")
 
     # -------------------------------------------------------------- as a part of CLIPModel
 
-    def tower_config(self, model: spec.Encoder) -> dict[str, Any]:
+    def tower_config(self, model: spec.Encoder) -> Config:
         """The config of the tower alone, which is also a part of that of the pair."""
         config = {
             "model_type": self.model_type,
@@ -119,17 +125,17 @@ class ClipTower:
             config["projection_dim"] = self.projected(model)
         return config
 
-    def tower_spec(self, config: Mapping[str, Any], projected: int | None) -> spec.Encoder:
+    def tower_spec(self, config: Config, projected: int | None) -> spec.Encoder:
         """The tower of a config, with a projection to that width or none."""
         values = self._schema.parse(config)
         block = block_from_config(values, spec.PreNorm(), KEYS)
         return self.encoder(values, block, projected)
 
-    def tower_rules(self, model: spec.Encoder, prefix: str, hf_prefix: str) -> list[Rule]:
+    def tower_rules(self, model: spec.Encoder, prefix: str, hf_prefix: str) -> Rules:
         """The rules of the tower, whose names begin with these prefixes."""
         embeddings = f"{hf_prefix}embeddings"
         names = replace(_LAYER, final=self.final_norm)
-        rules: list[Rule] = [
+        rules: Rules = [
             *self.input_rules(model, prefix, hf_prefix),
             Rename(f"{prefix}input.position.table", f"{embeddings}.position_embedding.weight"),
             position_ids(f"{embeddings}.position_ids", 1, position_count(model)),
@@ -145,7 +151,7 @@ def projection_dim(model: spec.Encoder) -> int | None:
     return model.pool.width if model.pool else None
 
 
-def tower_config(settings: Mapping[str, Any], inputs: Mapping[str, str]) -> dict[str, Any]:
+def tower_config(settings: Settings, inputs: Mapping[str, str]) -> Config:
     """The config of a preset's tower."""
     keys = {**KEYS, **inputs}
     return {key: settings[name] for key, name in keys.items() if name in settings}
@@ -155,9 +161,7 @@ def tower_config(settings: Mapping[str, Any], inputs: Mapping[str, str]) -> dict
 _LEGACY_END = 2
 
 
-def _text_encoder(
-    values: Mapping[str, Any], block: spec.Block, projection_dim: int | None
-) -> spec.Encoder:
+def _text_encoder(values: Config, block: spec.Block, projection_dim: int | None) -> spec.Encoder:
     end = values["eos_token_id"]
     end_token = spec.EndToken(None if end == _LEGACY_END else end)
     position = spec.LearnedPosition(values["max_position_embeddings"])
@@ -176,7 +180,7 @@ def position_count(model: spec.Encoder) -> int:
     return model.tokens.max_length or 1
 
 
-def _text_config(model: spec.Encoder) -> dict[str, Any]:
+def _text_config(model: spec.Encoder) -> Config:
     pooled = model.pool.which if model.pool else None
     return {
         "vocab_size": model.tokens.vocabulary,
@@ -187,7 +191,7 @@ def _text_config(model: spec.Encoder) -> dict[str, Any]:
     }
 
 
-def _text_rules(model: spec.Encoder, prefix: str, hf_prefix: str) -> list[Rule]:
+def _text_rules(model: spec.Encoder, prefix: str, hf_prefix: str) -> Rules:
     return [
         Rename(f"{prefix}input.table.weight", f"{hf_prefix}embeddings.token_embedding.weight"),
     ]
@@ -213,9 +217,7 @@ TEXT = ClipTower(
 )
 
 
-def _image_encoder(
-    values: Mapping[str, Any], block: spec.Block, projection_dim: int | None
-) -> spec.Encoder:
+def _image_encoder(values: Config, block: spec.Block, projection_dim: int | None) -> spec.Encoder:
     patches = spec.Patches(**part_fields(values, PATCH_KEYS), bias=False, norm=block.norm)
     return spec.Encoder(
         values["hidden_size"],
@@ -225,11 +227,11 @@ def _image_encoder(
     )
 
 
-def image_config(model: spec.Encoder) -> dict[str, Any]:
+def image_config(model: spec.Encoder) -> Config:
     return part_config(model.patches, PATCH_KEYS)
 
 
-def _image_rules(model: spec.Encoder, prefix: str, hf_prefix: str) -> list[Rule]:
+def _image_rules(model: spec.Encoder, prefix: str, hf_prefix: str) -> Rules:
     embeddings = f"{hf_prefix}embeddings"
     return [
         Rename(f"{prefix}input.extras.0", f"{embeddings}.class_embedding"),
@@ -279,7 +281,7 @@ _SCHEMA = ConfigSchema(
 # ------------------------------------------------------------------ spec → config.json
 
 
-def to_config(model: spec.DualEncoder, positions: int) -> dict[str, Any]:
+def to_config(model: spec.DualEncoder, positions: int) -> Config:
     return {
         "model_type": "clip",
         "architectures": ["CLIPModel"],
@@ -293,7 +295,7 @@ def to_config(model: spec.DualEncoder, positions: int) -> dict[str, Any]:
 # ------------------------------------------------------------------ config.json → spec
 
 
-def to_spec(config: Mapping[str, Any], stored: Collection[str] = ()) -> spec.DualEncoder:
+def to_spec(config: Config, stored: Collection[str] = ()) -> spec.DualEncoder:
     values = _SCHEMA.parse(config)
     architecture(config, "CLIP", ["Model"])
     # Where old files configure a tower twice, transformers takes `..._config_dict`.
@@ -310,7 +312,7 @@ def to_spec(config: Mapping[str, Any], stored: Collection[str] = ()) -> spec.Dua
 # ------------------------------------------------------------------ tensors
 
 
-def tensor_table(model: spec.DualEncoder, positions: int) -> list[Rule]:
+def tensor_table(model: spec.DualEncoder, positions: int) -> Rules:
     return [
         *TEXT.tower_rules(model.text, "text.", TEXT.PREFIX),
         *VISION.tower_rules(model.image, "image.", VISION.PREFIX),
@@ -329,7 +331,7 @@ _SIZES: dict[str, tuple[Size, tuple[float | None, ...]]] = {
     "vit-b/16": (size(*BASE_LAYERS, text=512, width=512, patch=16), (149.6, 63.4, 86.2)),
     "vit-l/14": (size(*LARGE_LAYERS, text=768, width=768, patch=14), (427.6, 123.7, 304)),
 }
-_PRESET_DEFAULTS: dict[str, Any] = {
+_PRESET_DEFAULTS: Settings = {
     "d_ff": None,  # of the image tower: 4 d_model
     "activation": "quick_gelu",
     "attention_dropout": 0.0,
@@ -339,7 +341,7 @@ _PRESET_DEFAULTS: dict[str, Any] = {
 }
 
 
-def _preset_config(settings: Mapping[str, Any]) -> dict[str, Any]:
+def _preset_config(settings: Settings) -> Config:
     width = settings["text"]
     text = {
         **settings,
@@ -357,9 +359,7 @@ def _preset_config(settings: Mapping[str, Any]) -> dict[str, Any]:
     }
 
 
-def _family(
-    kind: Kind, part: int, to_spec: Callable[[Mapping[str, Any]], spec.Model]
-) -> PresetFamily:
+def _family(kind: Kind, part: int, to_spec: Callable[[Settings], spec.Model]) -> PresetFamily:
     sizes = {name: replace(row, published=counts[part]) for name, (row, counts) in _SIZES.items()}
     make = FromConfig(to_spec, {}, computed=_preset_config)
     return PresetFamily(kind, make, sizes, _PRESET_DEFAULTS, 49_408, 77, "vit-b/32")

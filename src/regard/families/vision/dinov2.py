@@ -5,9 +5,8 @@ A classifier reads the class token beside the mean of the patches (Oquab et al. 
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection
 from dataclasses import replace
-from typing import Any
 
 from regard import spec
 from regard.families.block_config import (
@@ -18,6 +17,7 @@ from regard.families.block_config import (
 from regard.families.config_schema import (
     IGNORED_KEYS,
     NOT_ENCODER_DECODER,
+    Config,
     ConfigSchema,
     part_config,
     part_fields,
@@ -30,9 +30,10 @@ from regard.families.preset_settings import (
     LARGE_LAYERS,
     FromConfig,
     PresetFamily,
+    Settings,
     size,
 )
-from regard.families.tensor_table import Rename, Reshape, Rule, module_rules
+from regard.families.tensor_table import Rename, Reshape, Rules, module_rules
 from regard.families.vision.vit import (
     DROP_PATH_KEY,
     PATCH_KEYS,
@@ -97,7 +98,7 @@ _PATCH_KEYS = {**PATCH_KEYS, "hidden_dropout_prob": "dropout", "use_mask_token":
 # ------------------------------------------------------------------ spec → config.json
 
 
-def to_config(model: spec.Encoder, positions: int) -> dict[str, Any]:
+def to_config(model: spec.Encoder, positions: int) -> Config:
     block = model.stack.block
     gated = isinstance(block.feedforward, spec.GatedFeedForward)
     config = {
@@ -135,7 +136,7 @@ def swiglu_width(d_ff: int) -> int:
 # ------------------------------------------------------------------ config.json → spec
 
 
-def to_spec(config: Mapping[str, Any], stored: Collection[str] = ()) -> spec.Encoder:
+def to_spec(config: Config, stored: Collection[str] = ()) -> spec.Encoder:
     values = _SCHEMA.parse(config)
     patches = spec.Patches(**part_fields(values, _PATCH_KEYS), interpolated=True)
     block = _block(values)
@@ -144,7 +145,7 @@ def to_spec(config: Mapping[str, Any], stored: Collection[str] = ()) -> spec.Enc
     return spec.Encoder(values["hidden_size"], patches, stack, spec.heads(pool, labels))
 
 
-def _block(values: Mapping[str, Any]) -> spec.Block:
+def _block(values: Config) -> spec.Block:
     block = block_from_config(values, spec.PreNorm(), {**_KEYS, "hidden_act": "activation"})
     d_ff = values["hidden_size"] * values["mlp_ratio"]
     feedforward: spec.FeedForward | spec.GatedFeedForward
@@ -155,7 +156,7 @@ def _block(values: Mapping[str, Any]) -> spec.Block:
     return replace(block, feedforward=feedforward)
 
 
-def _heads(config: Mapping[str, Any]) -> tuple[spec.Pool, spec.ClassifierHead | None]:
+def _heads(config: Config) -> tuple[spec.Pool, spec.ClassifierHead | None]:
     if architecture(config, "Dinov2", ("Model", "ForImageClassification")) == "Model":
         return spec.Pool("first", None), None
     return spec.Pool("first_and_mean", None), spec.ClassifierHead(label_count(config))
@@ -164,7 +165,7 @@ def _heads(config: Mapping[str, Any]) -> tuple[spec.Pool, spec.ClassifierHead | 
 # ------------------------------------------------------------------ tensors
 
 
-def tensor_table(model: spec.Encoder, positions: int) -> list[Rule]:
+def tensor_table(model: spec.Encoder, positions: int) -> Rules:
     d_model = model.d_model
     prefix = PREFIX if model.labels else ""
     embeddings = f"{prefix}embeddings"
@@ -176,7 +177,7 @@ def tensor_table(model: spec.Encoder, positions: int) -> list[Rule]:
         Rename(f"stack.blocks.{{i}}.layer_scales.{j}.weight", f"{layer}.layer_scale{j + 1}.lambda1")
         for j in (0, 1)
     ]
-    rules: list[Rule] = [
+    rules: Rules = [
         Reshape("input.extras.0", f"{embeddings}.cls_token", (1, 1, d_model)),
         Reshape(
             "input.position.table",
@@ -214,12 +215,12 @@ _DEFAULTS = {
 }
 
 
-def _computed(settings: Mapping[str, Any]) -> dict[str, Any]:
+def _computed(settings: Settings) -> Config:
     ratio = max(1, settings["d_ff"] // settings["d_model"])
     return {"mlp_ratio": ratio, **labels_of_preset(settings)}
 
 
-def _preset_spec(config: Mapping[str, Any]) -> spec.Encoder:
+def _preset_spec(config: Settings) -> spec.Encoder:
     """The spec of a preset, whose d_ff may be any: one that no ratio gives is stored natively."""
     d_ff = config["intermediate_size"]
     model = to_spec({key: value for key, value in config.items() if key != "intermediate_size"})

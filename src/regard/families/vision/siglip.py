@@ -7,12 +7,12 @@ tower is a family of its own as well.
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Mapping
+from collections.abc import Collection
 from typing import Any
 
 from regard import spec
 from regard.families.block_config import parse_activation
-from regard.families.config_schema import ConfigSchema, part_fields
+from regard.families.config_schema import Config, ConfigSchema, part_fields
 from regard.families.heads import architecture, classifier_head, label_count, label_names
 from regard.families.preset_settings import (
     BASE_LAYERS,
@@ -22,9 +22,10 @@ from regard.families.preset_settings import (
     TINY_LAYERS,
     FromConfig,
     PresetFamily,
+    Settings,
     size,
 )
-from regard.families.tensor_table import Rename, Reshape, Rule, module_rules
+from regard.families.tensor_table import Rename, Reshape, Rules, module_rules
 from regard.families.vision.clip import (
     ClipTower,
     image_config,
@@ -35,7 +36,7 @@ from regard.families.vision.clip import (
 from regard.families.vision.vit import PATCH_KEYS, patch_rules
 from regard.system.errors import ModelError
 
-_TOWER_DEFAULTS: dict[str, Any] = {
+_TOWER_DEFAULTS: Config = {
     "hidden_size": 768,
     "intermediate_size": 3072,
     "num_attention_heads": 12,
@@ -47,9 +48,7 @@ _TOWER_DEFAULTS: dict[str, Any] = {
 # ------------------------------------------------------------------ text
 
 
-def _text_encoder(
-    values: Mapping[str, Any], block: spec.Block, projection_dim: int | None
-) -> spec.Encoder:
+def _text_encoder(values: Config, block: spec.Block, projection_dim: int | None) -> spec.Encoder:
     width = values["hidden_size"]
     position = spec.LearnedPosition(values["max_position_embeddings"])
     return spec.Encoder(
@@ -60,7 +59,7 @@ def _text_encoder(
     )
 
 
-def _text_config(model: spec.Encoder) -> dict[str, Any]:
+def _text_config(model: spec.Encoder) -> Config:
     return {
         "vocab_size": model.tokens.vocabulary,
         "max_position_embeddings": position_count(model),
@@ -68,7 +67,7 @@ def _text_config(model: spec.Encoder) -> dict[str, Any]:
     }
 
 
-def _text_rules(model: spec.Encoder, prefix: str, hf_prefix: str) -> list[Rule]:
+def _text_rules(model: spec.Encoder, prefix: str, hf_prefix: str) -> Rules:
     return [
         Rename(f"{prefix}input.table.weight", f"{hf_prefix}embeddings.token_embedding.weight"),
         *module_rules(f"{prefix}pool.project", f"{hf_prefix}head"),
@@ -96,9 +95,7 @@ TEXT = ClipTower(
 # ------------------------------------------------------------------ images
 
 
-def _image_encoder(
-    values: Mapping[str, Any], block: spec.Block, projection_dim: int | None
-) -> spec.Encoder:
+def _image_encoder(values: Config, block: spec.Block, projection_dim: int | None) -> spec.Encoder:
     patches = spec.Patches(**part_fields(values, PATCH_KEYS), extras=0)
     pool = None
     if values["vision_use_head"]:
@@ -113,15 +110,15 @@ def _image_encoder(
     return spec.Encoder(values["hidden_size"], patches, stack, spec.heads(pool))
 
 
-def _image_config(model: spec.Encoder) -> dict[str, Any]:
+def _image_config(model: spec.Encoder) -> Config:
     config = image_config(model)
     if model.pool is None:
         config["vision_use_head"] = False
     return config
 
 
-def _image_rules(model: spec.Encoder, prefix: str, hf_prefix: str) -> list[Rule]:
-    rules: list[Rule] = [
+def _image_rules(model: spec.Encoder, prefix: str, hf_prefix: str) -> Rules:
+    rules: Rules = [
         *patch_rules(model, f"{hf_prefix}embeddings.patch_embedding", f"{prefix}input"),
     ]
     if model.pool is not None:
@@ -129,7 +126,7 @@ def _image_rules(model: spec.Encoder, prefix: str, hf_prefix: str) -> list[Rule]
     return rules
 
 
-def _attention_pool_rules(d_model: int, name: str, hf: str) -> list[Rule]:
+def _attention_pool_rules(d_model: int, name: str, hf: str) -> Rules:
     """The parts of the head; torch's MultiheadAttention calls its fused projection `in_proj`."""
     return [
         Reshape(f"{name}.query", f"{hf}.probe", (1, 1, d_model)),
@@ -177,7 +174,7 @@ _BIAS = -10.0
 # ------------------------------------------------------------------ spec → config.json
 
 
-def to_config(model: spec.DualEncoder | spec.Encoder, positions: int) -> dict[str, Any]:
+def to_config(model: spec.DualEncoder | spec.Encoder, positions: int) -> Config:
     if isinstance(model, spec.DualEncoder):
         return {
             "model_type": "siglip",
@@ -201,9 +198,7 @@ def to_config(model: spec.DualEncoder | spec.Encoder, positions: int) -> dict[st
 # ------------------------------------------------------------------ config.json → spec
 
 
-def to_spec(
-    config: Mapping[str, Any], stored: Collection[str] = ()
-) -> spec.DualEncoder | spec.Encoder:
+def to_spec(config: Config, stored: Collection[str] = ()) -> spec.DualEncoder | spec.Encoder:
     values = _SCHEMA.parse(config)
     image = VISION.tower_spec(values["vision_config"], None)
     if architecture(config, "Siglip", ("Model", "ForImageClassification")) == "Model":
@@ -216,7 +211,7 @@ def to_spec(
 # ------------------------------------------------------------------ tensors
 
 
-def tensor_table(model: spec.DualEncoder | spec.Encoder, positions: int) -> list[Rule]:
+def tensor_table(model: spec.DualEncoder | spec.Encoder, positions: int) -> Rules:
     if isinstance(model, spec.Encoder):
         return [
             *VISION.tower_rules(model, "", VISION.PREFIX),
@@ -240,7 +235,7 @@ SIZES = {
     "large/16": size(*LARGE_LAYERS, 652, image_size=256),
     "so400m/14": size(27, 1152, 16, 878, d_ff=4304, patch=14, image_size=384),
 }
-_PRESET_DEFAULTS: dict[str, Any] = {
+_PRESET_DEFAULTS: Settings = {
     "d_ff": None,  # 4 d_model
     "activation": "gelu_tanh",
     "attention_dropout": 0.0,
@@ -249,7 +244,7 @@ _PRESET_DEFAULTS: dict[str, Any] = {
 }
 
 
-def _preset_config(settings: Mapping[str, Any]) -> dict[str, Any]:
+def _preset_config(settings: Settings) -> Config:
     return {
         "text_config": tower_config(settings, TEXT_KEYS),
         "vision_config": tower_config(settings, IMAGE_KEYS),

@@ -5,16 +5,16 @@ A classifier scores the mean of the last stage's positions (Liu et al. 2021).
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterator
 from dataclasses import replace
 from itertools import accumulate
-from typing import Any
 
 from regard import spec
 from regard.families.block_config import block_from_config, stack_config
 from regard.families.config_schema import (
     IGNORED_KEYS,
     NOT_ENCODER_DECODER,
+    Config,
     ConfigSchema,
     part_config,
     part_fields,
@@ -26,9 +26,10 @@ from regard.families.preset_settings import (
     IMAGE_KEYS,
     FromConfig,
     PresetFamily,
+    Settings,
     size,
 )
-from regard.families.tensor_table import Rename, Rule, Unused, module_rules
+from regard.families.tensor_table import Rename, Rules, Unused, module_rules
 from regard.families.vision.vit import (
     MASKED_DEFAULTS,
     PATCH_KEYS,
@@ -89,7 +90,7 @@ _LAYER = LayerNames(attention_norm="layernorm_before", feedforward_norm="layerno
 # ------------------------------------------------------------------ spec → config.json
 
 
-def to_config(model: spec.Encoder, positions: int) -> dict[str, Any]:
+def to_config(model: spec.Encoder, positions: int) -> Config:
     stages = _stages(model)
     blocks = model.stack.blocks
     firsts = accumulate(stages.depths[:-1], initial=0)
@@ -117,7 +118,7 @@ def to_config(model: spec.Encoder, positions: int) -> dict[str, Any]:
 # ------------------------------------------------------------------ config.json → spec
 
 
-def to_spec(config: Mapping[str, Any], stored: Collection[str] = ()) -> spec.Encoder:
+def to_spec(config: Config, stored: Collection[str] = ()) -> spec.Encoder:
     values = _SCHEMA.parse(config)
     d_model = values["embed_dim"]
     dropout = values["hidden_dropout_prob"]
@@ -148,7 +149,7 @@ def _stages(model: spec.Encoder) -> spec.Stages:
     return model.stack.scheme
 
 
-def _blocks(values: Mapping[str, Any], stages: spec.Stages) -> Iterator[spec.Block]:
+def _blocks(values: Config, stages: spec.Stages) -> Iterator[spec.Block]:
     """The blocks of all layers: wider in each stage, and skipped more often the deeper they are."""
     heads = values["num_heads"]
     ratio = float(values["mlp_ratio"])
@@ -179,8 +180,8 @@ _ENDINGS = ("Model", "ForImageClassification", "ForMaskedImageModeling")
 
 def _with_head(
     model: spec.Encoder,
-    config: Mapping[str, Any],
-    values: Mapping[str, Any],
+    config: Config,
+    values: Config,
     stored: Collection[str],
 ) -> spec.Encoder:
     match architecture(config, "Swin", _ENDINGS):
@@ -195,10 +196,10 @@ def _with_head(
 # ------------------------------------------------------------------ tensors
 
 
-def tensor_table(model: spec.Encoder, positions: int) -> list[Rule]:
+def tensor_table(model: spec.Encoder, positions: int) -> Rules:
     stages = _stages(model)
     prefix = PREFIX if model.labels or model.pixels else ""
-    rules: list[Rule] = [
+    rules: Rules = [
         *patch_rules(model, f"{prefix}embeddings.patch_embeddings.projection"),
         *module_rules("input.norm", f"{prefix}embeddings.norm"),
     ]
@@ -219,7 +220,7 @@ def tensor_table(model: spec.Encoder, positions: int) -> list[Rule]:
     return [*rules, *masked_rules(model, f"{prefix}embeddings.mask_token")]
 
 
-def _layer_rules(block: spec.Block, number: int, hf: str) -> list[Rule]:
+def _layer_rules(block: spec.Block, number: int, hf: str) -> Rules:
     ours = f"stack.blocks.{number}"
     attention = f"{hf}.attention.self"
     return [
@@ -242,7 +243,7 @@ SIZES = {
 _DEFAULTS = {**IMAGE_DEFAULTS, "drop_path": 0.1, "patch": 4}
 
 
-def _computed(settings: Mapping[str, Any]) -> dict[str, Any]:
+def _computed(settings: Settings) -> Config:
     side = -(-settings["image_size"] // settings["patch"])
     # 7 divides the 56 patches of 224 pixels; images of 2ⁿ pixels have windows of 4.
     window = min(side, 7 if side % 7 == 0 else 4)
@@ -256,7 +257,7 @@ def _computed(settings: Mapping[str, Any]) -> dict[str, Any]:
     }
 
 
-def _depths(settings: Mapping[str, Any], side: int, window: int) -> list[int]:
+def _depths(settings: Settings, side: int, window: int) -> list[int]:
     """The layers of each stage: those of the preset, or so many in as many stages as fit."""
     stages = 1
     while stages < len(settings["depths"]) and -(-side // 2**stages) >= window:

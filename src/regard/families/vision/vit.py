@@ -6,9 +6,9 @@ without labels, a pooler is part of the model if it is stored.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection
 from dataclasses import dataclass, replace
-from typing import Any, ClassVar
+from typing import ClassVar
 
 from regard import spec
 from regard.families.block_config import (
@@ -20,6 +20,7 @@ from regard.families.block_config import (
 )
 from regard.families.config_schema import (
     NOT_ENCODER_DECODER,
+    Config,
     ConfigSchema,
     part_config,
     part_fields,
@@ -33,11 +34,12 @@ from regard.families.preset_settings import (
     LARGE_LAYERS,
     FromConfig,
     PresetFamily,
+    Settings,
     size,
 )
-from regard.families.tensor_table import Rename, Reshape, Rule, module_rules
+from regard.families.tensor_table import Rename, Reshape, Rules, module_rules
 
-MASKED_DEFAULTS: dict[str, Any] = {
+MASKED_DEFAULTS: Config = {
     "encoder_stride": 16,  # side of what one position reconstructs, in pixels
     # transformers does not read these there: training alone knows the share that is hidden (the key
     # is ViT-MAE's), and the weights alone show a mask token (DINOv2's).
@@ -46,14 +48,14 @@ MASKED_DEFAULTS: dict[str, Any] = {
 }
 
 
-def with_decoder(model: spec.Encoder, values: Mapping[str, Any]) -> spec.Encoder:
+def with_decoder(model: spec.Encoder, values: Config) -> spec.Encoder:
     """SimMIM's model of an encoder, in every family of transformers that has it."""
     share = float(values["mask_ratio"])
     return spec.masked_image_model(model, values["encoder_stride"], share)
 
 
 def with_stored_mask_token(
-    patches: spec.Patches, values: Mapping[str, Any], stored: Collection[str]
+    patches: spec.Patches, values: Config, stored: Collection[str]
 ) -> spec.Patches:
     """The encoder of masked image modelling without its decoder: only the weights show it."""
     has_token = values["use_mask_token"]
@@ -62,20 +64,20 @@ def with_stored_mask_token(
     return replace(patches, mask_token=has_token)
 
 
-def masked_config(model: spec.Encoder) -> dict[str, Any]:
+def masked_config(model: spec.Encoder) -> Config:
     """The keys of masked image modelling; what transformers does not read is left out if it can."""
     patches = model.patches
     if not isinstance(model.pixels, spec.PixelShuffleHead):
         return {"use_mask_token": True} if patches.mask_token else {}
-    config: dict[str, Any] = {"encoder_stride": model.pixels.stride}
+    config: Config = {"encoder_stride": model.pixels.stride}
     if patches.masked_share != spec.SIMMIM_MASK_RATIO:
         config["mask_ratio"] = patches.masked_share
     return config
 
 
-def masked_rules(model: spec.Encoder, mask_token: str) -> list[Rule]:
+def masked_rules(model: spec.Encoder, mask_token: str) -> Rules:
     """The mask token, and the decoder: a 1 × 1 convolution there, a linear map here."""
-    rules: list[Rule] = []
+    rules: Rules = []
     if model.patches.mask_token:
         rules.append(Reshape("input.mask_token", mask_token, (1, 1, model.d_model)))
     if not isinstance(model.pixels, spec.PixelShuffleHead):
@@ -153,7 +155,7 @@ class VitFamily:
 
     # -------------------------------------------------------------- spec → config.json
 
-    def to_config(self, model: spec.Encoder, positions: int) -> dict[str, Any]:
+    def to_config(self, model: spec.Encoder, positions: int) -> Config:
         config = {
             "model_type": self.model_type,
             "architectures": [self.class_prefix + _suffix(model)],
@@ -175,7 +177,7 @@ class VitFamily:
 
     # -------------------------------------------------------------- config.json → spec
 
-    def to_spec(self, config: Mapping[str, Any], stored: Collection[str] = ()) -> spec.Encoder:
+    def to_spec(self, config: Config, stored: Collection[str] = ()) -> spec.Encoder:
         values = _SCHEMA.parse(config)
         block = block_from_config(values, spec.PreNorm(), KEYS | DROP_PATH_KEY)
         patches = spec.Patches(
@@ -188,8 +190,8 @@ class VitFamily:
     def _with_head(
         self,
         model: spec.Encoder,
-        config: Mapping[str, Any],
-        values: Mapping[str, Any],
+        config: Config,
+        values: Config,
         stored: Collection[str],
     ) -> spec.Encoder:
         match architecture(config, self.class_prefix, self.endings):
@@ -204,7 +206,7 @@ class VitFamily:
             case _:
                 return model.with_heads(spec.DistilledHead(label_count(config), 2))
 
-    def _pooler(self, values: Mapping[str, Any], stored: Collection[str]) -> spec.Pool | None:
+    def _pooler(self, values: Config, stored: Collection[str]) -> spec.Pool | None:
         has_pooler = values["regard_pooler"]
         if stored:
             has_pooler = any("pooler." in name for name in stored)
@@ -214,11 +216,11 @@ class VitFamily:
 
     # -------------------------------------------------------------- tensors
 
-    def tensor_table(self, model: spec.Encoder, positions: int) -> list[Rule]:
+    def tensor_table(self, model: spec.Encoder, positions: int) -> Rules:
         d_model = model.d_model
         prefix = self.PREFIX if model.labels or model.pixels else ""
         embeddings = f"{prefix}embeddings"
-        rules: list[Rule] = []
+        rules: Rules = []
         for i, token in enumerate(self.extra_tokens):
             hf_shape: tuple[int, ...] = (1, 1, d_model)  # ready to broadcast
             rules.append(Reshape(f"input.extras.{i}", f"{embeddings}.{token}_token", hf_shape))
@@ -252,12 +254,12 @@ def _suffix(model: spec.Encoder) -> str:
             return "ForImageClassificationWithTeacher"
 
 
-def patch_rules(model: spec.Encoder, hf: str, name: str = "input") -> list[Rule]:
+def patch_rules(model: spec.Encoder, hf: str, name: str = "input") -> Rules:
     """The patch embedding: a convolution there, a matrix over unfolded pixels here."""
     patches = model.patches
     d_model = model.d_model
     hf_shape = (d_model, patches.channels, patches.patch, patches.patch)
-    rules: list[Rule] = [Reshape(f"{name}.project.weight", f"{hf}.weight", hf_shape, (d_model, -1))]
+    rules: Rules = [Reshape(f"{name}.project.weight", f"{hf}.weight", hf_shape, (d_model, -1))]
     if patches.bias:
         rules.append(Rename(f"{name}.project.bias", f"{hf}.bias"))
     return rules
@@ -280,7 +282,7 @@ SIZES = {
 PRESET_KEYS = {**BERT_KEYS, **IMAGE_KEYS}
 
 
-def labels_of_preset(settings: Mapping[str, Any]) -> dict[str, Any]:
+def labels_of_preset(settings: Settings) -> Config:
     """Of presets the vocabulary are classes, the context is the image's side."""
     return label_names(settings["vocabulary"])
 

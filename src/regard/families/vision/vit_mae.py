@@ -6,14 +6,14 @@ from it is a ViT (He et al. 2022).
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection
 from dataclasses import replace
-from typing import Any
 
 from regard import spec
 from regard.families.block_config import block_from_config, stack_config
 from regard.families.config_schema import (
     NOT_ENCODER_DECODER,
+    Config,
     ConfigSchema,
     part_config,
     part_fields,
@@ -25,14 +25,10 @@ from regard.families.preset_settings import (
     LARGE_LAYERS,
     FromConfig,
     PresetFamily,
+    Settings,
     size,
 )
-from regard.families.tensor_table import (
-    FormerPrefix,
-    Reshape,
-    Rule,
-    module_rules,
-)
+from regard.families.tensor_table import FormerPrefix, Reshape, Rules, module_rules
 from regard.families.vision.vit import (
     CONFIG_DEFAULTS,
     KEYS,
@@ -71,7 +67,7 @@ _FORMER_DECODER_LAYER = "decoder.decoder_layers."
 # ------------------------------------------------------------------ spec → config.json
 
 
-def to_config(model: spec.Encoder, positions: int) -> dict[str, Any]:
+def to_config(model: spec.Encoder, positions: int) -> Config:
     config = {
         "model_type": "vit_mae",
         "architectures": ["ViTMAEModel"],
@@ -93,7 +89,7 @@ def to_config(model: spec.Encoder, positions: int) -> dict[str, Any]:
 # ------------------------------------------------------------------ config.json → spec
 
 
-def to_spec(config: Mapping[str, Any], stored: Collection[str] = ()) -> spec.Encoder:
+def to_spec(config: Config, stored: Collection[str] = ()) -> spec.Encoder:
     values = _SCHEMA.parse(config)
     patches = spec.Patches(**part_fields(values, _PATCH_KEYS), position="fixed")
     pixels = None
@@ -106,7 +102,7 @@ def to_spec(config: Mapping[str, Any], stored: Collection[str] = ()) -> spec.Enc
     return spec.Encoder(values["hidden_size"], patches, _stack(values), spec.heads(pixels))
 
 
-def _stack(values: Mapping[str, Any]) -> spec.Stack:
+def _stack(values: Config) -> spec.Stack:
     block = block_from_config(values, spec.PreNorm(), KEYS)
     return spec.Stack.of(values["num_hidden_layers"], block, final=block.norm)
 
@@ -114,10 +110,10 @@ def _stack(values: Mapping[str, Any]) -> spec.Stack:
 # ------------------------------------------------------------------ tensors
 
 
-def tensor_table(model: spec.Encoder, positions: int) -> list[Rule]:
+def tensor_table(model: spec.Encoder, positions: int) -> Rules:
     prefix = PREFIX if model.pixels else ""
     embeddings = f"{prefix}embeddings"
-    rules: list[Rule] = [
+    rules: Rules = [
         Reshape("input.extras.0", f"{embeddings}.cls_token", (1, 1, model.d_model)),
         _position_rule("input", f"{embeddings}.position_embeddings", model, model.d_model),
         *patch_rules(model, f"{embeddings}.patch_embeddings.projection"),
@@ -128,7 +124,7 @@ def tensor_table(model: spec.Encoder, positions: int) -> list[Rule]:
     return rules
 
 
-def _decoder_rules(model: spec.Encoder, decoder: spec.PixelDecoder) -> list[Rule]:
+def _decoder_rules(model: spec.Encoder, decoder: spec.PixelDecoder) -> Rules:
     names = replace(LAYER, layer=f"{_DECODER_LAYER}{{i}}", final="decoder.decoder_norm")
     token_shape = (1, 1, decoder.d_model)
     return [
@@ -165,7 +161,7 @@ _DEFAULTS = {
 }
 
 
-def _computed(settings: Mapping[str, Any]) -> dict[str, Any]:
+def _computed(settings: Settings) -> Config:
     heads = settings["decoder_heads"] or settings["heads"]
     width = settings["decoder_d_model"] or max(1, settings["d_k"] // 2) * heads
     return {
