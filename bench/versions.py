@@ -41,9 +41,10 @@ STARTS = {
 
 
 def python(checkout: Path, *arguments: str) -> str:
+    path = os.pathsep.join([str(checkout / "src"), *filter(None, [os.environ.get("PYTHONPATH")])])
     return subprocess.run(
         [sys.executable, *arguments],
-        env={**os.environ, "PYTHONPATH": str(checkout / "src")},
+        env={**os.environ, "PYTHONPATH": path},
         cwd="/",  # `python -m` would put this folder first
         capture_output=True,
         text=True,
