@@ -16,7 +16,7 @@ from torch import Tensor, nn
 
 from regard.core.attention import Attention
 from regard.core.block import Block, LayerInputs
-from regard.core.caches.kv_cache import LayerCache, StaticKVCache
+from regard.core.caches.kv_cache import CrossKV, LayerCache, StaticKVCache
 from regard.core.context import Context
 from regard.core.feedforward import ACTIVATIONS, FeedForward, GatedFeedForward
 from regard.core.frontends.embedding import Embedding
@@ -48,23 +48,26 @@ def step(model: Generative, tokens: Tensor, state: DecoderState) -> Tensor:
     if state.probe.active or not _is_single_token(tokens) or not model.keeps_cache:
         return model.step(tokens, state)
     context = Context.decoding(state)
-    embedding = model.front_ends()["decoder"]
-    assert isinstance(embedding, Embedding)
+    embedding = cast(Embedding, model.front_ends()["decoder"])
     row_padding, key_padding = model.step_padding(state, 1)
     x = embed(embedding, tokens, row_padding, context)
-    x = _run_side(model.stacks()["decoder"], x, key_padding, context)
+    x = _run_side(model.stacks()["decoder"], x, key_padding, context, state.layers)
     state.advance(1)
     return logits(model.head, x)
 
 
-def _run_side(side: Side, x: Tensor, padding_mask: Tensor | None, context: Context) -> Tensor:
-    assert context.state is not None
-    if not isinstance(side, Stack) or not _fits(side, x, context.state.layers):
-        return side(x, padding_mask, context)
-    inputs = side.layer_inputs(x, padding_mask, context)
-    if any(one.positions.relative is not None for one in inputs):
-        return side(x, padding_mask, context)
-    return run_stack(side, x, inputs, context.state.layers)
+def _run_side(
+    side: Side,
+    x: Tensor,
+    padding_mask: Tensor | None,
+    context: Context,
+    caches: Sequence[LayerCache],
+) -> Tensor:
+    if isinstance(side, Stack) and _fits(side, x, caches):
+        inputs = side.layer_inputs(x, padding_mask, context)
+        if all(one.positions.relative is None for one in inputs):
+            return run_stack(side, x, inputs, caches)
+    return side(x, padding_mask, context)
 
 
 # ------------------------------------------------------------------ what fits
@@ -90,67 +93,69 @@ def _compiles_fast(x: Tensor) -> bool:
 
 def _fits(stack: Stack, x: Tensor, caches: Sequence[LayerCache]) -> bool:
     """Whether `run_stack` supports all parts of this stack, and its caches."""
-    if stack.training or not _compiles_fast(x) or not is_usual(stack):
-        return False
-    return all(_is_static(cache, len(x)) for cache in caches)
+    is_ready = not stack.training and _compiles_fast(x) and is_usual(stack)
+    return is_ready and all(_is_static(cache, len(x)) for cache in caches)
 
 
 def is_usual(stack: nn.Module) -> bool:
     """Whether all parts of a stack are the usual ones."""
-    if type(stack) is not Stack:
-        return False  # universal, reversible, convolutional
-    if any(isinstance(part, BatchNorm) for part in stack.modules()):
-        return False
-    return all(_is_usual_block(block) for block in stack.blocks)
+    return (
+        type(stack) is Stack  # not universal, reversible, convolutional
+        and not any(isinstance(part, BatchNorm) for part in stack.modules())
+        and all(map(_is_usual_block, stack.blocks))
+    )
 
 
 def _is_usual_block(block: nn.Module) -> bool:
     if not isinstance(block, Block):
         return False
-    if not isinstance(block.feedforward, FeedForward | GatedFeedForward):
+    part = block.feedforward
+    if not isinstance(part, FeedForward | GatedFeedForward):
         return False
-    if isinstance(block.feedforward, GatedFeedForward) and block.feedforward.limit is not None:
-        return False
-    if block.feedforward.activation not in _ACTIVATION_NAMES:
-        return False
-    if not all(isinstance(part, PostNorm | PreNorm) for part in block.residual.each):
-        return False
-    if block.layer_scales is not None:
-        return False
-    attentions = [part for part in (block.attention, block.cross) if part is not None]
-    if not all(_is_usual_attention(part) for part in attentions):
-        return False
-    linears = [part for part in block.modules() if isinstance(part, Linear)]
-    return all(part.packed is None and part.added is None for part in linears)
+    limit = part.limit if isinstance(part, GatedFeedForward) else None
+    attentions = [one for one in (block.attention, block.cross) if one is not None]
+    linears = [one for one in block.modules() if isinstance(one, Linear)]
+    return (
+        limit is None
+        and part.activation in _ACTIVATION_NAMES
+        and block.layer_scales is None
+        and all(isinstance(one, PostNorm | PreNorm) for one in block.residual.each)
+        and all(map(_is_usual_attention, attentions))
+        and all(one.packed is None and one.added is None for one in linears)
+    )
 
 
 def _is_usual_attention(attention: Attention) -> bool:
     if type(attention) is not Attention:
         return False
     project = attention.project
-    if type(project) not in (SelfProjection, CrossProjection):
-        return False
-    if project.d_k != project.d_v or not scaled_dot_product_attention.is_kernel_width(project.d_k):
-        return False
     mixer = attention.mixer
-    if not isinstance(mixer, SoftmaxAttention):
-        return False
-    if mixer.kernel is not scaled_dot_product_attention.dispatch or not mixer.is_plain:
-        return False
     position = attention.position
     if isinstance(position, Rope):
-        return position.pairs == "halves" and 2 * len(position.frequencies) == project.d_k
-    return not isinstance(position, RelativeScores)
+        fits = position.pairs == "halves" and 2 * len(position.frequencies) == project.d_k
+    else:
+        fits = not isinstance(position, RelativeScores)
+    return (
+        fits
+        and type(project) in (SelfProjection, CrossProjection)
+        and project.d_k == project.d_v
+        and scaled_dot_product_attention.is_kernel_width(project.d_k)
+        and isinstance(mixer, SoftmaxAttention)
+        and mixer.kernel is scaled_dot_product_attention.dispatch
+        and mixer.is_plain
+    )
 
 
 def _is_static(cache: LayerCache, rows: int) -> bool:
     """A static KV cache with a row for each row of tokens, and an encoder memory likewise."""
     past = cache.self_attention
-    if not isinstance(past, StaticKVCache):
-        return False
-    if past.k.shape[3] != 1 or len(past.k) != rows:
-        return False
-    return cache.cross_attention is None or len(cache.cross_attention.k) == rows
+    memory = cache.cross_attention
+    return (
+        isinstance(past, StaticKVCache)
+        and past.k.shape[3] == 1
+        and len(past.k) == rows
+        and (memory is None or len(memory.k) == rows)
+    )
 
 
 # ------------------------------------------------------------------ the stack
@@ -197,7 +202,6 @@ class _Step:
 
         attention = self.block.attention
         project = cast(SelfProjection, attention.project)
-        mixer = cast(SoftmaxAttention, attention.mixer)
         past = cast(StaticKVCache, self.cache.self_attention)
         mask = self.inputs.mask
         bias = self.inputs.positions.bias
@@ -214,7 +218,7 @@ class _Step:
             past.k[:, :, :, 0],
             past.v[:, :, :, 0],
             tensor,
-            mixer.scale,
+            cast(SoftmaxAttention, attention.mixer).scale,
             last=past.position,
             new=(k, v),
             angles=self.inputs.positions.angles,
@@ -227,15 +231,14 @@ class _Step:
 
         attention = cast(Attention, self.block.cross)
         project = cast(CrossProjection, attention.project)
-        mixer = cast(SoftmaxAttention, attention.mixer)
-        memory = self.cache.cross_attention
+        memory = cast(CrossKV, self.cache.cross_attention)
         mask = cast(AttentionMask, self.inputs.memory_mask)
-        assert memory is not None
         q = linear(x, project.q.weight, project.q.full_bias(), norm=norm)
         # [rows, H, 1, K]
         q = q.view(len(x), -1, 1, project.d_k)
         tensor = None if mask.is_full else mask.allowed
-        mixed = attend(q, memory.k, memory.v, tensor, mixer.scale, settled=True)
+        scale = cast(SoftmaxAttention, attention.mixer).scale
+        mixed = attend(q, memory.k, memory.v, tensor, scale, settled=True)
         return _output(mixed.view(len(x), -1), attention.output, stream)
 
     def feed_forward(self, x: Tensor, norm: KernelNorm | None, stream: Tensor) -> Sum:

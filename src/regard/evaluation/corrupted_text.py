@@ -6,18 +6,18 @@ follows from the seed.
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import chain
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
 from torch.nn import functional
-from torch.nn.utils.rnn import pad_sequence
 
 from regard.core.finite_outputs import require_finite
 from regard.data.corruption import (
@@ -46,32 +46,32 @@ from regard.system.errors import DataError, ModelError
 VALIDATION_EPOCH = 2**40
 BATCH_TOKENS = 4096
 SENTINELS = 100  # T5 has <extra_id_0> to <extra_id_99>
-# The corrupted share of the tokens, unless the settings have another.
-MASKED_SHARE = 0.15  # BERT
-SPAN_SHARE = 0.15  # T5
-DENOISED_SHARE = 0.3  # BART
+MASKED_SHARE = 0.15  # of the tokens (BERT), unless the settings have another
 
 Numbers = NDArray[np.float64]
 Examples = Sequence[str] | Sequence[PackedRow]
+Row = tuple[Ids, Ids]  # its tokens, and where sentences begin
 
 
-def packed_rows(tokenizer: Tokenizer, examples: Examples, max_tokens: int) -> list[PackedRow]:
+def packed_rows(tokenizer: Tokenizer, examples: Examples, max_tokens: int) -> list[Row]:
     """The rows of a text in blocks; those that are packed already stay as they are."""
     blocks = [example for example in examples if isinstance(example, str)]
-    if not blocks:
-        return [example for example in examples if not isinstance(example, str)]
-    rows = pack_sentences(block_lines(blocks), tokenizer, max_tokens)
-    long_rows = [(ids, starts) for ids, starts in rows if len(ids) >= MIN_ROW_TOKENS]
-    if not long_rows:
+    rows = [example for example in examples if not isinstance(example, str)]
+    if blocks:
+        packed = pack_sentences(block_lines(blocks), tokenizer, max_tokens)
+        rows = [row for row in packed if len(row[0]) >= MIN_ROW_TOKENS]
+    if not rows:
         raise DataError(
             f"no line has at least {MIN_ROW_TOKENS} tokens, which corruption needs",
             "pass longer lines",
         )
-    return long_rows
+    return [(np.array(ids, np.int64), np.array(starts, np.int64)) for ids, starts in rows]
 
 
-def _context(settings: Settings, positions: int | None) -> int:
-    return min(settings.reading.context, positions or settings.reading.context)
+def ordinary_ids(tokenizer: Tokenizer) -> Ids:
+    """The tokens that may stand for others: all but the special ones."""
+    special = tokenizer.special_ids
+    return np.array([token for token in range(len(tokenizer)) if token not in special], np.int64)
 
 
 # --- masked tokens (BERT) ---
@@ -100,12 +100,10 @@ class RowMasking:
     @cached_property
     def ordinary_ids(self) -> Ids:
         """The tokens of which a replacement is one."""
-        special = self.tokenizer.special_ids
-        ordinary = [token for token in range(len(self.tokenizer)) if token not in special]
-        return np.array(ordinary, dtype=np.int64)
+        return ordinary_ids(self.tokenizer)
 
     def __call__(
-        self, row: Callable[[int], tuple[Ids, Ids]], rows: int, number: int, stream: RandomStream
+        self, row: Callable[[int], Row], rows: int, number: int, stream: RandomStream
     ) -> CorruptedRow:
         """A row by its number among so many; `row` has the tokens and sentence starts of each."""
         ids, starts = row(number)
@@ -140,29 +138,25 @@ class RowMasking:
 
 def masked_likelihood(model: TextEncoder, examples: Examples, settings: Settings) -> Outputs:
     """−log p of the masked tokens of each row."""
+    rows = masked_rows(model, examples, settings, MaskingRates())
 
-    def nll(logits: Tensor, labels: Tensor) -> tuple[float, int]:
-        # Over dimension 0, the vocabulary; 0 where nothing is to be predicted.
-        losses = functional.cross_entropy(
-            logits.T[None], labels[None], ignore_index=IGNORED, reduction="none"
-        )
+    def nll(number: int, logits: Tensor) -> tuple[float, int]:
+        labels = torch.tensor(rows[number].labels, device=logits.device)
+        # 0 where nothing is to be predicted
+        losses = functional.cross_entropy(logits, labels, ignore_index=IGNORED, reduction="none")
         return losses.double().sum().item(), int((labels != IGNORED).sum())
 
-    rows = masked_rows(model, examples, settings, MaskingRates())
     return Outputs(_by_row(model, rows, _token_logits, nll), [0] * len(rows))
 
 
 def predict_masked(model: TextEncoder, examples: Examples, settings: Settings) -> Outputs:
     """The likeliest token at each masked position; an example is one of them."""
     rows = masked_rows(model, examples, settings, MaskingRates())
-    predictions = _by_row(
-        model,
-        rows,
-        _token_logits,
-        lambda logits, labels: logits.argmax(dim=-1)[labels != IGNORED].tolist(),
-    )
-    references = [label for row in rows for label in row.labels if label != IGNORED]
-    return Outputs(list(chain.from_iterable(predictions)), references)
+    best = _by_row(model, rows, _token_logits, lambda _, logits: logits.argmax(dim=-1).tolist())
+    labels = chain.from_iterable(row.labels for row in rows)
+    masked = [pair for pair in zip(chain(*best), labels, strict=True) if pair[1] != IGNORED]
+    predictions, references = zip(*masked, strict=True)
+    return Outputs(predictions, references)
 
 
 def masked_rows(
@@ -172,32 +166,39 @@ def masked_rows(
     reading = settings.reading
     # The special tokens that frame a row: [CLS] A [SEP], or [CLS] A [SEP] B [SEP].
     special_tokens = 3 if reading.next_sentence else 2
-    max_tokens = _context(settings, model.spec.max_length) - special_tokens
-    packed = [_arrays(row) for row in packed_rows(model.tokenizer, examples, max_tokens)]
+    max_tokens = reading.positions(model.spec.max_length) - special_tokens
+    packed = packed_rows(model.tokenizer, examples, max_tokens)
     share = reading.corrupted_share or MASKED_SHARE
     masking = RowMasking(model.tokenizer, max_tokens, share, rates, reading.next_sentence)
     return [
-        masking(
-            packed.__getitem__,
-            len(packed),
-            number,
-            RandomStream(reading.seed, VALIDATION_EPOCH, number),
-        )
-        for number in range(len(packed))
+        masking(packed.__getitem__, len(packed), number, stream)
+        for number, stream in enumerate(_streams(settings, packed))
     ]
 
 
-def _arrays(row: PackedRow) -> tuple[Ids, Ids]:
-    ids, starts = row
-    return np.asarray(ids, dtype=np.int64), np.asarray(starts, dtype=np.int64)
+def _streams(settings: Settings, rows: Sequence[object]) -> Iterator[RandomStream]:
+    """A random stream for each row."""
+    for number in range(len(rows)):
+        yield RandomStream(settings.reading.seed, VALIDATION_EPOCH, number)
 
 
-def _batches(
-    model: TextEncoder, rows: Sequence[CorruptedRow]
-) -> Iterator[tuple[list[int], Tensor, Tensor]]:
-    """Row numbers, hidden states [B, T, D] and padding mask [B, T] of each batch."""
+def _token_logits(model: Any, hidden: Tensor, padding_mask: Tensor) -> Tensor:
+    """Logits [B, T, V] of the tokens at all positions."""
+    logits: Tensor = model.head(hidden).float()
+    return logits
+
+
+@torch.inference_mode()
+def _by_row(
+    model: TextEncoder,
+    rows: Sequence[CorruptedRow],
+    logits_of: Callable[[Any, Tensor, Tensor], Tensor],
+    summarize: Callable[[int, Tensor], Any],
+) -> list[Any]:
+    """What the logits [T, …] of each row, by its number, are summarized to."""
     pad = model.tokenizer.special_token_id("pad") or 0
     model.model.eval()
+    values: list[Any] = [None] * len(rows)
     for indices in batch_by_length([len(row.tokens) for row in rows], BATCH_TOKENS):
         tokens, padding_mask = pad_rows([rows[i].tokens for i in indices], pad)
         padding_mask = padding_mask.to(model.device)
@@ -206,30 +207,9 @@ def _batches(
             segments, _ = pad_rows([rows[i].segments for i in indices], 0)
             options["segments"] = segments.to(model.device)
         hidden, _ = model.model(tokens.to(model.device), padding_mask, **options)
-        yield indices, hidden, padding_mask
-
-
-def _token_logits(model: TextEncoder, hidden: Tensor, padding_mask: Tensor) -> Tensor:
-    """Logits [B, T, V] of the tokens at all positions."""
-    head = model.model.head
-    assert head is not None, "the task has checked that"
-    return head(hidden).float()
-
-
-@torch.inference_mode()
-def _by_row(
-    model: TextEncoder,
-    rows: Sequence[CorruptedRow],
-    logits_of: Callable[[TextEncoder, Tensor, Tensor], Tensor],
-    summarize: Callable[[Tensor, Tensor], Any],
-) -> list[Any]:
-    """For each row what its logits [T, …] and labels [T] are summarized to."""
-    values: list[Any] = [None] * len(rows)
-    for indices, hidden, padding_mask in _batches(model, rows):
-        logits = require_finite(logits_of(model, hidden, padding_mask), model.model)
-        for row, i in enumerate(indices):
-            labels = torch.tensor(rows[i].labels, device=model.device)
-            values[i] = summarize(logits[row, : len(labels)], labels)
+        logits = require_finite(logits_of(model.model, hidden, padding_mask), model.model)
+        for i, row in zip(indices, logits, strict=True):
+            values[i] = summarize(i, row[: len(rows[i].tokens)])
     return values
 
 
@@ -247,51 +227,73 @@ def sentinel_ids(tokenizer: Tokenizer) -> list[int]:
     return sentinels
 
 
-def span_likelihood(model: Translator, examples: Examples, settings: Settings) -> Outputs:
-    """−log p of the spans that sentinels stand for, of each row."""
-    tokenizer = model.source_tokenizer
-    sentinels = sentinel_ids(tokenizer)
-    # One special token ends a row.
-    packed = packed_rows(tokenizer, examples, _context(settings, model.spec.max_length) - 1)
-    reading = settings.reading
-    pairs = [
-        corrupt_spans(
-            _arrays(row)[0],
-            RandomStream(reading.seed, VALIDATION_EPOCH, number),
-            share=reading.corrupted_share or SPAN_SHARE,
-            mean=reading.span_length,
-            sentinels=sentinels,
+@dataclass
+class Restoration(ABC):
+    """How a row is corrupted that an encoder–decoder restores."""
+
+    tokenizer: Tokenizer
+    share: float  # of its tokens
+    span_length: float  # mean
+
+    default_share: ClassVar[float]
+    special_tokens: ClassVar[int]  # that frame a source
+
+    @abstractmethod
+    def __call__(self, ids: Ids, starts: Ids, stream: RandomStream) -> tuple[Ids, Ids]:
+        """Source and target of a row, without special tokens."""
+
+
+class Infilling(Restoration):
+    """Masked spans and permuted sentences, and the whole text (BART): <s> A </s>."""
+
+    default_share = 0.3
+    special_tokens = 2
+
+    def __call__(self, ids: Ids, starts: Ids, stream: RandomStream) -> tuple[Ids, Ids]:
+        mask = self.tokenizer.required_token_id("mask")
+        source, target, _ = denoise(
+            ids, starts, stream, share=self.share, mean=self.span_length, token=mask
         )
-        for number, row in enumerate(packed)
-    ]
-    return _restored_likelihood(model, pairs)
+        return source, target
 
 
-def denoising_likelihood(model: Translator, examples: Examples, settings: Settings) -> Outputs:
-    """−log p of each row, given itself with masked spans and permuted sentences."""
-    tokenizer = model.source_tokenizer
-    # Two special tokens frame a row: <s> A </s>.
-    packed = packed_rows(tokenizer, examples, _context(settings, model.spec.max_length) - 2)
-    reading = settings.reading
-    pairs = [
-        denoise(
-            *_arrays(row),
-            RandomStream(reading.seed, VALIDATION_EPOCH, number),
-            share=reading.corrupted_share or DENOISED_SHARE,
-            mean=reading.span_length,
-            token=tokenizer.required_token_id("mask"),
-        )[:2]
-        for number, row in enumerate(packed)
-    ]
-    return _restored_likelihood(model, pairs)
+class Spans(Restoration):
+    """Sentinels in the place of spans, and the spans alone (T5): A </s>."""
+
+    default_share = 0.15
+    special_tokens = 1
+
+    def __init__(self, tokenizer: Tokenizer, share: float, span_length: float) -> None:
+        super().__init__(tokenizer, share, span_length)
+        self.sentinels = sentinel_ids(tokenizer)
+
+    def __call__(self, ids: Ids, starts: Ids, stream: RandomStream) -> tuple[Ids, Ids]:
+        return corrupt_spans(
+            ids, stream, share=self.share, mean=self.span_length, sentinels=self.sentinels
+        )
 
 
-def _restored_likelihood(model: Translator, pairs: Sequence[tuple[Ids, Ids]]) -> Outputs:
-    """−log p of targets given corrupted sources, both with their special tokens."""
-    special = model.special_tokens
+def framed(rows: tuple[Ids, Ids], special: Any) -> tuple[list[int], list[int]]:
+    """Source and target with the special tokens of a decoder."""
     prefix = [] if special.forced_bos is None else [special.forced_bos]
-    sources = [[*prefix, *source.tolist(), special.end] for source, _ in pairs]
-    targets = [[*prefix, *target.tolist(), special.end] for _, target in pairs]
+    source, target = ([*prefix, *row.tolist(), special.end] for row in rows)
+    return source, target
+
+
+def restored_likelihood(
+    kind: type[Restoration], model: Translator, examples: Examples, settings: Settings
+) -> Outputs:
+    """−log p of each row, or of its spans, given it corrupted."""
+    tokenizer = model.source_tokenizer
+    reading = settings.reading
+    corrupt = kind(tokenizer, reading.corrupted_share or kind.default_share, reading.span_length)
+    max_tokens = reading.positions(model.spec.max_length) - kind.special_tokens
+    packed = packed_rows(tokenizer, examples, max_tokens)
+    pairs = [
+        framed(corrupt(*row, stream), model.special_tokens)
+        for row, stream in zip(packed, _streams(settings, packed), strict=True)
+    ]
+    sources, targets = zip(*pairs, strict=True)
     return Outputs(model.row_nlls(sources, targets), [0] * len(pairs))
 
 
@@ -302,7 +304,6 @@ def _restored_likelihood(model: Translator, pairs: Sequence[tuple[Ids, Ids]]) ->
 GENERATOR = "generator"  # its folder inside that of the discriminator
 # Not that of the masks, whose random numbers have been used.
 SAMPLING_EPOCH = VALIDATION_EPOCH + 1
-_ALL_MASKED = MaskingRates(1.0, 0.0)
 
 
 def replaced_rows(model: TextEncoder, examples: Examples, settings: Settings) -> list[CorruptedRow]:
@@ -311,21 +312,29 @@ def replaced_rows(model: TextEncoder, examples: Examples, settings: Settings) ->
     A replacement may be the token that was there, which counts as original (Clark et al. 2020,
     section 2). What is drawn follows from the seed, whatever the batches are.
     """
-    masked = masked_rows(model, examples, settings, _ALL_MASKED)
+    masked = masked_rows(model, examples, settings, MaskingRates(1.0, 0.0))
     seed = settings.reading.seed
     draws = [
         RandomStream(seed, SAMPLING_EPOCH, number).numbers(len(row.tokens))
         for number, row in enumerate(masked)
     ]
+
+    def sample(number: int, logits: Tensor) -> list[int]:
+        """Inverse transform sampling: the first token whose cumulative probability exceeds it."""
+        # In float64: a sum over the vocabulary must not pass below the number drawn.
+        cumulative = logits.double().softmax(dim=-1).cumsum(dim=-1)  # [T, V]
+        uniform = torch.from_numpy(draws[number])[:, None].to(cumulative.device)
+        sampled: Tensor = (cumulative <= uniform).sum(dim=-1)
+        return sampled.clamp_max(logits.shape[-1] - 1).tolist()  # type: ignore[no-any-return]
+
     folder = None if model.folder is None else model.folder / GENERATOR
     if folder is not None and (folder / "config.json").is_file():
         generator: Any = load(folder, device=str(model.device))  # it fills in masks
         model.say(f"tokens are replaced by samples of {folder}, seed {seed}")
-        filled = _sampled_tokens(generator, masked, draws)
+        filled = _by_row(generator, masked, _token_logits, sample)
     else:
         model.say(f"no generator in the model folder: tokens are replaced at random, seed {seed}")
-        special = model.tokenizer.special_ids
-        ordinary = np.array([i for i in range(len(model.tokenizer)) if i not in special])
+        ordinary = ordinary_ids(model.tokenizer)
         filled = [ordinary[(row * len(ordinary)).astype(np.int64)].tolist() for row in draws]
     rows = []
     for row, tokens in zip(masked, filled, strict=True):
@@ -336,46 +345,28 @@ def replaced_rows(model: TextEncoder, examples: Examples, settings: Settings) ->
     return rows
 
 
-@torch.inference_mode()
-def _sampled_tokens(
-    generator: TextEncoder, rows: Sequence[CorruptedRow], draws: Sequence[Numbers]
-) -> list[list[int]]:
-    """A token for each position, from the generator's distribution there."""
-    filled: list[list[int]] = [[] for _ in rows]
-    for indices, hidden, padding_mask in _batches(generator, rows):
-        # In float64: a sum over the vocabulary must not pass below the number drawn.
-        logits = _token_logits(generator, hidden, padding_mask)
-        cumulative = logits.double().softmax(dim=-1).cumsum(dim=-1)  # [B, T, V]
-        # [B, T], with zeros behind shorter rows.
-        uniform = pad_sequence([torch.from_numpy(draws[i]) for i in indices], batch_first=True)
-        # Inverse transform sampling: the first token whose cumulative probability exceeds it.
-        sampled = (cumulative <= uniform[..., None].to(cumulative.device)).sum(dim=-1)  # [B, T]
-        sampled = sampled.clamp_max(cumulative.shape[-1] - 1)
-        for row, i in enumerate(indices):
-            filled[i] = sampled[row, : len(rows[i].tokens)].tolist()
-    return filled
-
-
 def detect_replaced(model: TextEncoder, examples: Examples, settings: Settings) -> Outputs:
     """Whether each token was replaced, as predicted and in truth; an example is a token."""
     rows = replaced_rows(model, examples, settings)
     # A probability above ½.
-    predictions = _by_row(model, rows, _replaced_logits, lambda logits, _: (logits > 0).tolist())
+    predictions = _by_row(model, rows, _replaced_logits, lambda _, logits: (logits > 0).tolist())
     labels = [bool(label) for row in rows for label in row.labels]
-    return Outputs(list(chain.from_iterable(predictions)), labels)
+    return Outputs(list(chain(*predictions)), labels)
 
 
 def replaced_likelihood(model: TextEncoder, examples: Examples, settings: Settings) -> Outputs:
     """−log p of whether each token of a row was replaced."""
+    rows = replaced_rows(model, examples, settings)
 
-    def nll(logits: Tensor, labels: Tensor) -> tuple[float, int]:
-        loss = functional.binary_cross_entropy_with_logits(logits, labels.double(), reduction="sum")
+    def nll(number: int, logits: Tensor) -> tuple[float, int]:
+        labels = torch.tensor(rows[number].labels, dtype=logits.dtype, device=logits.device)
+        loss = functional.binary_cross_entropy_with_logits(logits, labels, reduction="sum")
         return loss.item(), len(labels)
 
-    rows = replaced_rows(model, examples, settings)
     return Outputs(_by_row(model, rows, _replaced_logits, nll), [0] * len(rows))
 
 
-def _replaced_logits(model: TextEncoder, hidden: Tensor, padding_mask: Tensor) -> Tensor:
+def _replaced_logits(model: Any, hidden: Tensor, padding_mask: Tensor) -> Tensor:
     """Logits [B, T]; above 0: replaced."""
-    return model.model.classes(hidden, padding_mask)[..., 0].double()
+    logits: Tensor = model.classes(hidden, padding_mask)[..., 0].double()
+    return logits

@@ -84,22 +84,20 @@ class Evaluation:
 
     def report(self) -> dict[str, Any]:
         """The evaluation as JSON: the scores by metric, then what belongs to them."""
-        report: dict[str, Any] = dict(self.scores)
-        report["task"] = self.task
-        report["examples"] = self.examples
-        report["parameters"] = self.parameters
-        report["intervals"] = {
-            name: [result.interval.low, result.interval.high]
-            for name, result in self.results.items()
+        results = self.results.items()
+        report: dict[str, Any] = {
+            **self.scores,
+            "task": self.task,
+            "examples": self.examples,
+            "parameters": self.parameters,
+            "intervals": {name: [one.interval.low, one.interval.high] for name, one in results},
+            "signatures": {name: one.metric.signature() for name, one in results},
         }
-        report["signatures"] = {
-            name: result.metric.signature() for name, result in self.results.items()
-        }
-        for result in self.results.values():
-            if result.outputs.seconds:
-                report["seconds"] = result.outputs.seconds
-                rate = result.outputs.tokens / max(result.outputs.seconds, 1e-9)
-                report["tokens_per_second"] = rate
+        for _, result in results:
+            seconds = result.outputs.seconds
+            if seconds:
+                rate = result.outputs.tokens / seconds
+                report |= {"seconds": seconds, "tokens_per_second": rate}
         return report
 
 
@@ -255,16 +253,15 @@ def paired_tests(first: Evaluation, second: Evaluation) -> dict[str, PairedTest]
     return {name: tests[name] for name in first.results if name in tests}
 
 
-def _equal_references(one: Sequence[Any], other: Sequence[Any]) -> bool:
-    if len(one) != len(other):
-        return False
-    if isinstance(one[0], np.ndarray):  # of time series
-        return all(np.array_equal(a, b, equal_nan=True) for a, b in zip(one, other, strict=True))
-    return list(one) == list(other)
+def _are_equal(one: Any, other: Any) -> bool:
+    if isinstance(one, np.ndarray):  # of time series
+        return np.array_equal(one, other, equal_nan=True)
+    return bool(one == other)
 
 
 def _are_paired(metric: Metric, one: Outputs, other: Outputs) -> bool:
-    if not _equal_references(one.references, other.references):
+    same_count = len(one.references) == len(other.references)
+    if not same_count or not all(map(_are_equal, one.references, other.references)):
         return False
     if not isinstance(metric, Loss | Perplexity):
         return True

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import fields, replace
+from typing import Any
 
 import numpy as np
 import torch
@@ -32,7 +33,7 @@ def text_likelihood(
     state from segment to segment reads on in as many streams as in training.
     """
     ids = token_ids(model, blocks)
-    context = min(settings.reading.context, model.positions or settings.reading.context)
+    context = settings.reading.positions(model.positions)
     if model.model.stack.carries_state:
         windows = segment_losses(model, ids, context, settings.reading.streams)
     else:
@@ -73,9 +74,7 @@ def _row_nlls(
     model: LanguageModel, ids: Ids, starts: Ids, length: int, states: list[LayerCache] | None = None
 ) -> list[float]:
     """−log p of the tokens of windows, summed over each; states of segments advance in place."""
-    # Windows with the token after them: [B, T + 1].
-    windows = ids[starts[:, None] + np.arange(length + 1)].astype(np.int64)
-    cells = torch.from_numpy(windows).to(model.device)
+    cells = windows_at(ids, starts, length).to(model.device)
     context = Context() if states is None else Context(state=DecoderState(states))
     hidden, _ = model.model(cells[:, :-1], None, context)  # [B, T, D]
     # Over dimension 1, the vocabulary.
@@ -88,21 +87,30 @@ def _row_nlls(
 # --- windows ---
 
 
+def windows_at(ids: Any, starts: Ids, length: int) -> Tensor:
+    """Windows of a text with the token after them: [B, T + 1]."""
+    return torch.from_numpy(ids[starts[:, None] + np.arange(length + 1)].astype(np.int64))
+
+
+def covering_windows(count: int, length: int, rows: int) -> Iterator[tuple[Ids, int]]:
+    """Starts and length of so many windows at a time, which cover all tokens but do not overlap."""
+    starts = np.arange(0, count - length + 1, length)  # of windows that fit completely
+    for first in range(0, len(starts), rows):
+        yield starts[first : first + rows], length
+    rest = count % length
+    if rest:  # every token counts exactly once
+        yield np.array([count - rest]), rest
+
+
 @torch.inference_mode()
 def _window_losses(
     model: LanguageModel, ids: Ids, context: int
 ) -> Iterator[tuple[Ids, int, list[float]]]:
     """(starts, length, −log p) of windows that cover the text; the last may be shorter."""
     model.model.eval()
-    count = len(ids) - 1
     rows = max(1, min(BATCH_TOKENS, MAX_LOGITS // len(model.tokenizer)) // context)
-    starts = np.arange(0, count - context + 1, context)  # of windows that fit completely
-    batches = [(starts[i : i + rows], context) for i in range(0, len(starts), rows)]
-    rest = count % context
-    if rest:  # every token counts exactly once
-        batches.append((np.array([count - rest]), rest))
-    for first_tokens, length in batches:
-        yield first_tokens, length, _row_nlls(model, ids, first_tokens, length)
+    for starts, length in covering_windows(len(ids) - 1, context, rows):
+        yield starts, length, _row_nlls(model, ids, starts, length)
 
 
 # --- segments ---
@@ -132,11 +140,13 @@ def segment_losses(
 def _last_stream(states: list[LayerCache]) -> list[LayerCache]:
     """The states of the last stream alone."""
     for state in states:
-        attention = state.self_attention
-        tensors = {}
-        for field in fields(attention):  # type: ignore[arg-type]
-            value = getattr(attention, field.name)
-            if isinstance(value, Tensor):
-                tensors[field.name] = value[-1:]
-        state.self_attention = replace(attention, **tensors)  # type: ignore[type-var]
+        last = {name: tensor[-1:] for name, tensor in state_tensors(state).items()}
+        state.self_attention = replace(state.self_attention, **last)  # type: ignore[type-var]
     return states
+
+
+def state_tensors(state: LayerCache) -> dict[str, Tensor]:
+    """The tensors that a layer carries from segment to segment, by name."""
+    attention = state.self_attention
+    values = {field.name: getattr(attention, field.name) for field in fields(attention)}  # type: ignore[arg-type]
+    return {name: value for name, value in values.items() if isinstance(value, Tensor)}

@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from torch import Tensor
 from torch.nn import functional
 
 from regard.core.finite_outputs import require_finite
@@ -149,9 +150,14 @@ def rank_pairs(model: Any, pairs: Sequence[TextPair], settings: Settings) -> Out
         functional.normalize(model.text_encoder.embed(one, truncation=True), dim=-1)
         for one in texts
     )
-    similarity = first @ second.mT  # [N, N]
-    nearest = similarity.topk(min(MAX_CANDIDATES, len(pairs)), dim=1).indices
-    return Outputs(nearest.tolist(), list(range(len(pairs))))
+    return Outputs(_ranked(first @ second.mT), range(len(pairs)))
+
+
+def _ranked(scores: Tensor) -> list[list[int]]:
+    """The columns of each row [N, columns], the greatest first."""
+    best = scores.topk(min(MAX_CANDIDATES, scores.shape[1]), dim=1).indices
+    columns: list[list[int]] = best.tolist()
+    return columns
 
 
 def answer_stories(
@@ -171,8 +177,7 @@ def answer_stories(
             inputs = model.tokens([example.text for example in batch])
             hidden, _ = model.model(*inputs.values())
             logits = require_finite(model.model.head(hidden), model.model)  # [B, V]
-        best = logits.topk(min(MAX_CANDIDATES, logits.shape[1]), dim=1).indices
-        rankings += [model.tokenizer.tokens(row) for row in best.tolist()]
+        rankings += map(model.tokenizer.tokens, _ranked(logits))
     return Outputs(rankings, answers)
 
 
@@ -212,9 +217,7 @@ def rank_captions(
     candidates = sorted(set(captions))
     texts = functional.normalize(model.text_encoder.embed(candidates, truncation=True), dim=-1)
     images = model.embed_image([example.image for example in examples])
-    similarity = images @ texts.mT  # [images, candidates]
-    nearest = similarity.topk(min(MAX_CANDIDATES, len(candidates)), dim=1).indices
-    rankings = [[candidates[i] for i in row] for row in nearest.tolist()]
+    rankings = [[candidates[i] for i in row] for row in _ranked(images @ texts.mT)]
     return Outputs(rankings, captions)
 
 

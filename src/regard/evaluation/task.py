@@ -62,6 +62,10 @@ class TextReading:
     span_length: float = 3.0  # mean length of a corrupted span
     next_sentence: bool = False  # whether masked rows are pairs of sentences, as BERT's
 
+    def positions(self, limit: int | None) -> int:
+        """The tokens that a model of at most so many positions reads at once."""
+        return min(self.context, limit or self.context)
+
 
 @dataclass(frozen=True)
 class Settings:

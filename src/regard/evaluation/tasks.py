@@ -8,16 +8,18 @@ The first task of a model in the order of the table is its own.
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import partial
 
 from regard.evaluation import answers, examples
 from regard.evaluation.answers import of_method
 from regard.evaluation.corrupted_text import (
-    denoising_likelihood,
+    Infilling,
+    Spans,
     detect_replaced,
     masked_likelihood,
     predict_masked,
     replaced_likelihood,
-    span_likelihood,
+    restored_likelihood,
 )
 from regard.evaluation.language_modelling import text_likelihood
 from regard.evaluation.outputs import (
@@ -132,12 +134,12 @@ TASKS: dict[str, Task] = {
     "summarize": _SUMMARIZE,
     "span": replace(
         _ROWS,
-        predict={"likelihood": span_likelihood},
+        predict={"likelihood": partial(restored_likelihood, Spans)},
         card=Card("text2text-generation", "An encoder–decoder that fills in hidden spans", _LOAD),
     ),
     "denoise": replace(
         _ROWS,
-        predict={"likelihood": denoising_likelihood},
+        predict={"likelihood": partial(restored_likelihood, Infilling)},
         card=Card("text2text-generation", "An encoder–decoder that restores texts", _LOAD),
     ),
     "causal": Task(
@@ -322,7 +324,7 @@ TASKS: dict[str, Task] = {
         reads=examples.TEXT_PAIR,
         predict={"ranking": rank_pairs},
         metrics=("accuracy", "top_k:5"),
-        scores={"accuracy": "accuracy", "f1": "accuracy"},
+        scores=_by_name("accuracy"),
         card=Card(
             "sentence-similarity",
             "An encoder of sentence vectors",

@@ -65,7 +65,7 @@ def assemble(
     if base is not None:
         _write_base_files(setup, model)
     else:
-        for name, content in objective.files(model, setup).items():
+        for name, content in objective.source_class.files(model, setup).items():
             disk.write_json(setup.run_folder.folder / name, content)
     created = resolve(setup, model, data)
     _note_coverage(created)

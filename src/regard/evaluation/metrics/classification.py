@@ -13,7 +13,6 @@ from regard.evaluation.metrics.metric import Array, Metric, percent
 from regard.system.errors import SettingError
 
 
-@dataclass(frozen=True)
 class ExactMatch(Metric):
     """Predictions that equal their reference, character by character."""
 
@@ -24,7 +23,6 @@ class ExactMatch(Metric):
         return (prediction == reference, 1)
 
 
-@dataclass(frozen=True)
 class Accuracy(ExactMatch):
     """Accuracy: the share of examples whose predicted class is the label."""
 
@@ -57,7 +55,6 @@ class TopKAccuracy(Metric):
         return (reference in list(prediction[: self.k]), 1)
 
 
-@dataclass(frozen=True)
 class MacroF1(Metric):
     """Macro F1: the mean F1 of the classes that are predicted or are labels.
 
@@ -98,7 +95,6 @@ class MicroF1(Metric):
         return percent(2 * correct, occurrences)
 
 
-@dataclass(frozen=True)
 class BinaryF1(MicroF1):
     """Binary F1: that of the positive class, True, of predictions that are True or False.
 
@@ -113,7 +109,6 @@ class BinaryF1(MicroF1):
         return (all(sides), sum(sides))
 
 
-@dataclass(frozen=True)
 class EntityF1(MicroF1):
     """Entity F1, micro-averaged; an example is the list of tags of a sentence.
 
@@ -130,7 +125,6 @@ class EntityF1(MicroF1):
         return (len(predicted & expected), len(predicted) + len(expected))
 
 
-@dataclass(frozen=True)
 class TagAccuracy(Metric):
     """Tag accuracy: the share of right tags; an example is the list of tags of a sentence."""
 

@@ -26,7 +26,7 @@ OutputKind: TypeAlias = Literal["likelihood", "quantiles", "prediction", "rankin
 
 
 class Metric(ABC):
-    """A metric of predictions against references; subclasses are frozen dataclasses of options."""
+    """A metric of predictions against references; with options, a frozen dataclass of these."""
 
     definition: ClassVar[str] = ""  # the signature of a metric without options
     reads: ClassVar[OutputKind] = "prediction"  # what it is computed from
@@ -37,6 +37,13 @@ class Metric(ABC):
     @abstractmethod
     def name(self) -> str:
         """The key of its scores in tables and JSON."""
+
+    def __eq__(self, other: object) -> bool:
+        """Whether the other one is of the same kind and options."""
+        return type(self) is type(other) and vars(self) == vars(other)
+
+    def __hash__(self) -> int:
+        return hash(type(self))
 
     def signature(self) -> str:
         """How it is computed: only scores with equal signatures can be compared."""

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 
 from torch import Tensor
 
@@ -28,7 +27,6 @@ class LikelihoodMetric(Metric):
         return (*prediction, reference)
 
 
-@dataclass(frozen=True)
 class Loss(LikelihoodMetric):
     """Cross-entropy loss per token."""
 
@@ -41,7 +39,6 @@ class Loss(LikelihoodMetric):
         return ratio(nll, tokens)
 
 
-@dataclass(frozen=True)
 class Perplexity(LikelihoodMetric):
     """Perplexity per token: it compares only models with the same tokens."""
 
@@ -53,7 +50,6 @@ class Perplexity(LikelihoodMetric):
         return perplexity(nll, tokens)
 
 
-@dataclass(frozen=True)
 class BitsPerCharacter(LikelihoodMetric):
     """Bits per character: it compares models whatever their tokens."""
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -23,7 +22,6 @@ class ErrorMetric(Metric):
         return ratio(*totals)
 
 
-@dataclass(frozen=True)
 class MeanSquaredError(ErrorMetric):
     """Mean squared error."""
 
@@ -34,7 +32,6 @@ class MeanSquaredError(ErrorMetric):
         return _sums(np.square(_differences(predictions, references)))
 
 
-@dataclass(frozen=True)
 class MeanAbsoluteError(ErrorMetric):
     """Mean absolute error."""
 
@@ -45,7 +42,6 @@ class MeanAbsoluteError(ErrorMetric):
         return _sums(np.abs(_differences(predictions, references)))
 
 
-@dataclass(frozen=True)
 class PearsonCorrelation(Metric):
     """Pearson's correlation of numbers, −1 to 1, by sums in float64; 0 where a side is constant."""
 
@@ -97,7 +93,6 @@ def point_forecasts(forecasts: NDArray[Any], levels: Sequence[float] | None) -> 
     return forecasts[..., middle]
 
 
-@dataclass(frozen=True)
 class QuantileLoss(ErrorMetric):
     """Pinball loss of quantile forecasts, a mean over levels."""
 
@@ -114,7 +109,6 @@ class QuantileLoss(ErrorMetric):
         return (float(losses[has_value].sum()), float(has_value.sum()))
 
 
-@dataclass(frozen=True)
 class Coverage(Metric):
     """Coverage: the share of values between the lowest and the highest quantile."""
 

@@ -182,7 +182,6 @@ class ErrorRate(Metric):
         return float(100.0 * errors / max(1.0, units))
 
 
-@dataclass(frozen=True)
 class WordErrorRate(ErrorRate):
     """Word error rate."""
 
@@ -191,7 +190,6 @@ class WordErrorRate(ErrorRate):
     definition = "words of the references, without normalization"
 
 
-@dataclass(frozen=True)
 class CharacterErrorRate(ErrorRate):
     """Character error rate; spaces count as characters."""
 
@@ -219,7 +217,6 @@ class AnswerMetric(Metric):
         return (max(self.compare(words, normalize_answer(answer)) for answer in answers), 1)
 
 
-@dataclass(frozen=True)
 class AnswerExactMatch(AnswerMetric):
     """Exact match of normalized answers."""
 
@@ -230,7 +227,6 @@ class AnswerExactMatch(AnswerMetric):
         return float(predicted == expected)
 
 
-@dataclass(frozen=True)
 class AnswerF1(AnswerMetric):
     """F1 over the words of normalized answers."""
 

@@ -12,7 +12,7 @@ import os
 import shutil
 import statistics
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import nullcontext, suppress
+from contextlib import suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -263,7 +263,7 @@ def _measured_cost(folder: Path, data: Path, recipe: Recipe) -> Cost:
     try:
         objective = assemble(Setup(run_folder, recipe, _silent))
         # Few examples have none held out, which is known only now; but nothing is trained yet.
-        if objective.validate(nullcontext()) is None:
+        if objective.validate() is None:
             raise _no_test_set(recipe)
         cost = step_cost(objective, _longest(recipe), recipe.train.accumulate)
     finally:

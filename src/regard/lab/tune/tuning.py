@@ -13,7 +13,7 @@ import shutil
 import tempfile
 import time
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import nullcontext, suppress
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from shlex import quote
@@ -287,7 +287,7 @@ class _Search:
         def on_step(loop: Loop) -> None:
             nonlocal stopped
             # Few examples have none held out: seen after the first update, not after the last.
-            if not self.validates and loop.strategy.evaluation.validate(nullcontext()) is None:
+            if not self.validates and loop.strategy.evaluation.validate() is None:
                 raise _NoValidation
             self.validates = True
             # The run ends here, with its state saved.

@@ -570,8 +570,10 @@ class Loop:
         validation = None
         with eager, self._evaluated(self.averaging.validated(self.progress)):
             if self.ranks.is_main:
+                objective = self.strategy.evaluation
+                objective.autocast = self._autocast()
                 try:
-                    validation = self.strategy.evaluation.validate(self._autocast())
+                    validation = objective.validate()
                 except NonFiniteError as error:
                     problem = f"validation at step {self.progress.step}: {error.problem}"
                     raise DivergenceError(problem, DIVERGENCE_REPAIR) from None

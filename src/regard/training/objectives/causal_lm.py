@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from contextlib import AbstractContextManager
-from dataclasses import fields, replace
+from collections.abc import Iterator
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -20,17 +19,23 @@ from regard.data.corpus import Corpus
 from regard.data.epoch_order import RowOrder
 from regard.data.training_coverage import InputStatistics
 from regard.decode.strategy import Greedy, Sampling
-from regard.evaluation.language_modelling import segment_losses
-from regard.evaluation.metrics.perplexity import corpus_nll, perplexity
+from regard.evaluation.language_modelling import (
+    covering_windows,
+    segment_losses,
+    state_tensors,
+    windows_at,
+)
+from regard.evaluation.metrics.perplexity import corpus_nll
 from regard.evaluation.scores import Score, scored
 from regard.models import LanguageModel
 from regard.system.errors import CheckpointError, DataError, SettingError
 from regard.training.data.plain_text import PlainText, TextCorpora
 from regard.training.data.splits import LINE_END
 from regard.training.engine.attention_entropy import ROWS, attention_entropy
-from regard.training.objectives.distillation import load_teacher
 from regard.training.objectives.losses import (
+    LossSums,
     LossTerms,
+    Tensors,
     TokenLoss,
     linear_cross_entropy,
 )
@@ -61,7 +66,6 @@ class CausalLM(Objective):
 
     def __init__(self, model: LanguageModel, data: TextCorpora, setup: Setup) -> None:
         super().__init__(model, data, setup)
-        self.teacher = load_teacher(setup.recipe, model, teacher_logits)
         self.context = setup.recipe.data.context
         self.train_tokens = token_stream(data.train)
         self.validation_tokens = token_stream(data.valid)
@@ -109,46 +113,31 @@ class CausalLM(Objective):
             if index % BATCHES_PER_RELEASE == 0:
                 self.data.train.release_pages()
 
-    def loss(self, tensors: Mapping[str, Tensor]) -> tuple[Tensor, Tensor]:
-        teacher = self.teacher
-        # Validation measures the labels alone, without the teacher.
-        if teacher is None or not self.model.training:
-            return self.total(next_token_loss(self.model, tensors))
+    def loss(self, tensors: Tensors) -> LossSums:
+        token_loss = self.token_loss(tensors)
+        return self.total(next_token_loss(self.model, tensors, token_loss=token_loss))
 
-        def taught(head: Any, hidden: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
-            return teacher.loss(head(hidden), labels, tensors)
-
-        return self.total(next_token_loss(self.model, tensors, token_loss=taught))
+    @staticmethod
+    def teacher_logits(teacher: LanguageModel, tensors: Tensors) -> Tensor:
+        hidden, _ = teacher.model(tensors["tokens"])
+        return teacher.model.head(hidden)
 
     # --- validation -------------------------------------------------------------------------------
 
-    def validate(self, autocast: AbstractContextManager[Any]) -> dict[str, Any]:
-        """Loss per token and perplexity of the validation text, attention entropy, and samples."""
-        nll, tokens = self.nll("valid", autocast)
-        metrics: dict[str, Any] = {
-            "loss": nll / tokens,
-            "perplexity": perplexity(nll, tokens),
-            "tokens": tokens,
-        }
-        if self.settings.samples:
-            metrics["samples"] = self._samples()
-        return metrics | self._attention_entropy()
+    def measured(self) -> dict[str, Any]:
+        """Attention entropy, and samples."""
+        entropy = self._attention_entropy()
+        return entropy | {"samples": self._samples()} if self.settings.samples else entropy
 
     def evaluation_batches(self, split: str) -> Iterator[Batch]:
         """Windows that cover the validation text without overlap; the last may be shorter."""
         self.model.eval()
-        length = self.context
-        count = len(self.validation_tokens) - 1
+        tokens = self.validation_tokens
         positions = min(MAX_POSITIONS, MAX_LOGITS // len(self.data.tokenizer))
         # Without gradients, more rows fit: few large batches are faster than many small ones.
-        rows = max(self.rows, positions // length)  # never fewer than training has
-        starts = np.arange(0, count - length + 1, length)  # of windows that fit completely
-        batches = [(starts[i : i + rows], length) for i in range(0, len(starts), rows)]
-        rest = count % length  # every token counts exactly once
-        if rest:
-            batches.append((np.array([count - rest]), rest))
-        for some, width in batches:
-            yield windows(self.validation_tokens, some, width).to(self.trained_model.device)
+        rows = max(self.rows, positions // self.context)  # never fewer than training has
+        for starts, length in covering_windows(len(tokens) - 1, self.context, rows):
+            yield windows(tokens, starts, length).to(self.trained_model.device)
 
     def scores(self) -> dict[str, Score]:
         """Likelihood of the validation text, and exact match where a generated task tests it."""
@@ -184,10 +173,7 @@ class CausalLM(Objective):
 
     def _attention_entropy(self) -> dict[str, Any]:
         """Attention entropy on the first windows of the validation text."""
-        length = min(self.context, len(self.validation_tokens) - 1)
-        starts = np.arange(0, len(self.validation_tokens) - length, length)[:ROWS]
-        batch = windows(self.validation_tokens, starts, length).to(self.trained_model.device)
-        tokens = batch.tensors["tokens"]
+        tokens = next(self.evaluation_batches("valid")).tensors["tokens"][:ROWS]
         return attention_entropy(
             lambda probe: self.model(tokens, None, Context(probe=probe)),
             padding_masks={"decoder": None},
@@ -196,7 +182,7 @@ class CausalLM(Objective):
 
 def next_token_loss(
     model: Any,
-    tensors: Mapping[str, Tensor],
+    tensors: Tensors,
     context: Context | None = None,
     token_loss: TokenLoss = linear_cross_entropy,
 ) -> LossTerms:
@@ -207,18 +193,10 @@ def next_token_loss(
     return LossTerms(loss, nll, auxiliary, labels.numel())
 
 
-def teacher_logits(teacher: LanguageModel, tensors: Mapping[str, Tensor]) -> Tensor:
-    hidden, _ = teacher.model(tensors["tokens"])
-    return teacher.model.head(hidden)
-
-
 def windows(tokens: Any, starts: Any, length: int) -> Batch:
     """`tokens` and `labels` [B, T]: windows of a text, and the same one token later."""
-    cells = tokens[starts[:, None] + np.arange(length + 1)].astype(np.int64)  # [B, T + 1]
-    tensors = {
-        "tokens": torch.from_numpy(cells[:, :-1].copy()),
-        "labels": torch.from_numpy(cells[:, 1:].copy()),
-    }
+    cells = windows_at(tokens, starts, length)  # [B, T + 1]
+    tensors = {"tokens": cells[:, :-1].clone(), "labels": cells[:, 1:].clone()}
     return Batch(tensors, len(starts) * length, starts)
 
 
@@ -270,16 +248,14 @@ class SegmentLM(CausalLM):
                 f"{self.rows} streams of {self.context}",
                 "lower batch_tokens or context, or give more text",
             )
-        self.carry = self._initial_carry(self.rows)
+        tensors = _state_tensors(self._initial_states(self.rows))
+        # Zeros, as a reset leaves them. Not on the model's device: a sharded one is on none yet.
+        self.carry = {
+            name: torch.zeros_like(tensor, device=setup.device) for name, tensor in tensors.items()
+        }
 
     def _initial_states(self, rows: int) -> list[LayerCache]:
         return self.model.stack.start_segments(rows, self.trained_model.spec.d_model)
-
-    def _initial_carry(self, rows: int) -> dict[str, Tensor]:
-        tensors = _state_tensors(self._initial_states(rows))
-        # Zeros, as a reset leaves them. Not on the model's device: a sharded one is on none yet.
-        device = self.setup.device
-        return {name: torch.zeros_like(tensor, device=device) for name, tensor in tensors.items()}
 
     def input_statistics(self) -> InputStatistics:
         # What is carried from segment to segment is one text, of any length.
@@ -304,33 +280,27 @@ class SegmentLM(CausalLM):
                 index = 0
             yield (epoch, index), batch
 
-    def loss(self, tensors: Mapping[str, Tensor]) -> tuple[Tensor, Tensor]:
+    def loss(self, tensors: Tensors) -> LossSums:
         # A product and not a branch: a captured CUDA graph takes the same way each time.
         ranks = self.setup.ranks
         carry = {
             name: ranks.rows(tensor) * tensors["goes_on"] for name, tensor in self.carry.items()
         }
         loss, nll, carry = self.segment_loss(tensors, carry)
-        for name, tensor in carry.items():
-            # In place: a captured CUDA graph reads and writes these buffers. A rank that has no
-            # rows of its own has computed another's.
-            if ranks.weight:
+        if ranks.weight:  # a rank that has no rows of its own has computed another's
+            for name, tensor in carry.items():
+                # In place: a captured CUDA graph reads and writes these buffers.
                 ranks.rows(self.carry[name]).copy_(tensor)
         return loss, nll
 
     def segment_loss(
-        self, tensors: Mapping[str, Tensor], carry: Mapping[str, Tensor]
+        self, tensors: Tensors, carry: Tensors
     ) -> tuple[Tensor, Tensor, dict[str, Tensor]]:
         """Loss, −log p, and the state that is carried on, without its gradient."""
         # New containers, filled with what is carried: the model updates them in place.
         states = self._initial_states(len(tensors["tokens"]))
         for layer, state in enumerate(states):
-            prefix = f"{layer}."
-            restored = {
-                name.removeprefix(prefix): tensor
-                for name, tensor in carry.items()
-                if name.startswith(prefix)
-            }
+            restored = {name: carry[f"{layer}.{name}"] for name in state_tensors(state)}
             state.self_attention = replace(state.self_attention, **restored)  # type: ignore[type-var]
         context = Context(state=DecoderState(states))
         loss, nll = self.total(next_token_loss(self.model, tensors, context))
@@ -338,22 +308,20 @@ class SegmentLM(CausalLM):
         after = {name: tensor.detach() for name, tensor in _state_tensors(states).items()}
         return loss, nll, after
 
-    def nll(self, split: str, autocast: AbstractContextManager[Any]) -> tuple[float, int]:
+    def nll(self, split: str) -> tuple[float, int]:
         """−log p of every validation token but the first, read in streams as in training."""
         # With a state of its own: that of training goes on afterwards.
         segments = segment_losses(
             self.trained_model, self.validation_tokens, self.context, self.rows
         )
-        with autocast:
+        with self.autocast:
             return corpus_nll((sum(rows), width * len(rows)) for _, width, rows in segments)
 
 
 def _state_tensors(states: list[LayerCache]) -> dict[str, Tensor]:
     """Every tensor of the layers' states, by `layer.name`."""
-    tensors = {}
-    for layer, state in enumerate(states):
-        for field in fields(state.self_attention):  # type: ignore[arg-type]
-            value = getattr(state.self_attention, field.name)
-            if isinstance(value, Tensor):
-                tensors[f"{layer}.{field.name}"] = value
-    return tensors
+    return {
+        f"{layer}.{name}": tensor
+        for layer, state in enumerate(states)
+        for name, tensor in state_tensors(state).items()
+    }

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-from abc import abstractmethod
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
@@ -16,7 +14,6 @@ from torch import Tensor
 
 from regard import spec
 from regard.data import labelled
-from regard.data.audio import RATE
 from regard.data.batching import Batch, Rows
 from regard.data.generated import babi_stories
 from regard.data.graphs import GraphData
@@ -25,7 +22,9 @@ from regard.data.padding import IGNORED
 from regard.data.text.tokenizer import Tokenizer
 from regard.data.text.tokenizer_training import word_level_json
 from regard.data.training_coverage import InputStatistics, row_statistics
+from regard.evaluation.metrics.metric import OutputKind
 from regard.evaluation.scores import Score, scored
+from regard.evaluation.task import Outputs
 from regard.families import presets
 from regard.models import GraphModel, Model
 from regard.models.memory_network import MemoryNetworkModel, pad_stories, split_sentences
@@ -35,7 +34,6 @@ from regard.training.data.graph_sources import Graphs, GraphSource, Nodes
 from regard.training.data.image_sources import PREVIOUS, LabelledImages
 from regard.training.data.labelled_text import Generator, stored_tokenizer
 from regard.training.data.sound_sources import (
-    POSITIONS_PER_SECOND,
     SPECTROGRAM,
     WAVEFORM,
     LabelledRecordings,
@@ -44,7 +42,8 @@ from regard.training.data.source import Position
 from regard.training.data.stored_items import ItemData
 from regard.training.data.text_sources import LabelledData, LabelledSource, LabelledTexts
 from regard.training.objectives.head_objective import HeadObjective, TextHead, has_classes
-from regard.training.objectives.losses import cross_entropy, r_drop
+from regard.training.objectives.losses import LossSums, Tensors, cross_entropy, r_drop
+from regard.training.objectives.speech import frames
 from regard.training.setup import Setup
 from regard.wirings.baselines.memory_network import MemoryNetwork
 
@@ -54,7 +53,7 @@ class Classification(HeadObjective):
 
     head_task: ClassVar[spec.HeadTask] = "classify"
 
-    def head_loss(self, logits: Tensor, tensors: Mapping[str, Tensor]) -> tuple[Tensor, Tensor]:
+    def head_loss(self, logits: Tensor, tensors: Tensors) -> LossSums:
         labels = tensors["labels"]
         loss, nll = self.class_loss(logits, labels, tensors)
         if "mixup" in tensors:
@@ -65,15 +64,6 @@ class Classification(HeadObjective):
             loss = weight * loss + (1 - weight) * other_loss
             nll = weight * nll + (1 - weight) * other_nll
         return loss, nll
-
-    def score(self, split: str, autocast: AbstractContextManager[Any]) -> Score:
-        def predict(tensors: Mapping[str, Tensor]) -> list[tuple[list[int], int]]:
-            logits, _ = self.logits(tensors)
-            ranked = logits.float().argsort(dim=-1, descending=True, stable=True)[:, :5]
-            return list(zip(ranked.tolist(), tensors["labels"].tolist(), strict=True))
-
-        rankings, labels = zip(*self.predictions(split, autocast, predict), strict=True)
-        return scored(self.name, rankings, labels, "ranking")
 
 
 class AgainstMajority(Classification):
@@ -100,10 +90,17 @@ class TextClassification(TextHead, AgainstMajority):
 class MediaClassification(Classification):
     """Classes of images or recordings, by a new head where a model has none for them."""
 
-    @classmethod
-    @abstractmethod
-    def classifier(cls, description: Any, count: int) -> spec.Encoder:
-        """A model with a head for so many classes."""
+    def outputs(self, split: str) -> tuple[OutputKind, Outputs]:
+        def predict(tensors: Tensors) -> list[tuple[list[int], int]]:
+            logits, _ = self.logits(tensors)
+            ranked = logits.float().argsort(dim=-1, descending=True, stable=True)[:, :5]
+            return list(zip(ranked.tolist(), tensors["labels"].tolist(), strict=True))
+
+        rankings, labels = zip(*self.predictions(split, predict), strict=True)
+        return "ranking", Outputs(rankings, labels)
+
+    # A model with a head for so many classes.
+    classifier: ClassVar[staticmethod[[Any, int], spec.Encoder]]
 
     @classmethod
     def adapt(cls, base: Any, data: Any, setup: Setup) -> Model:
@@ -112,72 +109,6 @@ class MediaClassification(Classification):
         if cls.has_head(base.spec) and has_classes(base, names):
             return base  # type: ignore[no-any-return]
         return cls.rebuilt(base, cls.classifier(base.spec, len(names)), data, setup)
-
-
-class ImageClassification(MediaClassification):
-    """The class of an image, from its class token (ViT); of DeiT, from the mean of both heads."""
-
-    name = "images"
-    unit = "images"
-    source_class = LabelledImages
-    base_tasks = ("embed",)
-    base_advice = "give an encoder of images, such as ViT"
-    input_names = ("pixel_values",)
-    head_fields = "heads=(Pool(), ClassifierHead(CLASSES))"
-
-    @classmethod
-    def describe(cls, setup: Setup, data: ItemData) -> spec.Model:
-        count = len(data.vocabulary)
-        return cls.classifier(model_spec.describe(setup.recipe, count), count)
-
-    @classmethod
-    def classifier(cls, description: Any, count: int) -> spec.Encoder:
-        """An encoder of images with so many classes, by a head as it has one, or by a new one."""
-        if description.pixels is not None or description.patches.mask_token:
-            description = _without_masks(description)
-        if description.labels is not None:
-            return description.with_head(replace(description.labels, count=count))
-        if description.pool is not None and description.pool.which == "mean":  # Swin
-            return description.with_head(spec.ClassifierHead(count))
-        if not description.patches.extras:  # SigLIP has no class token
-            return description.with_heads(description.pool, spec.ClassifierHead(count, pool="mean"))
-        # The class token as ViT's classifier reads it; CLIP's has a norm before it.
-        norm = None if description.pool is None else description.pool.norm
-        pool = spec.Pool("first", None, norm=norm)
-        return description.with_heads(pool, spec.ClassifierHead(count))
-
-
-class SoundClassification(MediaClassification):
-    """The class of a recording, from the mean of an encoder's positions (Wav2Vec2, Whisper).
-
-    The recordings of a new model of spectrograms have a window as long as the longest, in whole
-    seconds.
-    """
-
-    name = "sounds"
-    unit = "recordings"
-    source_class = LabelledRecordings
-    base_advice = "give an encoder of sound, such as Wav2Vec2 or Whisper"
-    convertible_classes = (spec.EncoderDecoder,)
-    input_names = (WAVEFORM, SPECTROGRAM)
-    head_fields = "heads=(Pool('mean', None), ClassifierHead(CLASSES))"
-
-    @classmethod
-    def describe(cls, setup: Setup, data: ItemData) -> spec.Encoder:
-        recipe = setup.recipe
-        changes = {}
-        if recipe.model.spec is None and presets.about(recipe.preset_name).kind == "speech":
-            longest = max(int(speech.lengths.max()) for speech in data.sets.values())
-            changes["frames"] = -(-longest // RATE) * POSITIONS_PER_SECOND  # rounded up
-        description: Any = model_spec.describe(recipe, len(data.vocabulary), **changes)
-        return cls.classifier(description, len(data.vocabulary))
-
-    @classmethod
-    def classifier(cls, description: Any, count: int) -> spec.Encoder:
-        return sound_classifier(description, count)
-
-
-_POOLED_WIDTH = 256  # transformers' classifier_proj_size, unless the model is narrower
 
 
 def _without_masks(description: spec.Encoder) -> spec.Encoder:
@@ -194,6 +125,43 @@ def _without_masks(description: spec.Encoder) -> spec.Encoder:
     return replace(description, input=patches, heads=pooled)
 
 
+def image_classifier(description: Any, count: int) -> spec.Encoder:
+    """An encoder of images with so many classes, by a head as it has one, or by a new one."""
+    if description.pixels is not None or description.patches.mask_token:
+        description = _without_masks(description)
+    if description.labels is not None:
+        return description.with_head(replace(description.labels, count=count))
+    if description.pool is not None and description.pool.which == "mean":  # Swin
+        return description.with_head(spec.ClassifierHead(count))
+    if not description.patches.extras:  # SigLIP has no class token
+        return description.with_heads(description.pool, spec.ClassifierHead(count, pool="mean"))
+    # The class token as ViT's classifier reads it; CLIP's has a norm before it.
+    norm = None if description.pool is None else description.pool.norm
+    pool = spec.Pool("first", None, norm=norm)
+    return description.with_heads(pool, spec.ClassifierHead(count))
+
+
+class ImageClassification(MediaClassification):
+    """The class of an image, from its class token (ViT); of DeiT, from the mean of both heads."""
+
+    name = "images"
+    unit = "images"
+    source_class = LabelledImages
+    classifier = staticmethod(image_classifier)
+    base_tasks = ("embed",)
+    base_advice = "give an encoder of images, such as ViT"
+    input_names = ("pixel_values",)
+    head_fields = "heads=(Pool(), ClassifierHead(CLASSES))"
+
+    @classmethod
+    def describe(cls, setup: Setup, data: ItemData) -> spec.Model:
+        count = len(data.vocabulary)
+        return cls.classifier(model_spec.describe(setup.recipe, count), count)
+
+
+_POOLED_WIDTH = 256  # transformers' classifier_proj_size, unless the model is narrower
+
+
 def sound_classifier(description: Any, count: int) -> spec.Encoder:
     """The encoder of a model of sound, with a head over the mean of its positions."""
     encoder: spec.Encoder = description
@@ -205,6 +173,32 @@ def sound_classifier(description: Any, count: int) -> spec.Encoder:
         encoder = replace(encoder, input=replace(encoder.waves, masked=masked))
     pool = spec.Pool("mean", None, width=min(_POOLED_WIDTH, encoder.d_model), bias=True)
     return encoder.with_heads(pool, spec.ClassifierHead(count))
+
+
+class SoundClassification(MediaClassification):
+    """The class of a recording, from the mean of an encoder's positions (Wav2Vec2, Whisper).
+
+    The recordings of a new model of spectrograms have a window as long as the longest, in whole
+    seconds.
+    """
+
+    name = "sounds"
+    unit = "recordings"
+    source_class = LabelledRecordings
+    classifier = staticmethod(sound_classifier)
+    base_advice = "give an encoder of sound, such as Wav2Vec2 or Whisper"
+    convertible_classes = (spec.EncoderDecoder,)
+    input_names = (WAVEFORM, SPECTROGRAM)
+    head_fields = "heads=(Pool('mean', None), ClassifierHead(CLASSES))"
+
+    @classmethod
+    def describe(cls, setup: Setup, data: ItemData) -> spec.Encoder:
+        recipe = setup.recipe
+        changes = {}
+        if recipe.model.spec is None and presets.about(recipe.preset_name).kind == "speech":
+            changes["frames"] = frames(data)
+        description: Any = model_spec.describe(recipe, len(data.vocabulary), **changes)
+        return cls.classifier(description, len(data.vocabulary))
 
 
 # --- graphs ---------------------------------------------------------------------------------------
@@ -252,10 +246,10 @@ class GraphObjective(Classification):
             )
         return base
 
-    def logits(self, tensors: Mapping[str, Tensor]) -> tuple[Tensor, dict[str, Tensor]]:
+    def logits(self, tensors: Tensors) -> tuple[Tensor, dict[str, Tensor]]:
         return self.trained_model.graph_logits(dict(tensors)), {}
 
-    def head_loss(self, logits: Tensor, tensors: Mapping[str, Tensor]) -> tuple[Tensor, Tensor]:
+    def head_loss(self, logits: Tensor, tensors: Tensors) -> LossSums:
         loss, nll = super().head_loss(logits, tensors)
         weight = self.settings.r_drop
         if not weight or not self.model.training:
@@ -273,27 +267,18 @@ class GraphObjective(Classification):
 
     # --- evaluation: all graphs are read at once, whatever the split ------------------------------
 
-    def validate(self, autocast: AbstractContextManager[Any]) -> dict[str, Any] | None:
-        rows = self.source.splits.get("valid")
-        if not rows:
-            return None
-        logits = self._logits(autocast)
-        labels = self.source.labels[rows]
-        _, nll = cross_entropy(logits[rows], labels)
-        count = max(1, int((labels != IGNORED).sum()))
-        return {"loss": nll.item() / count, **vars(self._score(logits, "valid"))}
+    def likelihood(self, split: str) -> dict[str, Any]:
+        return {}  # of the same logits as the score
 
-    def score(self, split: str, autocast: AbstractContextManager[Any]) -> Score:
-        return self._score(self._logits(autocast), split)
-
-    def _logits(self, autocast: AbstractContextManager[Any]) -> Tensor:
-        with autocast:
-            return self.trained_model.logits(self.data)
-
-    def _score(self, logits: Tensor, split: str) -> Score:
+    def score(self, split: str) -> Score:
         rows = self.source.splits[split]
-        predictions = logits[rows].argmax(dim=-1).tolist()
-        return scored(self.name, predictions, self.source.labels[rows].tolist())
+        labels = self.source.labels[rows]
+        with self.autocast:
+            logits = self.trained_model.logits(self.data)[rows]
+        _, nll = cross_entropy(logits, labels)
+        count = max(1, int((labels != IGNORED).sum()))
+        score = scored(self.name, logits.argmax(dim=-1).tolist(), labels.tolist())
+        return Score(loss=nll.item() / count, **vars(score))
 
 
 class NodeClassification(GraphObjective):
@@ -408,7 +393,7 @@ class StoryQuestions(AgainstMajority):
     def describe(cls, setup: Setup, data: LabelledData) -> spec.Model:
         return model_spec.describe(setup.recipe, len(data.tokenizer))
 
-    def logits(self, tensors: Mapping[str, Tensor]) -> tuple[Tensor, dict[str, Tensor]]:
+    def logits(self, tensors: Tensors) -> tuple[Tensor, dict[str, Tensor]]:
         """Of the answer, [B, V], and the auxiliary losses."""
         return answer_logits(self.trained_model.model, tensors["text"])
 

@@ -7,8 +7,7 @@ sentence-transformers' multiple-negatives ranking.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import AbstractContextManager
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -24,7 +23,8 @@ from regard.data.batching import Batch, Rows
 from regard.data.labelled import TextPair
 from regard.data.padding import pad_rows
 from regard.data.training_coverage import InputStatistics, row_statistics
-from regard.evaluation.scores import Score, scored
+from regard.evaluation.metrics.metric import OutputKind
+from regard.evaluation.task import Outputs
 from regard.models import Model, TextEncoder
 from regard.models.sentence_transformers import SentencePooling
 from regard.training import model_spec
@@ -32,6 +32,8 @@ from regard.training.data.image_sources import CaptionedImages
 from regard.training.data.source import Position
 from regard.training.data.stored_items import ItemData
 from regard.training.data.text_sources import LabelledData, LabelledSource
+from regard.training.objectives.head_objective import with_end_token
+from regard.training.objectives.losses import LossSums, Tensors
 from regard.training.objectives.objective import ScoredObjective
 from regard.training.parallel.ranks import ONE_RANK, Ranks
 from regard.training.setup import Setup
@@ -78,8 +80,8 @@ class TextPairs(LabelledSource):
 def pair_vectors(
     model: Any,
     pool: SentencePooling,
-    tensors: Mapping[str, Tensor],
-    side_tokens: Callable[[Tensor], dict[str, Tensor]] = lambda tokens: {},
+    tensors: Tensors,
+    side_tokens: Callable[[Tensor], dict[str, Tensor]],
 ) -> tuple[Tensor, Tensor]:
     """Sentence vectors of length 1 of the first and the second texts, [B, D] each."""
     # All first texts, then all second ones: [2 B, T]
@@ -94,17 +96,14 @@ def pair_vectors(
 
 def pair_loss(first: Tensor, second: Tensor, ranks: Ranks = ONE_RANK) -> Tensor:
     """The mean of both directions: which second text belongs to a first one, and back."""
-    # Row i, column j: first text of pair i, second of pair j. Off the diagonal: negatives,
-    # those of other ranks too.
-    logits = first @ ranks.gather(second).T / TEMPERATURE  # [B, pairs of all ranks]
-    transposed = logits.T
-    if ranks.shares_batch:
-        transposed = second @ ranks.gather(first).T / TEMPERATURE
-    return info_nce(logits, transposed, ranks.first_row)
+    return info_nce(lambda one, other: one @ other.T / TEMPERATURE, first, second, ranks)
 
 
 class ContrastivePairs(ScoredObjective):
-    """The vectors of a pair are to be nearer than those of any other pair of the batch."""
+    """The vectors of a pair are to be nearer than those of any other pair of the batch.
+
+    The score is harder: how often the nearest of all second texts of a split is that of the pair.
+    """
 
     name = "contrastive"
     unit = "pairs"
@@ -130,33 +129,11 @@ class ContrastivePairs(ScoredObjective):
 
     # --- training ---------------------------------------------------------------------------------
 
-    def vectors(self, tensors: Mapping[str, Tensor]) -> tuple[Tensor, Tensor]:
+    def loss(self, tensors: Tensors) -> LossSums:
         trained = self.trained_model
-        return pair_vectors(self.model, trained.sentence, tensors, trained.side_tokens)
-
-    def loss(self, tensors: Mapping[str, Tensor]) -> tuple[Tensor, Tensor]:
-        loss = pair_loss(*self.vectors(tensors), self.setup.ranks)
+        vectors = pair_vectors(self.model, trained.sentence, tensors, trained.side_tokens)
+        loss = pair_loss(*vectors, self.setup.ranks)
         return loss, loss.detach()
-
-    # --- evaluation -------------------------------------------------------------------------------
-
-    def score(self, split: str, autocast: AbstractContextManager[Any]) -> Score:
-        """How often the nearest of all second texts is that of the pair."""
-        vectors = self.predictions(
-            split, autocast, lambda tensors: list(zip(*self.vectors(tensors), strict=True))
-        )
-        # Harder than the loss: all pairs are candidates, not those of one batch.
-        first = torch.stack([one for one, _ in vectors])
-        second = torch.stack([other for _, other in vectors])
-        similarity = first @ second.T  # [N, N]
-        diagonal = torch.arange(len(similarity), device=similarity.device)
-        accuracy = 100.0 * (similarity.argmax(dim=1) == diagonal).float().mean().item()
-        return Score(accuracy=accuracy, f1=accuracy, examples=len(similarity))
-
-    def validate(self, autocast: AbstractContextManager[Any]) -> dict[str, Any] | None:
-        """The loss within batches, and the accuracy of retrieval among all validation pairs."""
-        metrics = super().validate(autocast)
-        return metrics and {"loss": metrics["loss"], "accuracy": metrics["accuracy"]}
 
 
 # Section 2.5 of the paper: cosines are multiplied by at most 100. The scale is a logarithm.
@@ -178,22 +155,14 @@ class ImageTextContrastive(ScoredObjective):
 
     @classmethod
     def describe(cls, setup: Setup, data: ItemData) -> spec.Model:
-        tokenizer = data.vocabulary
-        description: Any = model_spec.describe(setup.recipe, len(tokenizer))
-        text = description.text
-        assert text.pool is not None, "both towers of a dual encoder have one"
-        pool = text.pool
-        if isinstance(pool.which, spec.EndToken):
-            # The vector of a text is that of its end token, whose id the tokenizer decides.
-            end_token = spec.EndToken(tokenizer.required_token_id("eos"))
-            pool = replace(pool, which=end_token)
-        tokens = replace(text.tokens, vocabulary=len(tokenizer))
-        text = replace(text, input=tokens).with_head(pool)
-        return replace(description, text=text)
+        description: Any = model_spec.describe(setup.recipe, len(data.vocabulary))
+        text = with_end_token(description.text, data.vocabulary)
+        tokens = replace(text.tokens, vocabulary=len(data.vocabulary))
+        return replace(description, text=replace(text, input=tokens))
 
     # --- training ---------------------------------------------------------------------------------
 
-    def loss(self, tensors: Mapping[str, Tensor]) -> tuple[Tensor, Tensor]:
+    def loss(self, tensors: Tensors) -> LossSums:
         loss = image_text_loss(
             self.model, tensors, self.source.pixel_values(tensors), self.setup.ranks
         )
@@ -201,26 +170,26 @@ class ImageTextContrastive(ScoredObjective):
 
     # --- evaluation -------------------------------------------------------------------------------
 
-    def score(self, split: str, autocast: AbstractContextManager[Any]) -> Score:
+    def outputs(self, split: str) -> tuple[OutputKind, Outputs]:
         """Retrieval of captions: the different ones of the split, ranked for each image."""
 
-        def vectors(tensors: Mapping[str, Tensor]) -> list[tuple[Tensor, Tensor]]:
+        def vectors(tensors: Tensors) -> list[tuple[Tensor, Tensor]]:
             texts = self.model.texts(tensors["tokens"], tensors["padding_mask"])
             images = self.model.images(self.source.pixel_values(tensors))
             return list(zip(texts.float(), images.float(), strict=True))
 
         expected: list[str] = self.source.splits[split].texts
         captions = sorted(set(expected))
-        rows = self.predictions(split, autocast, vectors)
+        rows = self.predictions(split, vectors)
         candidates = torch.stack([rows[expected.index(text)][0] for text in captions])  # [C, D]
         queries = torch.stack([image for _, image in rows])  # [images, D]
         ranked = (queries @ candidates.mT).argsort(dim=-1, descending=True, stable=True)
         rankings = [[captions[i] for i in row] for row in ranked[:, :5].tolist()]
-        return scored("image_text", rankings, expected, "ranking")
+        return "ranking", Outputs(rankings, expected)
 
 
 def image_text_loss(
-    model: Any, tensors: Mapping[str, Tensor], pixels: Tensor, ranks: Ranks = ONE_RANK
+    model: Any, tensors: Tensors, pixels: Tensor, ranks: Ranks = ONE_RANK
 ) -> Tensor:
     """The mean of both directions; with a bias, the sum over all pairs."""
     # The batch is the set of negatives: its size changes the task, not only the noise.
@@ -233,23 +202,26 @@ def image_text_loss(
         # The parameter itself, as in the paper: a clamp in the loss would stop its gradient.
         with torch.no_grad():
             model.scale.clamp_(max=MAX_SCALE)
-    to_text = model.logits(ranks.gather(texts), images).mT  # [B, texts of all ranks]
-    to_image = to_text.mT
-    if ranks.shares_batch:
-        to_image = model.logits(texts, ranks.gather(images))
-    return info_nce(to_text, to_image, ranks.first_row)
+    return info_nce(model.logits, texts, images, ranks)
 
 
 # --- losses: InfoNCE (van den Oord et al. 2018), SigLIP's sigmoid loss ----------------------------
 
 
-def info_nce(logits: Tensor, transposed: Tensor, first_row: int = 0) -> Tensor:
+def info_nce(
+    similarity: Callable[[Tensor, Tensor], Tensor], first: Tensor, second: Tensor, ranks: Ranks
+) -> Tensor:
     """Symmetric InfoNCE, summed over pairs: the mean of both directions.
 
-    `logits` [b, B] are of the first things of some pairs with the second ones of all pairs of the
-    batch, which begin with pair `first_row`; `transposed` [b, B] of the second with all first ones.
+    `first` and `second` [b, D] are the vectors of the rank's pairs; the negatives of each are those
+    of all pairs [B, D], of other ranks too.
     """
-    pairs = first_row + torch.arange(len(logits), device=logits.device)
+    # Row i, column j: first of pair i, second of pair j. Off the diagonal: negatives.
+    logits = similarity(first, ranks.gather(second))  # [b, B]
+    transposed = logits.mT
+    if ranks.shares_batch:
+        transposed = similarity(ranks.gather(first), second).mT
+    pairs = ranks.first_row + torch.arange(len(logits), device=logits.device)
     to_second = functional.cross_entropy(logits, pairs, reduction="sum")
     to_first = functional.cross_entropy(transposed, pairs, reduction="sum")
     return (to_second + to_first) / 2

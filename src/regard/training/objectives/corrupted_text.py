@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from contextlib import AbstractContextManager
+from collections.abc import Sequence
 from functools import partial
+from itertools import groupby, islice
 from typing import Any, ClassVar
 
 import numpy as np
@@ -16,12 +16,20 @@ from regard import spec
 from regard.core.context import Context
 from regard.core.probe import NO_PROBE, NullProbe
 from regard.data.batching import Batch, Rows
-from regard.data.corruption import Ids, MaskingRates, RandomStream, corrupt_spans, denoise
+from regard.data.corruption import MaskingRates, RandomStream
 from regard.data.padding import IGNORED, pad_rows
 from regard.data.text.tokenizer import Tokenizer
 from regard.decode.batch_decoding import DecodingSettings, SpecialTokens, decode
 from regard.decode.strategy import Greedy, Limit
-from regard.evaluation.corrupted_text import VALIDATION_EPOCH, RowMasking, sentinel_ids
+from regard.evaluation.corrupted_text import (
+    MASKED_SHARE,
+    VALIDATION_EPOCH,
+    Infilling,
+    Restoration,
+    RowMasking,
+    Spans,
+    framed,
+)
 from regard.evaluation.metrics.perplexity import perplexity
 from regard.families import folder as folders
 from regard.models import Model, TextEncoder, Translator
@@ -31,7 +39,9 @@ from regard.training.data.plain_text import PackedText, TextCorpora, max_row_tok
 from regard.training.data.source import Position, decoder_token_ids, new_translator
 from regard.training.engine.attention_entropy import ROWS, attention_entropy
 from regard.training.objectives.losses import (
+    LossSums,
     LossTerms,
+    Tensors,
     TokenLoss,
     cross_entropy,
     linear_cross_entropy,
@@ -46,7 +56,7 @@ class CorruptedText(Objective):
 
     # The unit: those tokens that are to be predicted.
     fills_context = True
-    default_share = 0.15  # of the tokens, that is corrupted
+    default_share = MASKED_SHARE  # of the tokens, that is corrupted
     source_class = PackedText
     source: PackedText
     evaluation_epoch = VALIDATION_EPOCH
@@ -76,18 +86,14 @@ class CorruptedText(Objective):
 
     def decode_visibly(self, ids: Sequence[int]) -> str:
         """A text with its special tokens visible, except padding and those that frame it."""
-        invisible = {self.tokenizer.special_token_id(role) for role in ("pad", "bos", "eos")}
+        tokenizer = self.tokenizer
+        invisible = {tokenizer.special_token_id(role) for role in ("pad", "bos", "eos")}
         pieces: list[str] = []
-        run: list[int] = []  # ordinary tokens since the last special one
-        for token in ids:
-            if token not in self.tokenizer.special_ids:
-                run.append(token)
-                continue
-            pieces.append(self.tokenizer.decode(run))
-            if token not in invisible:
-                pieces.append(self.tokenizer.id_to_token(token))
-            run = []
-        pieces.append(self.tokenizer.decode(run))
+        for is_special, run in groupby(ids, tokenizer.special_ids.__contains__):
+            if is_special:
+                pieces += [tokenizer.id_to_token(one) for one in run if one not in invisible]
+            else:
+                pieces.append(tokenizer.decode(list(run)))
         return "".join(pieces)
 
 
@@ -137,12 +143,9 @@ class MaskedLM(MaskedText):
     name = "masked"
     base_tasks = ("fill",)
     base_advice = "give an encoder with a head for masked tokens, such as BertForMaskedLM"
+    head = "head"
     head_fields = "heads=(LMHead(),)"
     trained_model: TextEncoder
-
-    @classmethod
-    def has_head(cls, description: spec.Encoder) -> bool:
-        return description.head is not None
 
     @classmethod
     def describe(cls, setup: Setup, data: TextCorpora) -> spec.Model:
@@ -164,52 +167,46 @@ class MaskedLM(MaskedText):
             )
         return super().with_tokenizer(model, description, data, setup)
 
-    def loss(self, tensors: Mapping[str, Tensor]) -> tuple[Tensor, Tensor]:
+    def loss(self, tensors: Tensors) -> LossSums:
         return self.total(masked_loss(self.model, tensors))
 
-    @torch.inference_mode()
-    def validate(self, autocast: AbstractContextManager[Any]) -> dict[str, Any]:
-        """Loss, perplexity and accuracy of masked tokens, accuracy of pairs, attention entropy."""
-        self.model.eval()
-        nll = 0.0
-        tokens = 0
-        correct = 0
-        pairs = 0
-        correct_pairs = 0
-        samples: list[dict[str, Any]] = []
-        for batch in self.evaluation_batches("valid"):
-            with autocast:
-                hidden, next_sentence, _ = _forward(self.model, batch.tensors)
-                logits = self.model.head(hidden)  # [B, T, V]
-            labels = batch.tensors["labels"]
-            predicted = logits.argmax(dim=-1)  # [B, T]
-            nll += cross_entropy(logits, labels)[1].item()
-            tokens += batch.tokens
-            correct += int((predicted == labels).sum())  # IGNORED equals no token
-            if next_sentence is not None:
-                pairs += len(next_sentence)
-                right = next_sentence.argmax(dim=-1) == batch.tensors["next_sentence_labels"]
-                correct_pairs += int(right.sum())
-            if len(samples) < self.settings.samples:
-                samples.append(self._sample(batch, predicted[0]))
-        metrics: dict[str, Any] = {
+    def likelihood(self, split: str) -> dict[str, Any]:
+        """Loss, perplexity and accuracy of masked tokens, accuracy of pairs."""
+        nll, tokens, correct, pairs, right = self.totals(split, self._predictions)
+        metrics = {
             "loss": nll / tokens,
-            "perplexity": perplexity(nll, tokens),
+            "perplexity": perplexity(nll, int(tokens)),
             "accuracy": 100.0 * correct / tokens,
+            "tokens": int(tokens),
         }
-        if pairs:
-            metrics["next_accuracy"] = 100.0 * correct_pairs / pairs
-        return {**metrics, **self._attention_entropy(), "tokens": tokens, "samples": samples}
+        return metrics | ({"next_accuracy": 100.0 * right / pairs} if pairs else {})
 
-    def _sample(self, batch: Batch, predicted: Tensor) -> dict[str, Any]:
+    def _predictions(self, batch: Batch) -> tuple[Tensor | float, ...]:
+        labels = batch.tensors["labels"]
+        hidden, next_sentence, _ = _forward(self.model, batch.tensors)
+        logits = self.model.head(hidden)  # [B, T, V]
+        _, nll = cross_entropy(logits, labels)
+        correct = logits.argmax(dim=-1) == labels  # IGNORED equals no token
+        if next_sentence is None:
+            return nll, batch.tokens, correct.sum(), 0, 0
+        right = next_sentence.argmax(dim=-1) == batch.tensors["next_sentence_labels"]
+        return nll, batch.tokens, correct.sum(), len(right), right.sum()
+
+    def measured(self) -> dict[str, Any]:
+        """Attention entropy, and the first rows of some batches."""
+        batches = islice(self.evaluation_batches("valid"), self.settings.samples)
+        return self._attention_entropy() | {"samples": [self._sample(one) for one in batches]}
+
+    @torch.inference_mode()
+    def _sample(self, batch: Batch) -> dict[str, Any]:
         """The first row of a batch, masked and filled in."""
-        padding_mask = batch.tensors["padding_mask"][0]  # [T]
-        tokens = batch.tensors["tokens"][0]
-        filled = torch.where(batch.tensors["labels"][0] >= 0, predicted, tokens)
-        return {
-            "text": self.decode_visibly(tokens[padding_mask].tolist()),
-            "guess": self.decode_visibly(filled[padding_mask].tolist()),
-        }
+        tensors = {name: tensor[:1] for name, tensor in batch.tensors.items()}
+        hidden, _, _ = _forward(self.model, tensors)
+        tokens = tensors["tokens"]  # [1, T]
+        predicted = self.model.head(hidden).argmax(dim=-1)
+        filled = torch.where(tensors["labels"] >= 0, predicted, tokens)
+        texts = (row[tensors["padding_mask"]].tolist() for row in (tokens, filled))
+        return dict(zip(("text", "guess"), map(self.decode_visibly, texts), strict=True))
 
     def _attention_entropy(self) -> dict[str, Any]:
         """Attention entropy on the first validation rows."""
@@ -223,7 +220,7 @@ class MaskedLM(MaskedText):
 
 
 def masked_loss(
-    model: Any, tensors: Mapping[str, Tensor], token_loss: TokenLoss = linear_cross_entropy
+    model: Any, tensors: Tensors, token_loss: TokenLoss = linear_cross_entropy
 ) -> LossTerms:
     """The mean over masked tokens plus the mean over pairs, times the number of tokens."""
     hidden, next_sentence, auxiliary = _forward(model, tensors)
@@ -237,7 +234,7 @@ def masked_loss(
 
 
 def _forward(
-    model: Any, tensors: Mapping[str, Tensor], probe: NullProbe = NO_PROBE
+    model: Any, tensors: Tensors, probe: NullProbe = NO_PROBE
 ) -> tuple[Tensor, Tensor | None, dict[str, Tensor]]:
     """Hidden states [B, T, D], logits of the next sentence [B, 2] or None, auxiliary losses."""
     segments = {"segments": tensors["segments"]} if "segments" in tensors else {}
@@ -291,7 +288,8 @@ class Denoising(CorruptedText):
     """
 
     name = "denoise"
-    default_share = 0.3
+    restoration: ClassVar[type[Restoration]] = Infilling
+    default_share = Infilling.default_share
     source_class: ClassVar[type[RestoredText]] = RestoredText
     base_tasks = ("translate",)
     base_advice = "give an encoder–decoder over text, such as BART or T5"
@@ -301,6 +299,8 @@ class Denoising(CorruptedText):
     def __init__(self, model: Translator, data: TextCorpora, setup: Setup) -> None:
         super().__init__(model, data, setup)
         self.frame = self.source_class.frame(data.tokenizer)
+        span_length = setup.recipe.span_length
+        self.corrupt = self.restoration(data.tokenizer, self.corrupted_share, span_length)
 
     def collate(self, split: str, rows: Rows, position: Position = (0, 0)) -> Batch:
         """`source`, `padding_mask` [B, S]; `target`, `labels` [B, T]."""
@@ -322,39 +322,16 @@ class Denoising(CorruptedText):
 
     def _corrupt(self, split: str, row: int, epoch: int) -> tuple[list[int], list[int]]:
         """Source and target of a row, with their special tokens."""
-        source, target = self._corrupted_row(split, row, self.random_numbers(epoch, row))
-        prefix = [] if self.frame.forced_bos is None else [self.frame.forced_bos]
-        return (
-            [*prefix, *source.tolist(), self.frame.end],
-            [*prefix, *target.tolist(), self.frame.end],
-        )
+        stream = self.random_numbers(epoch, row)
+        return framed(self.corrupt(*self.source.row(split, row), stream), self.frame)
 
-    def _corrupted_row(self, split: str, row: int, random_numbers: RandomStream) -> tuple[Ids, Ids]:
-        """Source and target of a row, without special tokens."""
-        source, target, _ = denoise(
-            *self.source.row(split, row),
-            random_numbers,
-            share=self.corrupted_share,
-            mean=self.setup.recipe.span_length,
-            token=self.tokenizer.required_token_id("mask"),
-        )
-        return source, target
-
-    def loss(self, tensors: Mapping[str, Tensor]) -> tuple[Tensor, Tensor]:
+    def loss(self, tensors: Tensors) -> LossSums:
         return self.total(teacher_forced_loss(self.model, tensors["source"], tensors))
 
-    @torch.inference_mode()
-    def validate(self, autocast: AbstractContextManager[Any]) -> dict[str, Any]:
-        """Loss per target token, perplexity, and some restored texts."""
-        self.model.eval()
-        nll, tokens = self.nll("valid", autocast)
+    def measured(self) -> dict[str, Any]:
+        """Some restored texts."""
         samples = range(min(self.settings.samples, len(self.source.splits["valid"])))
-        return {
-            "loss": nll / tokens,
-            "perplexity": perplexity(nll, tokens),
-            "tokens": tokens,
-            "samples": [self._sample(row) for row in samples],
-        }
+        return {"samples": [self._sample(row) for row in samples]}
 
     def _sample(self, row: int) -> dict[str, Any]:
         """A validation row and what greedy decoding restores of it."""
@@ -376,20 +353,7 @@ class SpanCorruption(Denoising):
     """The objective of T5: spans are replaced by sentinels, and the target is the spans."""
 
     name = "span"
-    default_share = 0.15
+    restoration = Spans
+    default_share = Spans.default_share
     source_class = SpanText
     widens_targets = False  # they are short
-
-    def __init__(self, model: Translator, data: TextCorpora, setup: Setup) -> None:
-        super().__init__(model, data, setup)
-        self.sentinels = sentinel_ids(data.tokenizer)
-
-    def _corrupted_row(self, split: str, row: int, random_numbers: RandomStream) -> tuple[Ids, Ids]:
-        ids, _ = self.source.row(split, row)
-        return corrupt_spans(
-            ids,
-            random_numbers,
-            share=self.corrupted_share,
-            mean=self.setup.recipe.span_length,
-            sentinels=self.sentinels,
-        )

@@ -6,7 +6,7 @@ no random numbers. Its folder is named in the recipe, so that a resumed run find
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -19,7 +19,7 @@ from torch.nn import functional
 from regard.data.padding import IGNORED
 from regard.models import Model, choose_device, load
 from regard.system.errors import ModelError, SettingError
-from regard.training.objectives.losses import cross_entropy
+from regard.training.objectives.losses import LossSums, Tensors, cross_entropy
 from regard.training.parallel.ranks import rank_device
 from regard.training.recipe.schema import Recipe
 
@@ -28,13 +28,13 @@ from regard.training.recipe.schema import Recipe
 class Teacher:
     """`logits` computes the teacher's logits of a batch; `weight` is their share in the loss."""
 
-    logits: Callable[[Mapping[str, Tensor]], Tensor]
+    logits: Callable[[Tensors], Tensor]
     weight: float  # 0 to 1
     temperature: float  # τ
 
     def loss(
-        self, logits: Tensor, labels: Tensor, tensors: Mapping[str, Tensor], smoothing: float = 0.0
-    ) -> tuple[Tensor, Tensor]:
+        self, logits: Tensor, labels: Tensor, tensors: Tensors, smoothing: float = 0.0
+    ) -> LossSums:
         """The loss of the student's logits and −log p, summed over the labels that count.
 
         (1 − weight) · cross-entropy + weight · distillation.
@@ -47,7 +47,7 @@ class Teacher:
         return (1 - self.weight) * hard_loss + self.weight * soft_loss, nll
 
 
-Logits = Callable[[Any, Mapping[str, Tensor]], Tensor]  # of a model as users hold it, for a batch
+Logits = Callable[[Any, Tensors], Tensor]  # of a model as users hold it, for a batch
 
 
 def load_teacher(recipe: Recipe, student: Model, logits: Logits) -> Teacher | None:

@@ -5,13 +5,11 @@ By encoders (PatchTST, Nie et al. 2023), encoder–decoders with teacher forcing
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from contextlib import AbstractContextManager
 from dataclasses import replace
 from functools import partial
+from itertools import chain
 from typing import Any
 
-import numpy as np
 import torch
 from torch import Tensor
 
@@ -20,18 +18,19 @@ from regard.builder.heads import build_forecast_loss
 from regard.core.frontends.lagged_values import Covariates, LaggedValues
 from regard.core.frontends.series_patches import Scaling, SeriesPatches
 from regard.core.heads.forecast_loss import ForecastLoss
-from regard.evaluation.scores import Score, scored
+from regard.evaluation.metrics.metric import OutputKind
+from regard.evaluation.task import Outputs
 from regard.models import Model, SeriesModel
 from regard.system.errors import ModelError
 from regard.training import model_spec
 from regard.training.data.series_source import SeriesWindows, StoredSeries
-from regard.training.objectives.losses import LossTerms
+from regard.training.objectives.losses import LossSums, LossTerms, Tensors
 from regard.training.objectives.objective import ScoredObjective
 from regard.training.setup import Setup
 
 
 def forecast_errors(
-    model: Any, loss: ForecastLoss, tensors: Mapping[str, Tensor], covariates: Covariates
+    model: Any, loss: ForecastLoss, tensors: Tensors, covariates: Covariates
 ) -> LossTerms:
     """The error of each step; there is no −log p of points and quantiles, so it stands for both.
 
@@ -116,7 +115,7 @@ class Forecasting(ScoredObjective):
 
     # --- training ---------------------------------------------------------------------------------
 
-    def loss(self, tensors: Mapping[str, Tensor]) -> tuple[Tensor, Tensor]:
+    def loss(self, tensors: Tensors) -> LossSums:
         time = tensors.get("time")
         covariates = Covariates()
         if time is not None:
@@ -126,24 +125,20 @@ class Forecasting(ScoredObjective):
 
     # --- evaluation -------------------------------------------------------------------------------
 
-    def score(self, split: str, autocast: AbstractContextManager[Any]) -> Score:
+    def outputs(self, split: str) -> tuple[OutputKind, Outputs]:
         """Errors on standardized values, as the literature has them."""
 
-        def predict(tensors: Mapping[str, Tensor]) -> Any:
-            past = tensors["past"]
-            if "observed" in tensors:
-                past = past.masked_fill(~tensors["observed"], torch.nan)
-            forecasts = self.trained_model.forecast_tensor(past, tensors.get("time"))
-            return forecasts.float().cpu().numpy()
-
-        forecasts = np.stack(self.predictions(split, autocast, predict))
-        future = self.source.splits[split][:, self.trained_model.length :]
-        levels = self.trained_model.output.levels
+        windows = self.source.splits[split]  # [N, L + H, C]
+        model = self.trained_model
+        features = self.source.time_features[split] if self.source.time_features else None
+        with torch.inference_mode(), self.autocast:
+            forecasts = [*chain(*model.forecasts(windows[:, : model.length], features))]
+        future = windows[:, model.length :]
+        levels = model.output.levels
         if levels is None:
-            return scored("forecast", list(forecasts), list(future))
+            return "prediction", Outputs(forecasts, future)
         # Each example brings its levels: metrics have no options that depend on a model.
-        quantiles = [(levels, one) for one in forecasts]
-        return scored("forecast", quantiles, list(future), "quantiles")
+        return "quantiles", Outputs([(levels, one) for one in forecasts], future)
 
 
 def _is_patched(description: Any) -> bool:

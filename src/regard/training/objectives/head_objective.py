@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Mapping, Sequence
-from contextlib import AbstractContextManager
 from dataclasses import replace
 from typing import Any, ClassVar
 
@@ -14,12 +13,10 @@ from torch.nn import functional
 from regard import spec
 from regard.data.batching import Batch, Rows
 from regard.data.padding import IGNORED
-from regard.evaluation.outputs import answer_questions, predict_numbers, tag_words
-from regard.evaluation.scores import Score, scored, scored_tags
-from regard.evaluation.task import Outputs, Predict, Settings
+from regard.data.text.tokenizer import Tokenizer
+from regard.evaluation.scores import Score, scored_tags
 from regard.families import folder as folders
 from regard.models import Model, TextEncoder
-from regard.models.inputs.input_warnings import without_example_warnings
 from regard.models.labels import label_config
 from regard.models.saving import config_json
 from regard.system.errors import ModelError
@@ -32,8 +29,7 @@ from regard.training.data.text_sources import (
     TaggedTexts,
     TextSource,
 )
-from regard.training.objectives.distillation import Teacher, load_teacher
-from regard.training.objectives.losses import cross_entropy
+from regard.training.objectives.losses import LossSums, LossTerms, Tensors, cross_entropy
 from regard.training.objectives.objective import ScoredObjective
 from regard.training.setup import Setup
 
@@ -46,13 +42,13 @@ def label_logits(
     return model.classes(hidden, padding_mask, inputs), auxiliary
 
 
-def squared_error(logits: Tensor, tensors: Mapping[str, Tensor]) -> tuple[Tensor, Tensor]:
+def squared_error(logits: Tensor, tensors: Tensors) -> LossSums:
     """The squared error; there is no −log p, so that it stands for both."""
     loss = (logits.float() - tensors["labels"]).square().sum()
     return loss, loss.detach()
 
 
-def answer_loss(logits: Tensor, tensors: Mapping[str, Tensor]) -> tuple[Tensor, Tensor]:
+def answer_loss(logits: Tensor, tensors: Tensors) -> LossSums:
     """The mean of −log p of the first and of the last token, each a softmax over the row."""
     padding = ~tensors["padding_mask"][..., None]
     logits = logits.float().masked_fill(padding, float("-inf"))  # [B, T, 2]
@@ -67,13 +63,8 @@ class HeadObjective(ScoredObjective):
     head_task: ClassVar[spec.HeadTask]
     describes_head = True
     spec_classes: ClassVar[tuple[type[spec.ModelSpec], ...]] = (spec.Encoder,)
-    teacher: Teacher | None = None
 
     # --- assembling a run -------------------------------------------------------------------------
-
-    @classmethod
-    def has_head(cls, description: Any) -> bool:
-        return bool(description.task == cls.head_task)
 
     @classmethod
     def with_tokenizer(cls, model: Any, description: Any, data: Any, setup: Setup) -> Model:
@@ -95,22 +86,20 @@ class HeadObjective(ScoredObjective):
         batch = super().collate(split, rows, position)
         return replace(batch, tokens=int(self.label_count(batch.tensors["labels"])))
 
-    def logits(self, tensors: Mapping[str, Tensor]) -> tuple[Tensor, dict[str, Tensor]]:
+    def logits(self, tensors: Tensors) -> tuple[Tensor, dict[str, Tensor]]:
         """The head's logits, and the auxiliary losses."""
         return label_logits(self.model, *self.source.model_inputs(tensors))
 
     @abstractmethod
-    def head_loss(self, logits: Tensor, tensors: Mapping[str, Tensor]) -> tuple[Tensor, Tensor]:
+    def head_loss(self, logits: Tensor, tensors: Tensors) -> LossSums:
         """The loss of the head's logits, and −log p of the labels, both sums."""
 
-    def loss(self, tensors: Mapping[str, Tensor]) -> tuple[Tensor, Tensor]:
+    def loss(self, tensors: Tensors) -> LossSums:
         logits, auxiliary = self.logits(tensors)
-        loss, nll = self.head_loss(logits, tensors)
-        return self.with_auxiliary(loss, auxiliary, self.label_count(tensors["labels"])), nll
+        count = self.label_count(tensors["labels"])
+        return self.total(LossTerms(*self.head_loss(logits, tensors), auxiliary, count))
 
-    def class_loss(
-        self, logits: Tensor, labels: Tensor, tensors: Mapping[str, Tensor]
-    ) -> tuple[Tensor, Tensor]:
+    def class_loss(self, logits: Tensor, labels: Tensor, tensors: Tensors) -> LossSums:
         """Cross-entropy of classes; while training, with the teacher's distributions if any."""
         smoothing = self.settings.label_smoothing
         if self.teacher is None or not self.model.training:
@@ -128,21 +117,23 @@ class TextHead(HeadObjective):
     source: TextSource
     trained_model: TextEncoder
 
-    def __init__(self, model: TextEncoder, data: LabelledData, setup: Setup) -> None:
-        super().__init__(model, data, setup)
-        self.teacher = load_teacher(setup.recipe, model, _teacher_logits)
-
     @classmethod
     def describe(cls, setup: Setup, data: LabelledData) -> spec.Model:
         description = model_spec.describe_with_head(
             setup.recipe, len(data.tokenizer), cls.head_task, len(data.labels)
         )
-        pool = description.pool
-        if pool is None or not isinstance(pool.which, spec.EndToken):
-            return description
-        # The vector of a text is that of its end token, whose id the tokenizer decides.
-        end_token = replace(pool.which, token=data.tokenizer.required_token_id("eos"))
-        return description.with_head(replace(pool, which=end_token))
+        return with_end_token(description, data.tokenizer)
+
+    @staticmethod
+    def teacher_logits(teacher: TextEncoder, tensors: Tensors) -> Tensor:
+        tokens = tensors["tokens"]
+        more = teacher.side_tokens(tokens)
+        # A student with segment embeddings may learn from a teacher without.
+        # RoBERTa and DistilBERT have none.
+        if teacher.spec.tokens.segments > 1 and "segments" in tensors:
+            more["segments"] = tensors["segments"]
+        logits, _ = label_logits(teacher.model, tokens, tensors["padding_mask"], more)
+        return logits
 
     @classmethod
     def adapt(cls, base: Model, data: LabelledData, setup: Setup) -> Model:
@@ -165,30 +156,19 @@ class TextHead(HeadObjective):
         config.setdefault("pad_token_id", data.tokenizer.special_token_id("pad") or 0)
         return cls.rebuilt(base, description, data, setup, config)
 
-    def outputs(
-        self, predict: Predict, split: str, autocast: AbstractContextManager[Any]
-    ) -> Outputs:
-        """What the model predicts of the examples of a split, as `regard.evaluate` has it."""
-        self.model.eval()
-        settings = Settings(max_length=self.source.max_length)
-        with autocast, without_example_warnings():
-            return predict(self.trained_model, self.data.sets[split], settings)
+
+def with_end_token(description: Any, tokenizer: Tokenizer) -> Any:
+    """The vector of a text may be that of its end token, whose id the tokenizer decides."""
+    pool = description.pool
+    if pool is None or not isinstance(pool.which, spec.EndToken):
+        return description
+    end_token = replace(pool.which, token=tokenizer.required_token_id("eos"))
+    return description.with_head(replace(pool, which=end_token))
 
 
 def has_classes(model: Any, names: Sequence[str]) -> bool:
     """Whether a model has a head for these classes already."""
     return model.spec.labels is not None and set(model.labels) == set(names)
-
-
-def _teacher_logits(teacher: TextEncoder, tensors: Mapping[str, Tensor]) -> Tensor:
-    tokens = tensors["tokens"]
-    more = teacher.side_tokens(tokens)
-    # A student with segment embeddings may learn from a teacher without.
-    # RoBERTa and DistilBERT have none.
-    if teacher.spec.tokens.segments > 1 and "segments" in tensors:
-        more["segments"] = tensors["segments"]
-    logits, _ = label_logits(teacher.model, tokens, tensors["padding_mask"], more)
-    return logits
 
 
 class Regression(TextHead):
@@ -203,12 +183,8 @@ class Regression(TextHead):
     def head_config(cls, data: LabelledData) -> dict[str, Any]:
         return super().head_config(data) | {"problem_type": "regression"}
 
-    def head_loss(self, logits: Tensor, tensors: Mapping[str, Tensor]) -> tuple[Tensor, Tensor]:
+    def head_loss(self, logits: Tensor, tensors: Tensors) -> LossSums:
         return squared_error(logits, tensors)
-
-    def score(self, split: str, autocast: AbstractContextManager[Any]) -> Score:
-        outputs = self.outputs(predict_numbers, split, autocast)
-        return scored(self.name, outputs.values, outputs.references)
 
 
 class TokenClassification(TextHead):
@@ -223,11 +199,11 @@ class TokenClassification(TextHead):
     def label_count(self, labels: Tensor) -> Tensor:
         return (labels != IGNORED).sum().clamp_min(1)  # a batch may be cut before its first word
 
-    def head_loss(self, logits: Tensor, tensors: Mapping[str, Tensor]) -> tuple[Tensor, Tensor]:
+    def head_loss(self, logits: Tensor, tensors: Tensors) -> LossSums:
         return self.class_loss(logits, tensors["labels"], tensors)
 
-    def score(self, split: str, autocast: AbstractContextManager[Any]) -> Score:
-        outputs = self.outputs(tag_words, split, autocast)
+    def score(self, split: str) -> Score:
+        _, outputs = self.outputs(split)
         return scored_tags(outputs.values, outputs.references)
 
 
@@ -244,9 +220,5 @@ class QuestionAnswering(TextHead):
     def head_config(cls, data: LabelledData) -> dict[str, Any]:
         return {}  # a span has no label
 
-    def head_loss(self, logits: Tensor, tensors: Mapping[str, Tensor]) -> tuple[Tensor, Tensor]:
+    def head_loss(self, logits: Tensor, tensors: Tensors) -> LossSums:
         return answer_loss(logits, tensors)
-
-    def score(self, split: str, autocast: AbstractContextManager[Any]) -> Score:
-        outputs = self.outputs(answer_questions, split, autocast)
-        return scored(self.name, outputs.values, outputs.references)

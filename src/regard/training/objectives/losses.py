@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeAlias
 
 import torch
 from torch import Tensor
@@ -31,9 +31,12 @@ def r_drop(one: Tensor, other: Tensor, labels: Tensor) -> Tensor:
     return torch.where(labels != IGNORED, divergence, 0.0).sum()
 
 
+Tensors: TypeAlias = Mapping[str, Tensor]  # of a batch, by name
+# A loss and −log p of the labels, both summed over the units that count.
+LossSums: TypeAlias = tuple[Tensor, Tensor]
 # The LM head, hidden states and labels → what `linear_cross_entropy` gives: the planner counts
 # with that of another device.
-TokenLoss = Callable[..., tuple[Tensor, Tensor]]
+TokenLoss = Callable[..., LossSums]
 
 
 @dataclass(frozen=True)
@@ -46,7 +49,8 @@ class LossTerms:
     count: int | Tensor
 
     def total(self) -> Tensor:
-        return add_auxiliary_losses(self.loss, self.auxiliary, self.count)
+        """With the auxiliary losses of the model's parts (experts, halting, compression)."""
+        return sum((part * self.count for part in self.auxiliary.values()), self.loss)
 
 
 # --- label smoothing ------------------------------------------------------------------------------
@@ -93,7 +97,7 @@ class _LabelSmoothing(torch.autograd.Function):
         return gradient.to(logits.dtype), None, None
 
 
-def cross_entropy(logits: Tensor, labels: Tensor, smoothing: float = 0.0) -> tuple[Tensor, Tensor]:
+def cross_entropy(logits: Tensor, labels: Tensor, smoothing: float = 0.0) -> LossSums:
     """Cross-entropy with label smoothing: logits [..., V], labels [...].
 
     Returns the smoothed loss and the unsmoothed −log p, both summed over the labels that count.
@@ -112,7 +116,7 @@ def linear_cross_entropy(
     labels: Tensor,
     smoothing: float = 0.0,
     r_drop_weight: float = 0.0,
-) -> tuple[Tensor, Tensor]:
+) -> LossSums:
     """Cross-entropy of hidden states [..., D] through the LM head, fused into one kernel on a GPU.
 
     Returns the loss and the unsmoothed −log p, both summed over the labels that count. With an
@@ -141,15 +145,3 @@ def linear_cross_entropy(
     one, other = logits.chunk(2)
     divergence = r_drop(one, other, labels.chunk(2)[0])
     return loss / 2 + r_drop_weight * divergence, nll / 2
-
-
-def add_auxiliary_losses(
-    loss: Tensor, auxiliary: Mapping[str, Tensor], count: int | Tensor
-) -> Tensor:
-    """Adds the auxiliary losses of the model's parts (experts, halting, compression).
-
-    They are means, while `loss` is a sum over `count` tokens.
-    """
-    for part in auxiliary.values():
-        loss = loss + part * count
-    return loss

@@ -6,8 +6,6 @@ others (SimMIM, Xie et al. 2022).
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from contextlib import AbstractContextManager
 from dataclasses import replace
 from typing import Any
 
@@ -25,7 +23,7 @@ from regard.training import model_spec
 from regard.training.data.image_sources import Images
 from regard.training.data.source import Position
 from regard.training.data.stored_items import ItemData
-from regard.training.objectives.losses import LossTerms
+from regard.training.objectives.losses import LossSums, LossTerms, Tensors
 from regard.training.objectives.objective import ScoredObjective
 from regard.training.setup import Setup
 
@@ -45,13 +43,10 @@ class MaskedImages(ScoredObjective):
     spec_classes = (spec.Encoder,)
     input_names = ("pixel_values",)
     describes_head = True
+    head = "pixels"
     head_fields = "heads=(PixelDecoder(WIDTH, STACK),)"
 
     # --- assembling a run -------------------------------------------------------------------------
-
-    @classmethod
-    def has_head(cls, description: spec.Encoder) -> bool:
-        return description.pixels is not None
 
     @classmethod
     def describe(cls, setup: Setup, data: ItemData) -> spec.Model:
@@ -86,7 +81,7 @@ class MaskedImages(ScoredObjective):
         order = self.patches.random_masking(noise)._asdict()
         return replace(batch, tensors=batch.tensors | order)
 
-    def loss(self, tensors: Mapping[str, Tensor]) -> tuple[Tensor, Tensor]:
+    def loss(self, tensors: Tensors) -> LossSums:
         """There is no −log p of pixels: the loss, a mean of each image, stands for both."""
         order = VisiblePatches(tensors["visible"], tensors["restore"], tensors["masked"])
         pixels = self.source.pixel_values(tensors)  # [B, 3, H, W]
@@ -94,18 +89,13 @@ class MaskedImages(ScoredObjective):
 
     # --- evaluation -------------------------------------------------------------------------------
 
-    def validate(self, autocast: AbstractContextManager[Any]) -> dict[str, Any] | None:
-        if "valid" not in self.source.splits:
-            return None
-        # The score is the loss: one pass for both.
-        loss, count = self.nll("valid", autocast)
-        return {"loss": loss / count}
+    def measured(self) -> dict[str, Any]:
+        return {}  # the score is the loss: one pass for both
 
-    def score(self, split: str, autocast: AbstractContextManager[Any]) -> Score:
-        loss, count = self.nll(split, autocast)
-        if isinstance(self.model.pixels, PixelShuffleHead):
-            return Score(mae=loss / count, examples=count)
-        return Score(mse=loss / count, examples=count)
+    def score(self, split: str) -> Score:
+        loss, count = self.nll(split)
+        error = "mae" if isinstance(self.model.pixels, PixelShuffleHead) else "mse"
+        return Score(**{error: loss / count}, examples=count)
 
 
 def reconstruction_loss(model: Any, pixels: Tensor, order: VisiblePatches) -> LossTerms:

@@ -8,8 +8,11 @@ the result. A new one is a subclass, from outside too: `regard.train(…, object
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext
+from dataclasses import replace
+from functools import partial
+from itertools import islice
 from typing import Any, ClassVar, Protocol, TypeVar, runtime_checkable
 
 import torch
@@ -19,15 +22,26 @@ from regard import spec
 from regard.builder import build
 from regard.data.batching import Batch, Rows
 from regard.data.training_coverage import InputStatistics
-from regard.evaluation.metrics.perplexity import corpus_nll
-from regard.evaluation.scores import Score
+from regard.evaluation.metrics.metric import OutputKind
+from regard.evaluation.metrics.perplexity import perplexity
+from regard.evaluation.scores import Score, scored
+from regard.evaluation.task import Outputs, Settings
+from regard.evaluation.tasks import TASKS
 from regard.families import folder as folders
 from regard.models import Model
+from regard.models.inputs.input_warnings import without_example_warnings
 from regard.models.saving import config_json
 from regard.system.errors import ModelError, SettingError
 from regard.training import model_spec
 from regard.training.data.source import Position, Source
-from regard.training.objectives.losses import LossTerms, add_auxiliary_losses
+from regard.training.objectives.distillation import load_teacher
+from regard.training.objectives.losses import (
+    LossSums,
+    LossTerms,
+    Tensors,
+    TokenLoss,
+    linear_cross_entropy,
+)
 from regard.training.recipe.sections import TrainSettings
 from regard.training.setup import Setup
 
@@ -64,17 +78,22 @@ class Objective(ABC):
     convertible_classes: ClassVar[tuple[type[spec.ModelSpec], ...]] = ()
     input_names: ClassVar[tuple[str, ...]] = ("input_ids",)  # the main inputs of all of them
     describes_head: ClassVar[bool] = False  # whether `describe` gives a spec its head
+    # The head that is trained: the task of a head of labels, or a field of the spec; none if any.
+    head_task: ClassVar[spec.HeadTask | None] = None
+    head: ClassVar[str] = ""
     head_fields: ClassVar[str] = ""  # what a spec needs to have that head
     source_class: ClassVar[type[Source]]
     source: Any  # of that class
     trained_model: Any  # with its tokenizer, as users hold it
     evaluation_epoch: ClassVar[int] = 0  # whose random numbers validation uses
+    autocast: AbstractContextManager[Any] = nullcontext()  # the precision of validation
 
     def __init__(self, model: Any, data: Any, setup: Setup) -> None:
         self.trained_model = model
         self.data = data
         self.setup = setup
         self.pad_to_multiple_of = setup.pad_to_multiple_of
+        self.teacher = load_teacher(setup.recipe, model, self.teacher_logits)
         self.source = self.source_class(model, data, setup)
         for line in self.source.describe().splitlines():
             setup.say(line)
@@ -101,7 +120,9 @@ class Objective(ABC):
     @classmethod
     def has_head(cls, description: Any) -> bool:
         """Whether a spec has the head that the objective trains."""
-        return True
+        if cls.head_task is not None:
+            return bool(description.task == cls.head_task)
+        return not cls.head or getattr(description, cls.head) is not None
 
     @classmethod
     def check_base(cls, base: Model, setup: Setup) -> None:
@@ -177,18 +198,11 @@ class Objective(ABC):
         """The objective of this model and data."""
         return cls(model, data, setup)
 
-    @classmethod
-    def files(cls, model: Model, setup: Setup) -> dict[str, dict[str, Any]]:
-        """What makes the folder of a new model a Hugging Face repository, besides weights and
-        tokenizer."""
-        return cls.source_class.files(model, setup)
-
     # --- training ---------------------------------------------------------------------------------
 
     def input_statistics(self) -> InputStatistics | None:
         """Token statistics of training texts, for warnings of unlike inputs; None without text."""
-        statistics: InputStatistics | None = self.source.statistics()
-        return statistics
+        return self.source.statistics()  # type: ignore[no-any-return]
 
     @property
     def model(self) -> Any:
@@ -211,18 +225,31 @@ class Objective(ABC):
 
     def batches_per_epoch(self) -> int:
         """How many batches one pass over the training data has."""
-        count: int = self.source.sampler().batches_per_epoch()
-        return count
+        return self.source.sampler().batches_per_epoch()  # type: ignore[no-any-return]
 
     def collate(self, split: str, rows: Rows, position: Position = (0, 0)) -> Batch:
         """The tensors of some rows of a split."""
         return self.source.collate(split, rows, position)
 
     @abstractmethod
-    def loss(self, tensors: Mapping[str, Tensor]) -> tuple[Tensor, Tensor]:
+    def loss(self, tensors: Tensors) -> LossSums:
         """The loss and −log p of the labels, both summed over the units that count."""
 
-    def checked_loss(self, tensors: Mapping[str, Tensor]) -> tuple[Tensor, Tensor]:
+    @staticmethod
+    def teacher_logits(teacher: Any, tensors: Tensors) -> Tensor:
+        """What a teacher says of a batch, if the objective can learn from one."""
+        raise NotImplementedError
+
+    def token_loss(
+        self, tensors: Tensors, smoothing: float = 0.0, r_drop: float = 0.0
+    ) -> TokenLoss:
+        """Cross-entropy of tokens; while training, with the teacher's distributions if any."""
+        teacher = self.teacher
+        if teacher is None or not self.model.training:
+            return partial(linear_cross_entropy, smoothing=smoothing, r_drop_weight=r_drop)
+        return lambda head, hidden, labels: teacher.loss(head(hidden), labels, tensors, smoothing)
+
+    def checked_loss(self, tensors: Tensors) -> LossSums:
         """What `loss` returns, if it is two sums; a class from outside may return anything."""
         result: Any = self.loss(tensors)
         is_pair = isinstance(result, tuple) and len(result) == 2
@@ -234,33 +261,20 @@ class Objective(ABC):
         loss, nll = result
         return loss, nll
 
-    def total(self, terms: LossTerms) -> tuple[Tensor, Tensor]:
-        """What `loss` returns of them."""
-        return self.with_auxiliary(terms.loss, terms.auxiliary, terms.count), terms.nll
+    def total(self, terms: LossTerms, averaged: Tensor | None = None) -> LossSums:
+        """What `loss` returns of them.
 
-    def with_auxiliary(
-        self, loss: Tensor, auxiliary: Mapping[str, Tensor], count: int | Tensor
-    ) -> Tensor:
-        """The loss with the auxiliary losses of the model's parts, which are means over positions.
-
-        Where ranks share a batch, a mean counts by the rank's rows, and `count` is that of all.
+        Where ranks share a batch, an auxiliary loss, a mean, counts by the rank's share of the rows
+        (of `averaged` units, if it is over these), and the count is that of all ranks.
         """
         ranks = self.setup.ranks
-        if auxiliary and ranks.shares_batch:
-            labels = torch.as_tensor(count, dtype=torch.float32, device=loss.device)
-            count = ranks.sum(labels) * ranks.row_share
-        return add_auxiliary_losses(loss, auxiliary, count)
-
-    def auxiliary_count(self, labels: Tensor, averaged: Tensor) -> Tensor:
-        """The weight of a mean over `averaged` units in a loss that is a sum over `labels`.
-
-        With several ranks, a rank's mean is weighted by its share of all units.
-        """
-        ranks = self.setup.ranks
-        if not ranks.shares_batch:
-            return labels
-        all_labels, all_averaged = ranks.sum(torch.stack([labels, averaged]).float())
-        return all_labels * averaged / all_averaged
+        if terms.auxiliary and ranks.shares_batch:
+            count = torch.as_tensor(terms.count, dtype=torch.float32, device=terms.loss.device)
+            share: float | Tensor = ranks.row_share
+            if averaged is not None:
+                share = averaged / ranks.sum(averaged.float())
+            terms = replace(terms, count=ranks.sum(count) * share)
+        return terms.total(), terms.nll
 
     @property
     def indivisible(self) -> str | None:
@@ -273,19 +287,29 @@ class Objective(ABC):
 
     # --- evaluation -------------------------------------------------------------------------------
 
-    @abstractmethod
-    def validate(self, autocast: AbstractContextManager[Any]) -> dict[str, Any] | None:
+    def validate(self) -> dict[str, Any] | None:
         """`loss` and other metrics on the validation data; None if there is none."""
+        if not len(self.source.splits.get("valid", ())):
+            return None
+        return self.likelihood("valid") | self.measured()
+
+    def likelihood(self, split: str) -> dict[str, Any]:
+        """−log p of the labels of a split as the loss of a unit and as perplexity."""
+        nll, count = self.nll(split)
+        return {"loss": nll / max(1, count), "perplexity": perplexity(nll, count), "tokens": count}
+
+    def measured(self) -> dict[str, Any]:
+        """What validation measures besides the likelihood."""
+        return {}
 
     def scores(self) -> dict[str, Score]:
         """The final scores of the weights now in the model, by split."""
         # In float32, whatever precision the training had.
-        metrics = self.validate(nullcontext())
+        self.autocast = nullcontext()
+        metrics = self.validate()
         if metrics is None:
             return {}
-        result = Score(
-            loss=metrics["loss"], perplexity=metrics["perplexity"], tokens=metrics["tokens"]
-        )
+        result = Score(**{name: metrics[name] for name in ("loss", "perplexity", "tokens")})
         self.setup.say(f"validation: {result}  ({result.tokens:,} tokens)")
         return {"validation": result}
 
@@ -296,17 +320,41 @@ class Objective(ABC):
             batch = self.collate(split, rows, (self.evaluation_epoch, number))
             yield batch.to(self.trained_model.device)
 
-    def nll(self, split: str, autocast: AbstractContextManager[Any]) -> tuple[float, int]:
+    def nll(self, split: str) -> tuple[float, int]:
         """−log p of the labels of a split, and the units that it counts."""
-        return corpus_nll(self._batch_nlls(split, autocast))
+        nll, count = self.totals(split, lambda batch: (self.loss(batch.tensors)[1], batch.tokens))
+        return nll, int(count)
 
-    def _batch_nlls(
-        self, split: str, autocast: AbstractContextManager[Any]
-    ) -> Iterator[tuple[Tensor, int]]:
-        for batch in self.evaluation_batches(split):
-            with torch.inference_mode(), autocast:
-                _, nll = self.loss(batch.tensors)
-            yield nll, batch.tokens
+    def written(
+        self,
+        task: str,
+        write: Callable[[int], list[str]],
+        rows: Sequence[tuple[str, ...]],
+        names: Sequence[str],
+        always: bool = False,
+    ) -> dict[str, Any]:
+        """Scores of validation texts, if the metric of the recipe is one of them, and samples.
+
+        `write` writes the texts of the first rows, which end with a reference; `names` are those of
+        what a sample shows: its row with the text before the reference.
+        """
+        is_scored = always or self.settings.metric != "loss"
+        # Decoding takes longer than the loss: without need, only the samples are written.
+        count = len(rows) if is_scored else min(self.settings.samples, len(rows))
+        texts = write(count)
+        metrics = vars(scored(task, texts, [row[-1] for row in rows])) if is_scored else {}
+        shown = islice(zip(texts, rows, strict=False), self.settings.samples)
+        samples = [dict(zip(names, (*row[:-1], text, row[-1]), strict=True)) for text, row in shown]
+        return metrics | {"samples": samples}
+
+    def totals(
+        self, split: str, measure: Callable[[Batch], tuple[Tensor | float, ...]]
+    ) -> list[float]:
+        """The sums over a split of what is measured of each batch."""
+        with torch.inference_mode(), self.autocast:
+            measured = [measure(batch) for batch in self.evaluation_batches(split)]
+        # In float64, at the end: until then the host does not wait for the device.
+        return [sum(map(float, column)) for column in zip(*measured, strict=True)]
 
     def companions(self) -> dict[str, Model]:
         """Models that are trained along and exported too, by the name of their folder."""
@@ -316,39 +364,43 @@ class Objective(ABC):
 class ScoredObjective(Objective):
     """A row objective whose splits are scored by what is predicted of each row."""
 
+    def outputs(self, split: str) -> tuple[OutputKind, Outputs]:
+        """What the model predicts of the examples of a split, as `regard.evaluate` has it."""
+        self.model.eval()
+        [(kind, predict)] = TASKS[self.name].predict.items()
+        settings = Settings(max_length=self.source.max_length)
+        with self.autocast, without_example_warnings():
+            return kind, predict(self.trained_model, self.data.sets[split], settings)
+
     def predictions(
-        self,
-        split: str,
-        autocast: AbstractContextManager[Any],
-        predict: Callable[[Mapping[str, Tensor]], Sequence[Prediction]],
+        self, split: str, predict: Callable[[Tensors], Sequence[Prediction]]
     ) -> list[Prediction]:
         """What `predict` makes of a batch, one for each row, in the order of the rows."""
         by_row: dict[int, Prediction] = {}
-        for batch in self.evaluation_batches(split):
-            with torch.inference_mode(), autocast:
-                predicted = predict(batch.tensors)
-            # Batches are sorted by length: each prediction goes back to its row.
-            by_row |= zip(batch.rows.tolist(), predicted, strict=True)
+        with torch.inference_mode(), self.autocast:
+            for batch in self.evaluation_batches(split):
+                # Batches are sorted by length: each prediction goes back to its row.
+                by_row |= zip(batch.rows.tolist(), predict(batch.tensors), strict=True)
         return [by_row[row] for row in sorted(by_row)]
 
-    @abstractmethod
-    def score(self, split: str, autocast: AbstractContextManager[Any]) -> Any:
+    def score(self, split: str) -> Score:
         """How good the predictions of a split are."""
+        kind, outputs = self.outputs(split)
+        return scored(self.name, outputs.values, outputs.references, kind)
 
-    def final_score(self, split: str) -> Any:
-        """What a split is scored by after training, in float32."""
-        return self.score(split, torch.no_grad())
+    def final_score(self, split: str) -> Score:
+        """What a split is scored by after training."""
+        return self.score(split)
 
-    def validate(self, autocast: AbstractContextManager[Any]) -> dict[str, Any] | None:
-        if not len(self.source.splits.get("valid", ())):
-            return None
-        values = vars(self.score("valid", autocast))
-        if "loss" in values:
-            return values
-        nll, count = self.nll("valid", autocast)
-        return {"loss": nll / max(1, count), **values}
+    def likelihood(self, split: str) -> dict[str, Any]:
+        nll, count = self.nll(split)
+        return {"loss": nll / max(1, count)}
+
+    def measured(self) -> dict[str, Any]:
+        return vars(self.score("valid"))
 
     def scores(self) -> dict[str, Score]:
+        self.autocast = nullcontext()
         results: dict[str, Score] = {}
         for split in self.source.splits:
             if split == "train":

@@ -6,9 +6,7 @@ replaced.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from contextlib import AbstractContextManager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +17,7 @@ from torch.nn import functional
 from regard import spec
 from regard.core.frontends.embedding import Embedding
 from regard.core.heads.head import LMHead
+from regard.data.batching import Batch
 from regard.data.corruption import MaskingRates
 from regard.evaluation.corrupted_text import GENERATOR
 from regard.evaluation.metrics.perplexity import perplexity
@@ -31,7 +30,7 @@ from regard.training import model_spec
 from regard.training.data.plain_text import TextCorpora
 from regard.training.data.source import text_model_files
 from regard.training.objectives.corrupted_text import MaskedText
-from regard.training.objectives.losses import LossTerms, cross_entropy
+from regard.training.objectives.losses import LossSums, LossTerms, Tensors, cross_entropy
 from regard.training.setup import Setup
 from regard.wirings.encoder import Encoder
 
@@ -91,45 +90,40 @@ class ReplacedTokenDetection(MaskedText):
         """The run folder is the discriminator's; the generator's is in it."""
         return {GENERATOR: self.generator_model}
 
-    def loss(self, tensors: Mapping[str, Tensor]) -> tuple[Tensor, Tensor]:
-        terms = replaced_loss(self.both, tensors)
-        count = self.auxiliary_count(torch.as_tensor(terms.count), tensors["padding_mask"].sum())
-        return replace(terms, count=count).total(), terms.nll
+    def loss(self, tensors: Tensors) -> LossSums:
+        return self.total(replaced_loss(self.both, tensors), tensors["padding_mask"].sum())
 
-    @torch.inference_mode()
-    def validate(self, autocast: AbstractContextManager[Any]) -> dict[str, Any]:
+    def likelihood(self, split: str) -> dict[str, Any]:
         """The discriminator's loss, accuracy and recall; the generator's loss."""
-        self.model.eval()
         # For sampling. Every training step seeds its own dropout, so nothing else depends on this.
         torch.manual_seed(self.settings.seed)
-        masked = 0
-        batches = []
-        for batch in self.evaluation_batches("valid"):
-            padding_mask = batch.tensors["padding_mask"]
-            with autocast:
-                output = _forward(self.both, batch.tensors)
-            predicted = output.logits > 0  # a probability above ½
-            sums = (
-                _binary_loss(output, padding_mask) * padding_mask.sum(),
-                output.generator_nll,
-                padding_mask.sum(),
-                ((predicted == output.replaced) & padding_mask).sum(),
-                output.replaced.sum(),
-                (predicted & output.replaced).sum(),
-            )
-            batches.append([one.item() for one in sums])
-            masked += batch.tokens
-        totals = [sum(column) for column in zip(*batches, strict=True)]
-        discriminator_loss, generator_nll, tokens, correct, replaced, detected = totals
-        loss = discriminator_loss / tokens
+        total, nll, masked, tokens, correct, replaced, detected = self.totals(
+            split, self._detections
+        )
+        loss = total / tokens
         return {
             "loss": loss,
             "perplexity": perplexity(loss, 1),
             "accuracy": 100.0 * correct / tokens,
             "recall": 100.0 * detected / max(1, replaced),
-            "generator_loss": generator_nll / masked,
-            "tokens": tokens,
+            "generator_loss": nll / masked,
+            "tokens": int(tokens),
         }
+
+    def _detections(self, batch: Batch) -> tuple[Tensor | float, ...]:
+        padding_mask = batch.tensors["padding_mask"]
+        output = _forward(self.both, batch.tensors)
+        predicted = output.logits > 0  # a probability above ½
+        tokens = padding_mask.sum()
+        return (
+            _binary_loss(output, padding_mask) * tokens,
+            output.generator_nll,
+            batch.tokens,
+            tokens,
+            ((predicted == output.replaced) & padding_mask).sum(),
+            output.replaced.sum(),
+            (predicted & output.replaced).sum(),
+        )
 
 
 def _generator(discriminator: TextEncoder, data: TextCorpora, setup: Setup) -> TextEncoder:
@@ -168,7 +162,7 @@ def share_embeddings(generator: Encoder, discriminator: Encoder) -> None:
     generator.require(LMHead).table = theirs.table
 
 
-def replaced_loss(models: Any, tensors: Mapping[str, Tensor]) -> LossTerms:
+def replaced_loss(models: Any, tensors: Tensors) -> LossTerms:
     """The generator's loss + λ · the discriminator's, means, times the masked tokens."""
     output = _forward(models, tensors)
     discriminator_loss = _binary_loss(output, tensors["padding_mask"])
@@ -177,7 +171,7 @@ def replaced_loss(models: Any, tensors: Mapping[str, Tensor]) -> LossTerms:
     return LossTerms(output.generator_loss, output.generator_nll, auxiliary, masked)
 
 
-def _forward(models: Any, tensors: Mapping[str, Tensor]) -> _Output:
+def _forward(models: Any, tensors: Tensors) -> _Output:
     generator = models["generator"]
     discriminator = models["discriminator"]
     tokens = tensors["tokens"]

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping, Sequence
-from contextlib import AbstractContextManager
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -17,16 +16,16 @@ from regard.core.context import Context
 from regard.data.batching import corpus_sampler
 from regard.decode.batch_decoding import DecodingSettings
 from regard.decode.strategy import BeamSearch, Greedy
-from regard.evaluation.metrics.perplexity import perplexity
 from regard.evaluation.metrics.texts import Bleu, Chrf
 from regard.evaluation.scores import Score, scored
 from regard.models import Translator
 from regard.training import model_spec
 from regard.training.data.parallel_text import Pairs, ParallelCorpora
 from regard.training.engine.attention_entropy import ROWS, attention_entropy
-from regard.training.objectives.distillation import load_teacher
 from regard.training.objectives.losses import (
+    LossSums,
     LossTerms,
+    Tensors,
     TokenLoss,
     linear_cross_entropy,
 )
@@ -52,10 +51,6 @@ class SequenceToSequence(Objective):
     trained_model: Translator
     data: ParallelCorpora
 
-    def __init__(self, model: Translator, data: ParallelCorpora, setup: Setup) -> None:
-        super().__init__(model, data, setup)
-        self.teacher = load_teacher(setup.recipe, model, teacher_logits)
-
     # --- assembling a run -------------------------------------------------------------------------
 
     @classmethod
@@ -77,67 +72,39 @@ class SequenceToSequence(Objective):
 
     # --- training ---------------------------------------------------------------------------------
 
-    def loss(self, tensors: Mapping[str, Tensor]) -> tuple[Tensor, Tensor]:
-        # Validation measures the labels alone, without the teacher.
-        teacher = None
-        r_drop_weight = 0.0
+    def loss(self, tensors: Tensors) -> LossSums:
+        r_drop = self.settings.r_drop if self.model.training else 0.0
         passes = 1
-        if self.model.training:
-            teacher = self.teacher
-            r_drop_weight = self.settings.r_drop
-        if r_drop_weight:
+        if r_drop:
             # R-Drop: the batch twice in one forward, with other dropout masks.
             passes = 2
             tensors = {name: torch.cat([tensor, tensor]) for name, tensor in tensors.items()}
-        smoothing = self.settings.label_smoothing
-
-        def token_loss(head: Any, hidden: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
-            if teacher is None:
-                return linear_cross_entropy(head, hidden, labels, smoothing, r_drop_weight)
-            return teacher.loss(head(hidden), labels, tensors, smoothing)
-
+        token_loss = self.token_loss(tensors, self.settings.label_smoothing, r_drop)
         terms = teacher_forced_loss(self.model, tensors["source"], tensors, token_loss)
         # Two passes count their tokens once: the loss is the mean of both.
         return self.total(replace(terms, count=torch.as_tensor(terms.count) / passes))
 
+    @staticmethod
+    def teacher_logits(teacher: Translator, tensors: Tensors) -> Tensor:
+        """By teacher forcing on the same targets as the student, which it must frame alike."""
+        hidden, _ = teacher.model(tensors["source"], tensors["target"], tensors.get("padding_mask"))
+        return teacher.model.head(hidden)
+
     # --- validation -------------------------------------------------------------------------------
 
-    def validate(self, autocast: AbstractContextManager[Any]) -> dict[str, Any] | None:
-        """Unsmoothed loss per token, perplexity and attention entropy; samples; BLEU if watched."""
-        if self.data.valid is None:
-            return None
-        nll, tokens = self.nll("valid", autocast)
-        metrics: dict[str, Any] = {
-            "loss": nll / tokens,
-            "perplexity": perplexity(nll, tokens),
-        }
+    def measured(self) -> dict[str, Any]:
         # Entropy that collapses announces unstable training (Zhai et al. 2023).
-        metrics |= self._attention_entropy()
-        return metrics | self._translation_metrics()
+        return self._attention_entropy() | self.written(
+            "translate",
+            self._translations,
+            self.data.valid_pairs,
+            ("source", "translation", "reference"),
+        )
 
-    def _translation_metrics(self) -> dict[str, Any]:
-        """Scores by greedy decoding, if the recipe's metric is one; and some samples."""
-        samples = self.settings.samples
-        is_scored = self.settings.metric != "loss"
-        # Decoding takes longer than the loss: without need, only the samples are translated.
-        pairs = self.data.valid_pairs if is_scored else self.data.valid_pairs[:samples]
-        if not pairs:
-            return {}
-        metrics: dict[str, Any] = {}
+    def _translations(self, count: int) -> list[str]:
         # Greedy: fast, and good enough to compare checkpoints; the final score uses the beam.
-        texts = translate(self.trained_model, pairs, DecodingSettings(Greedy()))
-        if is_scored:
-            result = scored("translate", texts, [target for _, target in pairs])
-            metrics |= {
-                "bleu": result.bleu,
-                "chrf": result.chrf,
-                "exact_match": result.exact_match,
-            }
-        metrics["samples"] = [
-            {"source": source, "translation": text, "reference": target}
-            for (source, target), text in zip(pairs[:samples], texts, strict=False)
-        ]
-        return metrics
+        pairs = self.data.valid_pairs[:count]
+        return translate(self.trained_model, pairs, DecodingSettings(Greedy()))
 
     def _attention_entropy(self) -> dict[str, Any]:
         """Attention entropy on the first few validation pairs."""
@@ -180,7 +147,7 @@ class SequenceToSequence(Objective):
 def teacher_forced_loss(
     model: Any,
     source: Tensor,
-    tensors: Mapping[str, Tensor],
+    tensors: Tensors,
     token_loss: TokenLoss = linear_cross_entropy,
 ) -> LossTerms:
     """The loss of labels [B, T], which are the target one token later, given the source."""
@@ -190,12 +157,6 @@ def teacher_forced_loss(
     hidden, auxiliary = model(source, tensors["target"], padding_mask, context)  # [B, T, D]
     loss, nll = token_loss(model.head, hidden, labels)
     return LossTerms(loss, nll, auxiliary, (labels >= 0).sum())
-
-
-def teacher_logits(teacher: Translator, tensors: Mapping[str, Tensor]) -> Tensor:
-    """By teacher forcing on the same targets as the student, which it must frame alike."""
-    hidden, _ = teacher.model(tensors["source"], tensors["target"], tensors.get("padding_mask"))
-    return teacher.model.head(hidden)
 
 
 def target_context(model: EncoderDecoder, labels: Tensor) -> Context:

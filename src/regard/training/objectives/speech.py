@@ -9,9 +9,6 @@ of them the encoder is to tell the quantized latent that stood there from those 
 
 from __future__ import annotations
 
-from abc import abstractmethod
-from collections.abc import Mapping
-from contextlib import AbstractContextManager
 from dataclasses import replace
 from functools import partial
 from typing import Any, ClassVar
@@ -29,10 +26,9 @@ from regard.core.heads.contrastive_head import (
     ContrastiveHead,
     ContrastiveOutput,
 )
-from regard.data.audio import RATE, Samples
+from regard.data.audio import RATE
 from regard.data.batching import Batch, Rows
 from regard.decode.strategy import BeamSearch, Greedy, Strategy
-from regard.evaluation.metrics.perplexity import perplexity
 from regard.evaluation.metrics.texts import WordErrorRate
 from regard.evaluation.scores import Score, scored
 from regard.models import Model, WaveformModel
@@ -47,11 +43,8 @@ from regard.training.data.sound_sources import (
 )
 from regard.training.data.source import Position
 from regard.training.data.stored_items import ItemData
-from regard.training.objectives.losses import (
-    LossTerms,
-    linear_cross_entropy,
-)
-from regard.training.objectives.objective import ScoredObjective
+from regard.training.objectives.losses import LossSums, LossTerms, Tensors
+from regard.training.objectives.objective import Objective, ScoredObjective
 from regard.training.objectives.sequence_to_sequence import teacher_forced_loss
 from regard.training.setup import Setup
 
@@ -68,47 +61,38 @@ class SpeechObjective(ScoredObjective):
         WordErrorRate()  # a missing package is reported before hours of training
         super().__init__(model, data, setup)
 
-    @abstractmethod
-    def transcribe(self, recordings: list[Samples], strategy: Strategy) -> list[str]:
-        """The transcripts that the model writes, where it decodes by that strategy."""
+    def decoding(self, strategy: Strategy) -> dict[str, Any]:
+        """The options of `transcribe`, where the model decodes by that strategy."""
+        return {}  # CTC has the best label of each frame: frames do not depend on each other
 
-    def validate(self, autocast: AbstractContextManager[Any]) -> dict[str, Any] | None:
-        """Loss and perplexity for each label, word and character error rate, and some samples."""
-        speech = self.source.splits.get("valid")
-        if speech is None:
-            return None
-        nll, count = self.nll("valid", autocast)
-        metrics: dict[str, Any] = {"loss": nll / count, "perplexity": perplexity(nll, count)}
-        samples = self.settings.samples
-        is_scored = self.always_transcribes or self.settings.metric != "loss"
+    def likelihood(self, split: str) -> dict[str, Any]:
+        return Objective.likelihood(self, split)  # with the perplexity of its labels
+
+    def measured(self) -> dict[str, Any]:
+        """Word and character error rate, and some samples."""
+        rows = [(text,) for text in self.source.splits["valid"].texts]
         # Greedy: fast, and good enough to compare checkpoints; the final score uses the beam.
-        rows = len(speech) if is_scored else min(samples, len(speech))
-        texts = self._transcripts("valid", rows, Greedy())
-        if is_scored:
-            score = scored("transcribe", texts, speech.texts)
-            metrics |= {"wer": score.wer, "cer": score.cer}
-        metrics["samples"] = [
-            {"transcript": text, "reference": reference}
-            for text, reference in zip(texts[:samples], speech.texts, strict=False)
-        ]
-        return metrics
+        write = partial(self._transcripts, "valid", Greedy())
+        names = ("transcript", "reference")
+        return self.written("transcribe", write, rows, names, self.always_transcribes)
 
-    def _transcripts(self, split: str, count: int, strategy: Strategy) -> list[str]:
+    def _transcripts(self, split: str, strategy: Strategy, count: int) -> list[str]:
         """What the model writes for the first recordings of a split."""
         self.model.eval()
         speech = self.source.splits[split]
         texts: list[str] = []
         for start in range(0, count, _TRANSCRIBED_AT_ONCE):
             end = min(start + _TRANSCRIBED_AT_ONCE, count)
-            texts += self.transcribe([speech[row] for row in range(start, end)], strategy)
+            recordings = [speech[row] for row in range(start, end)]
+            texts += self.trained_model.transcribe(recordings, **self.decoding(strategy))
         return texts
 
-    def score(self, split: str, autocast: AbstractContextManager[Any]) -> Score:
+    def score(self, split: str) -> Score:
         """By the recipe's beam search."""
         recipe = self.setup.recipe
         strategy = BeamSearch(recipe.decode.beam, recipe.length_penalty)
         speech = self.source.splits[split]
-        texts = self._transcripts(split, len(speech), strategy)
+        texts = self._transcripts(split, strategy, len(speech))
         return scored("transcribe", texts, speech.texts)
 
 
@@ -126,13 +110,10 @@ class ConnectionistTemporalClassification(SpeechObjective):
     spec_classes = (spec.Encoder,)
     input_names = (WAVEFORM,)
     describes_head = True
+    head_task = "transcribe"
     head_fields = "heads=(ClassifierHead(CHARACTERS, 'transcribe'),)"
 
     # --- assembling a run -------------------------------------------------------------------------
-
-    @classmethod
-    def has_head(cls, description: spec.Encoder) -> bool:
-        return description.task == "transcribe"
 
     @classmethod
     def describe(cls, setup: Setup, data: ItemData) -> spec.Model:
@@ -160,18 +141,19 @@ class ConnectionistTemporalClassification(SpeechObjective):
 
     # --- loss -------------------------------------------------------------------------------------
 
-    def loss(self, tensors: Mapping[str, Tensor]) -> tuple[Tensor, Tensor]:
+    def loss(self, tensors: Tensors) -> LossSums:
         return self.total(
             alignment_loss(self.trained_model.model, tensors, self.data.vocabulary.blank)
         )
 
-    def transcribe(self, recordings: list[Samples], strategy: Strategy) -> list[str]:
-        # The best label of each frame, whatever the strategy: frames do not depend on each other.
-        texts: list[str] = self.trained_model.transcribe([*recordings])
-        return texts
+
+def frames(data: ItemData) -> int:
+    """The positions of a window as long as the longest recording, in whole seconds."""
+    longest = max(int(speech.lengths.max()) for speech in data.sets.values())
+    return -(-longest // RATE) * POSITIONS_PER_SECOND  # rounded up
 
 
-def alignment_loss(model: Any, tensors: Mapping[str, Tensor], blank: int) -> LossTerms:
+def alignment_loss(model: Any, tensors: Tensors, blank: int) -> LossTerms:
     """−log p of transcripts, summed over all alignments to the frames."""
     front_end: Waveform = model.input
     padding_mask = tensors["padding_mask"]
@@ -215,22 +197,15 @@ class Transcription(SpeechObjective):
 
     @classmethod
     def describe(cls, setup: Setup, data: ItemData) -> spec.Model:
-        longest = max(int(speech.lengths.max()) for speech in data.sets.values())
-        seconds = -(-longest // RATE)  # rounded up
-        return model_spec.describe(
-            setup.recipe, len(data.vocabulary), frames=seconds * POSITIONS_PER_SECOND
-        )
+        return model_spec.describe(setup.recipe, len(data.vocabulary), frames=frames(data))
 
-    def loss(self, tensors: Mapping[str, Tensor]) -> tuple[Tensor, Tensor]:
-        token_loss = partial(linear_cross_entropy, smoothing=self.settings.label_smoothing)
-        model = self.trained_model.model
-        return self.total(teacher_forced_loss(model, tensors["features"], tensors, token_loss))
+    def loss(self, tensors: Tensors) -> LossSums:
+        token_loss = self.token_loss(tensors, self.settings.label_smoothing)
+        features = tensors["features"]
+        return self.total(teacher_forced_loss(self.model, features, tensors, token_loss))
 
-    def transcribe(self, recordings: list[Samples], strategy: Strategy) -> list[str]:
-        texts: list[str] = self.trained_model.transcribe(
-            [*recordings], self.source.language, strategy=strategy
-        )
-        return texts
+    def decoding(self, strategy: Strategy) -> dict[str, Any]:
+        return {"language": self.source.language, "strategy": strategy}
 
 
 # --- contrastive pre-training ---------------------------------------------------------------------
@@ -261,7 +236,7 @@ def contrastive_encoder(description: Any) -> spec.Encoder:
     return encoder
 
 
-def contrast(model: Any, tensors: Mapping[str, Tensor]) -> ContrastiveOutput:
+def contrast(model: Any, tensors: Tensors) -> ContrastiveOutput:
     """Both sides of a batch of waveforms."""
     both: ContrastiveOutput = model.contrast(
         tensors["waves"],
@@ -272,9 +247,7 @@ def contrast(model: Any, tensors: Mapping[str, Tensor]) -> ContrastiveOutput:
     return both
 
 
-def contrastive_loss(
-    model: Any, tensors: Mapping[str, Tensor], first_row: int = 0
-) -> tuple[Tensor, Tensor]:
+def contrastive_loss(model: Any, tensors: Tensors, first_row: int = 0) -> LossSums:
     """Equation 2 and its contrastive part, summed over the masked positions."""
     head = model.require(ContrastiveHead)
     masked = tensors["masked"]
@@ -300,6 +273,7 @@ class SpeechContrastive(ScoredObjective):
     spec_classes = (spec.Encoder,)
     input_names = (WAVEFORM,)
     describes_head = True
+    head = "contrastive"
     head_fields = "heads=(ContrastiveHead(),)"
     trained_model: WaveformModel
 
@@ -307,11 +281,7 @@ class SpeechContrastive(ScoredObjective):
 
     @classmethod
     def can_tune(cls, base: Any) -> bool:
-        return super().can_tune(base) and base.spec.contrastive is not None
-
-    @classmethod
-    def has_head(cls, description: spec.Encoder) -> bool:
-        return description.contrastive is not None
+        return super().can_tune(base) and cls.has_head(base.spec)
 
     @classmethod
     def describe(cls, setup: Setup, data: ItemData) -> spec.Encoder:
@@ -345,36 +315,32 @@ class SpeechContrastive(ScoredObjective):
 
     # --- loss -------------------------------------------------------------------------------------
 
-    def loss(self, tensors: Mapping[str, Tensor]) -> tuple[Tensor, Tensor]:
+    def loss(self, tensors: Tensors) -> LossSums:
         first_row = self.setup.ranks.first_row
         return contrastive_loss(self.trained_model.model, tensors, first_row)
 
     # --- evaluation -------------------------------------------------------------------------------
 
-    def score(self, split: str, autocast: AbstractContextManager[Any]) -> Score:
+    def likelihood(self, split: str) -> dict[str, Any]:
+        return {}  # the score has the loss
+
+    def score(self, split: str) -> Score:
         """The contrastive loss, with the masks and negatives of one seed."""
-        head = self.trained_model.model.require(ContrastiveHead)
-        loss = 0.0
-        right = 0
-        count = 0
-        codes = []
-        for batch in self.evaluation_batches(split):
-            masked = batch.tensors["masked"]
-            with torch.inference_mode(), autocast:
-                output = contrast(self.trained_model.model, batch.tensors)
-                logits = head.logits(output, masked, batch.tensors["negatives"])
-                contrastive, _ = head.losses(output, masked, batch.tensors["negatives"])
-            loss += float(contrastive)
-            right += int((logits.argmax(dim=-1) == 0).sum())
-            count += batch.tokens
-            codes.append(float(output.perplexity))
+        loss, right, masked, codes, batches = self.totals(split, self._contrasts)
         examples = len(self.source.splits[split])
+        accuracy = 100 * right / masked
         return Score(
-            loss=loss / count,
-            accuracy=100 * right / count,
-            codes=sum(codes) / len(codes),
-            examples=examples,
+            loss=loss / masked, accuracy=accuracy, codes=codes / batches, examples=examples
         )
+
+    def _contrasts(self, batch: Batch) -> tuple[Tensor | float, ...]:
+        masked = batch.tensors["masked"]
+        negatives = batch.tensors["negatives"]
+        head = self.model.require(ContrastiveHead)
+        output = contrast(self.model, batch.tensors)
+        loss, _ = head.losses(output, masked, negatives)
+        right = head.logits(output, masked, negatives).argmax(dim=-1) == 0
+        return loss, right.sum(), batch.tokens, output.perplexity, 1
 
 
 # --- masks and negatives --------------------------------------------------------------------------
