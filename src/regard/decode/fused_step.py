@@ -16,7 +16,7 @@ from torch import Tensor, nn
 
 from regard.core.attention import Attention
 from regard.core.block import Block, LayerInputs
-from regard.core.caches.kv_cache import CrossKV, LayerCache, StaticKVCache
+from regard.core.caches.kv_cache import CrossKV, DecoderState, LayerCache, StaticKVCache
 from regard.core.context import Context
 from regard.core.feedforward import ACTIVATIONS, FeedForward, GatedFeedForward
 from regard.core.frontends.embedding import Embedding
@@ -35,7 +35,6 @@ from regard.core.stack import Stack
 from regard.wirings.generative import Generative
 
 if TYPE_CHECKING:
-    from regard.core.caches.kv_cache import DecoderState
     from regard.core.kernels.decode_step import Sum
 
 MAX_ROWS = 64

@@ -163,7 +163,7 @@ class ErrorRate(Metric):
 
     units: ClassVar[str]  # of the texts: words or characters
 
-    def __post_init__(self) -> None:
+    def __init__(self) -> None:
         _package("jiwer")  # refuses a missing package before anything is decoded
 
     def signature(self) -> str:
