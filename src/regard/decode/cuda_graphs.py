@@ -194,9 +194,7 @@ class GraphedLoop(Generic[State]):
             return True
         is_running = running(self.state)
         rows = is_running.nonzero()[:, 0]
-        # A graph is for one number of rows: a smaller one is worth while for half of them.
-        few = not self.fixed_shapes or 2 * len(rows) <= len(is_running)
-        if few and 0 < len(rows) < len(is_running):
+        if 0 < len(rows) < len(is_running):
             state = self.state
             if self.fixed_shapes:
                 state = copy.deepcopy(state)  # the graph keeps its static buffers

@@ -37,6 +37,7 @@ from regard.models import (
     TextEncoder,
     Translator,
 )
+from regard.models.inputs.token_batches import smaller_limit
 from regard.models.labels import label_scores
 from regard.models.memory_network import MemoryNetworkModel
 from regard.system.errors import DataError
@@ -80,10 +81,7 @@ def tag_words(model: TextEncoder, examples: Sequence[TaggedWords], settings: Set
 
     Words behind the length limit have the tag O, which is said.
     """
-    limit = settings.max_length
-    positions = model.spec.max_length
-    if positions is not None:
-        limit = min(limit or positions, positions)
+    limit = smaller_limit(settings.max_length, model.spec.max_length)
     aligned = align_words(model.tokenizer, examples, limit)
     texts = [" ".join(example.tokens) for example in examples]
     logits = model.logits(texts, truncation=True, max_length=limit)  # [T, labels] each

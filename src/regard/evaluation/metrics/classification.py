@@ -68,15 +68,11 @@ class MacroF1(Metric):
 
     def counts(self, predictions: Sequence[Hashable], references: Sequence[Hashable]) -> ArrayLike:
         classes = {label: i for i, label in enumerate(dict.fromkeys([*references, *predictions]))}
-        predicted = np.array([classes[label] for label in predictions])
-        labels = np.array([classes[label] for label in references])
-        examples = np.arange(len(labels))
-        correct = np.zeros((len(labels), len(classes)))
-        occurrences = np.zeros((len(labels), len(classes)))
-        correct[examples, labels] = predicted == labels
-        occurrences[examples, labels] += 1
-        occurrences[examples, predicted] += 1
-        return np.concatenate([correct, occurrences], axis=1)
+        predicted, labels = (
+            np.array([classes[label] for label in side])[:, None] == np.arange(len(classes))
+            for side in (predictions, references)
+        )  # [examples, classes]
+        return np.concatenate([predicted & labels, predicted.astype(int) + labels], axis=1)
 
     def score(self, totals: Array) -> float:
         correct, occurrences = np.split(totals, 2)

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
 from functools import partial
-from itertools import islice
+from itertools import chain, islice
 from typing import Any, ClassVar, Protocol, TypeVar, runtime_checkable
 
 import torch
@@ -417,11 +417,11 @@ def copy_weights(base: Model, model: nn.Module) -> None:
 
     A pool stays where it fits, and a series head; labels are always new.
     """
-    old = dict(base.model.named_parameters())
-    for name, parameter in list(old.items()):
+    old = dict(_tensors(base.model))
+    for name, tensor in list(old.items()):
         part, dot, rest = name.partition(".")
-        old.setdefault(_PARTS.get(part, part) + dot + rest, parameter)
-    for name, parameter in model.named_parameters():
+        old.setdefault(_PARTS.get(part, part) + dot + rest, tensor)
+    for name, parameter in _tensors(model):
         fits = name in old and old[name].shape == parameter.shape
         if fits and not name.startswith("labels."):
             parameter.copy_(old[name])
@@ -433,7 +433,7 @@ def copy_weights(base: Model, model: nn.Module) -> None:
         # Sinusoids are computed, for as many steps as there are now.
         elif parameter.requires_grad and not name.startswith("series."):
             raise ModelError(f"{base.folder} has no weights for {name}", "give a whole model")
-    buffers = dict(base.model.named_buffers())
-    for name, buffer in model.named_buffers():
-        if name in buffers and buffers[name].shape == buffer.shape:
-            buffer.copy_(buffers[name])
+
+
+def _tensors(model: nn.Module) -> Iterator[tuple[str, Tensor]]:
+    return chain(model.named_parameters(), model.named_buffers())
