@@ -216,7 +216,7 @@ def test_the_loss_equals_that_of_transformers(table: Path, tmp_path: Path) -> No
     speech = objective.source.splits["train"]
     for row in range(3):
         inputs = processor(speech[row], sampling_rate=RATE, return_tensors="pt").input_values
-        labels = tokenizer(speech.transcripts[row], return_tensors="pt").input_ids
+        labels = tokenizer(speech.texts[row], return_tensors="pt").input_ids
         with torch.no_grad():
             expected = other(inputs, labels=labels)
             batch = objective.collate("train", np.array([row]))

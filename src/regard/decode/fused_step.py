@@ -111,7 +111,7 @@ def _is_usual_block(block: nn.Module) -> bool:
     part = block.feedforward
     if not isinstance(part, FeedForward | GatedFeedForward):
         return False
-    limit = part.limit if isinstance(part, GatedFeedForward) else None
+    limit = getattr(part, "limit", None)  # of gated ones
     attentions = [one for one in (block.attention, block.cross) if one is not None]
     linears = [one for one in block.modules() if isinstance(one, Linear)]
     return (

@@ -147,6 +147,6 @@ def _last_stream(states: list[LayerCache]) -> list[LayerCache]:
 
 def state_tensors(state: LayerCache) -> dict[str, Tensor]:
     """The tensors that a layer carries from segment to segment, by name."""
-    attention = state.self_attention
-    values = {field.name: getattr(attention, field.name) for field in fields(attention)}  # type: ignore[arg-type]
+    attention: Any = state.self_attention
+    values = {field.name: getattr(attention, field.name) for field in fields(attention)}
     return {name: value for name, value in values.items() if isinstance(value, Tensor)}

@@ -126,8 +126,10 @@ class CausalLM(Objective):
 
     def measured(self) -> dict[str, Any]:
         """Attention entropy, and samples."""
-        entropy = self._attention_entropy()
-        return entropy | {"samples": self._samples()} if self.settings.samples else entropy
+        metrics = self._attention_entropy()
+        if self.settings.samples:
+            metrics["samples"] = self._samples()
+        return metrics
 
     def evaluation_batches(self, split: str) -> Iterator[Batch]:
         """Windows that cover the validation text without overlap; the last may be shorter."""

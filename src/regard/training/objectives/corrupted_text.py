@@ -179,7 +179,9 @@ class MaskedLM(MaskedText):
             "accuracy": 100.0 * correct / tokens,
             "tokens": int(tokens),
         }
-        return metrics | ({"next_accuracy": 100.0 * right / pairs} if pairs else {})
+        if pairs:
+            metrics["next_accuracy"] = 100.0 * right / pairs
+        return metrics
 
     def _predictions(self, batch: Batch) -> tuple[Tensor | float, ...]:
         labels = batch.tensors["labels"]

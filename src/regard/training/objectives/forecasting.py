@@ -130,7 +130,7 @@ class Forecasting(ScoredObjective):
 
         windows = self.source.splits[split]  # [N, L + H, C]
         model = self.trained_model
-        features = self.source.time_features[split] if self.source.time_features else None
+        features = self.source.time_features.get(split)
         with torch.inference_mode(), self.autocast:
             forecasts = [*chain(*model.forecasts(windows[:, : model.length], features))]
         future = windows[:, model.length :]

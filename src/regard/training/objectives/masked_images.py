@@ -94,8 +94,9 @@ class MaskedImages(ScoredObjective):
 
     def score(self, split: str) -> Score:
         loss, count = self.nll(split)
-        error = "mae" if isinstance(self.model.pixels, PixelShuffleHead) else "mse"
-        return Score(**{error: loss / count}, examples=count)
+        if isinstance(self.model.pixels, PixelShuffleHead):
+            return Score(mae=loss / count, examples=count)
+        return Score(mse=loss / count, examples=count)
 
 
 def reconstruction_loss(model: Any, pixels: Tensor, order: VisiblePatches) -> LossTerms:

@@ -340,9 +340,10 @@ class Objective(ABC):
         """
         is_scored = always or self.settings.metric != "loss"
         # Decoding takes longer than the loss: without need, only the samples are written.
-        count = len(rows) if is_scored else min(self.settings.samples, len(rows))
-        texts = write(count)
-        metrics = vars(scored(task, texts, [row[-1] for row in rows])) if is_scored else {}
+        texts = write(len(rows if is_scored else rows[: self.settings.samples]))
+        metrics: dict[str, Any] = {}
+        if is_scored:
+            metrics |= vars(scored(task, texts, [row[-1] for row in rows]))
         shown = islice(zip(texts, rows, strict=False), self.settings.samples)
         samples = [dict(zip(names, (*row[:-1], text, row[-1]), strict=True)) for text, row in shown]
         return metrics | {"samples": samples}
