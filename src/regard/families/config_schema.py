@@ -66,7 +66,11 @@ COMMON_UNSUPPORTED = frozenset(
 class SizeOrNull:
     """The default of a size where null differs from absence: null means that there is none."""
 
-    default: int
+    default: int | None
+    words = "a whole number of at least 1, or null"
+
+    def allows(self, value: Any) -> bool:
+        return value is None or _is_size(value)
 
 
 @dataclass(frozen=True)
@@ -74,6 +78,10 @@ class NumberOrNull:
     """The default of a number where null differs from absence."""
 
     default: float | None = None
+    words = "a number, or null"
+
+    def allows(self, value: Any) -> bool:
+        return value is None or is_number(value, 0)
 
 
 @dataclass(frozen=True)
@@ -81,11 +89,24 @@ class NonNegative:
     """The default of a whole number that is no size: it may be 0."""
 
     default: int
+    words = "a whole number of at least 0"
+
+    def allows(self, value: Any) -> bool:
+        return is_whole(value)
 
 
 @dataclass(frozen=True)
 class OptionalSizes:
     """One size, or a list of them, which is read as a tuple; None where there is none."""
+
+    default = None
+    words = "a whole number of at least 1, or a list of such"
+
+    def allows(self, value: Any) -> bool:
+        return value is None or (len(value) > 0 and all(map(_is_size, value)))
+
+
+DefaultKind = SizeOrNull | NumberOrNull | NonNegative | OptionalSizes
 
 
 # ------------------------------------------------------------------ the schema
@@ -166,31 +187,30 @@ def part_fields(values: Config, keys: Mapping[str, str]) -> Config:
     return {name: values[key] for key, name in keys.items()}
 
 
-def token_id(config: Config, key: str, default: int) -> int:
+def token_id(config: Mapping[str, Any], key: str, default: int | None = None) -> int:
     """The token id under a key, or the default of the family."""
     value = config.get(key)
+    # Some configs have a list of end tokens; with more than one, none is the end.
+    if isinstance(value, list) and len(value) == 1:
+        value = value[0]
     if value is None:
-        return default
+        value = default
     if not is_whole(value):
         raise ModelError(
-            f"config.json: {key} is {value!r}, not a token id",
-            "set it to the id of the token",
+            f"config.json: {key} is {value!r}, not a token id", "set it to the id of one token"
         )
     return int(value)
 
 
 def _value(config: Config, key: str, default: Any) -> Any:
-    if isinstance(default, SizeOrNull | NumberOrNull):
-        return config.get(key, default.default)
     value = config.get(key)
     if isinstance(default, OptionalSizes):
-        if isinstance(value, list):
-            return tuple(value)
-        return None if value is None else (value,)
-    # In transformers null means the default.
-    if value is not None:
+        sizes = value if isinstance(value, list | None) else [value]
+        return sizes and tuple(sizes)
+    if value is not None or (key in config and isinstance(default, SizeOrNull | NumberOrNull)):
         return value
-    return default.default if isinstance(default, NonNegative) else default
+    # Elsewhere null means the default in transformers.
+    return default.default if isinstance(default, DefaultKind) else default
 
 
 def _is_valid(value: Any, default: Any) -> bool:
@@ -199,18 +219,14 @@ def _is_valid(value: Any, default: Any) -> bool:
     Whole numbers are sizes, so they start at 1.
     """
     match default:
-        case None | SizeOrNull():
-            return value is None or _is_size(value)
-        case NumberOrNull():
-            return value is None or is_number(value, 0)
-        case OptionalSizes():
-            return value is None or (len(value) > 0 and all(map(_is_size, value)))
+        case SizeOrNull() | NumberOrNull() | NonNegative() | OptionalSizes():
+            return default.allows(value)
+        case None:
+            return SizeOrNull(None).allows(value)
         case [first, *_]:
             return isinstance(value, list) and all(_is_valid(item, first) for item in value)
         case bool():  # before int, of which bool is a subclass
             return isinstance(value, bool)
-        case NonNegative():
-            return is_whole(value)
         case int():
             return _is_size(value)
         case float():
@@ -220,16 +236,9 @@ def _is_valid(value: Any, default: Any) -> bool:
 
 def _expected(default: Any) -> str:
     """The values that `_is_valid` allows, in words."""
-    match default:
-        case None | SizeOrNull():
-            return "a whole number of at least 1, or null"
-        case NumberOrNull():
-            return "a number, or null"
-        case OptionalSizes():
-            return "a whole number of at least 1, or a list of such"
-        case NonNegative():
-            return "a whole number of at least 0"
-    return f"a value like {default!r}"
+    if default is None:
+        return SizeOrNull.words
+    return default.words if isinstance(default, DefaultKind) else f"a value like {default!r}"
 
 
 def _is_size(value: Any) -> bool:

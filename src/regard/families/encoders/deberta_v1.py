@@ -67,9 +67,9 @@ _FIRST_VERSION: Config = {
 
 
 def to_config(model: spec.Encoder, positions: int) -> Config:
-    own = deberta.disentangled_config(model, ["c2p", "p2c"])
+    of_positions = deberta.disentangled_config(model, ["c2p", "p2c"])
     config = BASE.to_config(model, positions)
-    config |= {key: value for key, value in own.items() if key in _DISENTANGLED.defaults}
+    config |= {key: value for key, value in of_positions.items() if key in _DISENTANGLED.defaults}
     attention = model.stack.block.attention
     if attention.scale is not None:
         config["pos_att_type"] = ["none"] * (round(attention.scale**-2 / attention.d_k) - 1)

@@ -10,7 +10,7 @@ from typing import Any
 import tokenizers
 from tokenizers import processors
 
-from regard.families.config_schema import Config
+from regard.families.config_schema import Config, token_id
 from regard.system.arguments import is_whole
 from regard.system.disk import read_json
 from regard.system.errors import DataError, ModelError
@@ -82,10 +82,10 @@ def special_token_ids(
     If there is a generation_config.json, it alone says which tokens are forced, as in transformers.
     """
     forcing = config if generation_config is None else generation_config
-    end = _token_id(config, "eos_token_id")
+    end = token_id(config, "eos_token_id")
     forced_end = _optional_token_id(forcing, "forced_eos_token_id")
     return SpecialTokenIds(
-        pad=_token_id(config, "pad_token_id"),
+        pad=token_id(config, "pad_token_id"),
         start=start_token_id(config),
         end=end,
         unk=_optional_token_id(config, "unk_token_id"),
@@ -96,33 +96,13 @@ def special_token_ids(
 
 def start_token_id(config: Mapping[str, Any]) -> int:
     """The id of the first token that the decoder of an encoder–decoder reads."""
-    return _token_id(config, _start_key(config))
-
-
-def _start_key(config: Mapping[str, Any]) -> str:
     # T5 starts with its padding token, and its config need not say so.
     keys = ("decoder_start_token_id", "bos_token_id", "pad_token_id")
-    for key in keys:
-        if config.get(key) is not None:
-            return key
-    return keys[0]
+    return token_id(config, next((key for key in keys if config.get(key) is not None), keys[0]))
 
 
 def _optional_token_id(config: Mapping[str, Any], key: str) -> int | None:
-    return None if config.get(key) is None else _token_id(config, key)
-
-
-def _token_id(config: Mapping[str, Any], key: str) -> int:
-    value = config.get(key)
-    # Some configs have a list of end tokens; with more than one, none is the end.
-    if isinstance(value, list) and len(value) == 1:
-        value = value[0]
-    if not is_whole(value):
-        raise ModelError(
-            f"config.json: {key} is {value!r}, not a token id",
-            "set it to the id of one token",
-        )
-    return int(value)
+    return None if config.get(key) is None else token_id(config, key)
 
 
 # ------------------------------------------------------------------ writing
