@@ -83,7 +83,7 @@ _PRESET_KEYS = {
     "num_local_experts": "experts",
     "num_experts_per_tok": "top",
 }
-_LAYER = LayerNames(
+LAYER = LayerNames(
     qkv=("self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj"),
     attention_output="self_attn.o_proj",
     attention_norm="input_layernorm",
@@ -95,7 +95,7 @@ _LAYER = LayerNames(
     final="norm",
 )
 _SANDWICH = replace(
-    _LAYER,
+    LAYER,
     feedforward_norm="pre_feedforward_layernorm",
     after=("post_attention_layernorm", "post_feedforward_layernorm"),
 )
@@ -280,8 +280,8 @@ class LlamaFamily:
 
     def tensor_table(self, model: spec.Decoder, positions: int) -> Rules:
         block = model.stack.block
-        names = _SANDWICH if isinstance(block.residual, spec.SandwichNorm) else _LAYER
-        more = self._more_rules(model, "stack.blocks.{i}", f"model.{_LAYER.layer}")
+        names = _SANDWICH if isinstance(block.residual, spec.SandwichNorm) else LAYER
+        more = self._more_rules(model, "stack.blocks.{i}", f"model.{LAYER.layer}")
         return [
             *embedding_rules(model, "model.embed_tokens.weight", "lm_head.weight"),
             *names.stack_rules(model.stack, hf="model.", more=more),
