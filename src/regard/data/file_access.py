@@ -183,7 +183,7 @@ def _open_now(path: str, flags: int) -> int:
 
 
 @contextmanager
-def open_binary(path: str | Path) -> Iterator[BinaryIO]:
+def open_binary(path: str | Path) -> Iterator[io.BufferedReader]:
     """The bytes of a file as they are; standard input is left open."""
     with ExitStack() as stack:
         with _read_errors(path):
@@ -196,7 +196,8 @@ def open_binary(path: str | Path) -> Iterator[BinaryIO]:
                 file = stack.enter_context(fsspec.open(str(path), "rb").open())
             else:
                 file = stack.enter_context(open(path, "rb", buffering=BLOCK, opener=_open_now))
-        yield file
+        # Remote files are of any class; this one can look ahead.
+        yield file if isinstance(file, io.BufferedReader) else io.BufferedReader(file, BLOCK)
 
 
 @contextmanager
@@ -208,19 +209,21 @@ def open_decompressed(path: str | Path) -> Iterator[BinaryIO]:
         yield stream
 
 
-def _decompressed(stream: BinaryIO) -> BinaryIO:
-    # Two bytes first: a pipe may hold no more for now.
-    head = stream.read(len(GZIP))
-    if head == ZSTANDARD[: len(head)] and len(head) == len(GZIP):
-        head += stream.read(len(ZSTANDARD) - len(head))
-    joined = io.BufferedReader(_Rejoined(head, stream), BLOCK)
-    if head[: len(GZIP)] == GZIP:
-        return io.BufferedReader(gzip.GzipFile(fileobj=joined, mode="rb"), BLOCK)
+def _decompressed(stream: io.BufferedReader) -> BinaryIO:
+    head = _compression(stream)
+    if head == GZIP:
+        return io.BufferedReader(gzip.GzipFile(fileobj=stream, mode="rb"), BLOCK)
     if head == ZSTANDARD:
         arrow = require_pyarrow("Zstandard files")
-        compressed = arrow.PythonFile(joined, mode="r")
+        compressed = arrow.PythonFile(stream, mode="r")
         return io.BufferedReader(arrow.CompressedInputStream(compressed, "zstd"), BLOCK)
-    return joined
+    return stream
+
+
+def _compression(stream: io.BufferedReader) -> bytes:
+    """The first bytes that say how a stream is compressed, which stay to be read; else none."""
+    head = stream.peek(len(ZSTANDARD))
+    return next((first for first in (GZIP, ZSTANDARD) if head.startswith(first)), b"")
 
 
 def is_plain_text(file: str) -> bool:
@@ -228,8 +231,7 @@ def is_plain_text(file: str) -> bool:
     if suffix_format(file) == "table":
         return False
     with open_binary(file) as stream:
-        head = stream.read(len(ZSTANDARD))
-    return head != ZSTANDARD and head[: len(GZIP)] != GZIP
+        return not _compression(stream)
 
 
 def require_pyarrow(what: str) -> Any:
@@ -241,25 +243,6 @@ def require_pyarrow(what: str) -> Any:
             f"{what} need pyarrow, which is not installed", "pip install 'regard[data]'"
         ) from None
     return pyarrow
-
-
-class _Rejoined(io.RawIOBase):
-    """A stream whose first bytes were read to see what it is; pipes cannot seek back."""
-
-    def __init__(self, head: bytes, rest: Any) -> None:
-        self._head = head
-        # read1 gives what a pipe holds now, where read would wait for a full block; not every
-        # remote file has it.
-        self._read = getattr(rest, "read1", rest.read)
-
-    def readable(self) -> bool:
-        return True
-
-    def readinto(self, buffer: Any) -> int:
-        data = self._head or self._read(len(buffer))
-        self._head = b""
-        buffer[: len(data)] = data
-        return len(data)
 
 
 def raw_lines(stream: BinaryIO, name: str) -> Iterator[bytes]:

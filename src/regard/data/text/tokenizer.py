@@ -343,15 +343,19 @@ class Tokenizer:
         """Write tokenizer.json. It is a plain write; `disk.atomic_folder` makes it atomic."""
         Path(path).write_bytes(self.to_json().encode())
 
-    def files(self) -> dict[str, str | dict[str, Any]]:
-        """The files of a Hugging Face folder: names and contents."""
+    @property
+    def config(self) -> dict[str, Any]:
+        """The content of tokenizer_config.json."""
         # Without the clean-up, which removes spaces before punctuation and so changes texts.
-        config = {
+        return {
             "tokenizer_class": "PreTrainedTokenizerFast",
             "clean_up_tokenization_spaces": False,
+            **{f"{role}_token": token for role, token in self.special_tokens.items()},
         }
-        names = {f"{role}_token": token for role, token in self.special_tokens.items()}
-        return {"tokenizer.json": self.to_json(), "tokenizer_config.json": {**config, **names}}
+
+    def files(self) -> dict[str, str | dict[str, Any]]:
+        """The files of a Hugging Face folder: names and contents."""
+        return {"tokenizer.json": self.to_json(), "tokenizer_config.json": self.config}
 
     # --- underneath ---
 

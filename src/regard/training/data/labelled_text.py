@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from functools import partial
 from itertools import islice
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 from regard.data import labelled
 from regard.data.labelled import LabelledText
@@ -24,7 +24,6 @@ from regard.training.data.plain_text import SPECIAL_TOKENS
 from regard.training.data.splits import generated_labelled_texts
 from regard.training.setup import Setup, Split
 
-T = TypeVar("T")
 Sets = dict[str, list[Any]]  # train, valid, test, … → examples
 Reader = Callable[[str], Iterable[Any]]  # of a file; read anew with each call
 Generator = Callable[[str], Iterator[tuple[str, str | int]]]  # of a split: texts and labels
@@ -57,9 +56,7 @@ def labelled_splits(
     """
     folder = setup.run_folder.data
     if not (folder / "train.jsonl").exists():
-        splits = dict(setup.splits(lambda _: _example_splits(setup, read, generate)))
-        if "valid" not in splits:
-            splits |= held_out_stream(splits["train"])
+        splits = with_held_out(setup.splits(lambda _: _example_splits(setup, read, generate)))
         for name, split in in_order_of_writing(splits, folder):
             disk.write_lines(folder / f"{name}.jsonl", labelled.example_lines(split()))
     stored = {path.stem: StoredExamples(path, read) for path in sorted(folder.glob("*.jsonl"))}
@@ -67,7 +64,7 @@ def labelled_splits(
     return train, {name: list(examples) for name, examples in stored.items()}
 
 
-def in_order_of_writing(splits: Mapping[str, T], folder: Path) -> list[tuple[str, T]]:
+def in_order_of_writing(splits: Mapping[str, Split], folder: Path) -> list[tuple[str, Split]]:
     """The training set last: its presence in the folder says that all are there."""
     folder.mkdir(parents=True, exist_ok=True)
     return sorted(splits.items(), key=lambda split: split[0] == "train")
@@ -75,9 +72,9 @@ def in_order_of_writing(splits: Mapping[str, T], folder: Path) -> list[tuple[str
 
 def sets_of_files(setup: Setup, read: Reader) -> list[tuple[str, list[Any]]]:
     """All examples that a recipe names, some of them held out to validate; to be written."""
-    splits = setup.splits(partial(splits_of_files, read))
-    sets = with_held_out({name: list(split()) for name, split in splits.items()})
-    return in_order_of_writing(sets, setup.run_folder.data)
+    splits = with_held_out(setup.splits(partial(splits_of_files, read)))
+    in_order = in_order_of_writing(splits, setup.run_folder.data)
+    return [(name, list(split())) for name, split in in_order]
 
 
 def _example_splits(setup: Setup, read: Reader, generate: Generator | None) -> dict[str, Split]:
@@ -117,21 +114,15 @@ def splits_of_files(read: Reader, setup: Setup) -> dict[str, Split]:
     return splits
 
 
-def with_held_out(sets: Sets) -> Sets:
+def with_held_out(splits: Mapping[str, Split]) -> dict[str, Split]:
     """Where there is no validation set, some training examples validate: a tenth, up to a limit."""
-    examples = sets["train"]
-    if "valid" in sets or len(examples) < MIN_TO_HOLD_OUT:
-        return sets
-    splits = held_out_stream(partial(iter, examples))
-    return {**sets, **{name: list(split()) for name, split in splits.items()}}
-
-
-def held_out_stream(train: Split) -> dict[str, Split]:
-    """The same of a split that may be larger than memory: `train` and, perhaps, `valid`."""
-    count = sum(1 for _ in train())
+    if "valid" in splits:
+        return dict(splits)
+    count = sum(1 for _ in splits["train"]())
     if count < MIN_TO_HOLD_OUT:
-        return {"train": train}
-    return one_in(max(HOLD_OUT_EVERY, count // MAX_HELD_OUT), train)
+        return dict(splits)
+    every = max(HOLD_OUT_EVERY, count // MAX_HELD_OUT)
+    return {**splits, **one_in(every, splits["train"])}
 
 
 def one_in(every: int, train: Split, most: int = MAX_HELD_OUT) -> dict[str, Split]:

@@ -32,7 +32,7 @@ from regard.models import Translator, load
 from regard.system import disk
 from regard.system.errors import DataError, SettingError
 from regard.training import model_spec
-from regard.training.data.labelled_text import held_out_stream, one_in
+from regard.training.data.labelled_text import one_in, with_held_out
 from regard.training.data.source import Position, Source, decoder_token_ids, new_translator
 from regard.training.data.splits import (
     corpora_of,
@@ -379,9 +379,9 @@ def _finetuning_splits(setup: Setup) -> dict[str, Split]:
     if tune.valid is not None:
         splits["valid"] = partial(_prefixed, prefix, tune.valid)
     elif mixture(setup.recipe) is None:
-        splits |= held_out_stream(train)
+        splits = with_held_out(splits)
     else:
-        splits |= held_out_of_each(corpora, lambda _, corpus: held_out_stream(corpus))
+        splits |= held_out_of_each(corpora, lambda _, corpus: with_held_out({"train": corpus}))
     if tune.test is not None:
         splits["test"] = partial(_prefixed, prefix, tune.test)
     return splits
