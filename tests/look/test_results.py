@@ -127,7 +127,9 @@ def test_a_result_is_one_page_a_picture_json_and_lines(name: str, tmp_path: Path
 
 def test_text_is_only_ever_text(tmp_path: Path) -> None:
     weights = np.full((1, 2, 2), 0.5)
-    result = AttentionMap(EVIL, (0,), (EVIL, '"><img src=x onerror=y>'), (EVIL, "&amp;"), weights)
+    result = AttentionMap(
+        EVIL, (0,), (EVIL, '"><img src=x onerror=y>'), (EVIL, "&amp;"), weights=weights
+    )
     result.to_html(tmp_path / "page.html")
     page = Page((tmp_path / "page.html").read_text())
     assert not {"script", "img"} & {tag for tag, _ in page.tags}
@@ -213,9 +215,9 @@ def test_pictures_without_fonts_are_spelt_plainly(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     monkeypatch.setattr(png_files, "FONTS", ())
-    AttentionMap("x", (0,), ("müde", "→"), ("Straße", "東"), np.full((1, 2, 2), 0.5)).to_png(
-        tmp_path / "x.png"
-    )
+    AttentionMap(
+        "x", (0,), ("müde", "→"), ("Straße", "東"), weights=np.full((1, 2, 2), 0.5)
+    ).to_png(tmp_path / "x.png")
     assert png_files._in_ascii("müde → Straße") == "mude -> Strasse"
 
 

@@ -333,12 +333,12 @@ def test_a_dual_encoder_matches_captions_as_its_own_method_does() -> None:
     """Cosines, the learned scale and a softmax; with a head off, both towers are without it."""
     model = dual_encoder()
     captions = ["The dog sees a cat.", "a small dog"]
-    pixels = MediaInput(torch.rand(1, 3, 8, 8), np.zeros((8, 8, 3), np.uint8))
+    pixels = MediaInput(torch.rand(1, 3, 8, 8), picture=np.zeros((8, 8, 3), np.uint8))
     run = looking.look(model, pixels, ask=("logits",))
     answered = answers.answer(answers.Question(model, run, pixels, captions=captions))
     with torch.no_grad():
         image = model.model.images(pixels.inputs)[0]
-        texts = [model.model.texts(model.labelled_input(text)[0])[0] for text in captions]
+        texts = [model.model.texts(model.read_text(text).inputs)[0] for text in captions]
         logits = torch.stack([image @ text for text in texts]) * model.model.scale.exp()
     expected = dict(zip(captions, logits.softmax(dim=0).tolist(), strict=True))
     assert {share.label: share.probability for share in answered.shares} == pytest.approx(expected)

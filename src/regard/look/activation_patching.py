@@ -60,12 +60,12 @@ class Patching(AnalysisResult):
         positions = self._position_names()
         return drawing.heat(self.effect, self.layers, positions, title=self.title, signed=True)
 
-    def lines(self, width: int = 100) -> list[str]:
+    def table(self) -> list[list[str]]:
         rows = [["", *self.layers]]
         for position, effects in zip(self._position_names(), self.effect.T, strict=True):
             cells = [f"{value:5.2f} {terminal.bar(max(0.0, value), 1.0, 10)}" for value in effects]
             rows.append([drawing.shown(position), *cells])
-        return terminal.table(rows, width=width)
+        return rows
 
     def _position_names(self) -> list[str]:
         return [

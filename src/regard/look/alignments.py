@@ -31,14 +31,11 @@ class Alignment(TokenAttention):
 
     source: Names
     target: Names
-    weights: Array  # [target, source]
     links: tuple[tuple[int, int], ...]  # (target, source)
     layer: int
     heads: tuple[int, ...]
     layers: int = 1  # of the decoder
     is_best: bool = False  # the layer was chosen because it aligns best
-    backdrop: Backdrop | None = field(default=None, metadata=PICTURE_ONLY)
-    even: Array | None = field(default=None, metadata=PICTURE_ONLY)  # weights of even attention
 
     note = (
         "Cross-attention while each target token was generated, averaged over the heads. "
@@ -93,14 +90,14 @@ def alignment(run: Look, layer: int | None = None, heads: Sequence[int] | None =
     return Alignment(
         source,
         target,
-        weights,
         links,
         layer,
         tuple(heads),
         len(names),
         is_best,
-        run.backdrop_of(name),
-        even_weights(call).mean(axis=0),
+        weights=weights,
+        backdrop=run.backdrop_of(name),
+        even=even_weights(call).mean(axis=0),
     )
 
 
@@ -138,13 +135,13 @@ class CTCAlignment(AnalysisResult):
         frames = [str(i) for i in range(self.probabilities.shape[1])]
         return drawing.heat(self.probabilities, self.letters, frames, title=self.title)
 
-    def lines(self, width: int = 100) -> list[str]:
+    def table(self) -> list[list[str]]:
         frames = max(1, self.probabilities.shape[1])
         rows = [["letter", "from", "to"]]
         for letter, (begin, end) in zip(self.letters, self.spans, strict=True):
             times = (self.seconds * begin / frames, self.seconds * end / frames)
             rows.append([letter, *(f"{time:.2f} s" for time in times)])
-        return terminal.table(rows, width=width)
+        return rows
 
 
 def ctc_alignment(run: Look, names: Mapping[int, str], blank: int) -> CTCAlignment:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 
 import numpy as np
 import torch
@@ -11,7 +11,6 @@ from torch import Tensor
 
 from regard.core.probe import AttentionCall
 from regard.look import drawing
-from regard.look.backdrop import Backdrop
 from regard.look.drawing import terminal
 from regard.look.probe_names import attentions
 from regard.look.recording import (
@@ -22,7 +21,7 @@ from regard.look.recording import (
     recorded_attentions,
     weights_in_chunks,
 )
-from regard.look.result import PICTURE_ONLY, Array, HeadNumbers, Names, TokenAttention, by_attention
+from regard.look.result import Array, HeadNumbers, Names, TokenAttention, by_attention
 
 COLLAPSED = 0.95  # share of all attention on one key, above which a head has collapsed
 UNIFORM = 0.98  # share of the highest entropy, above which a head attends uniformly
@@ -121,10 +120,6 @@ class Rollout(TokenAttention):
 
     stack: str
     tokens: Names
-    weights: Array  # [positions, inputs]; each row sums to 1
-    backdrop: Backdrop | None = field(default=None, metadata=PICTURE_ONLY)
-    # The rollout of even attention, which the weights are drawn against.
-    even: Array | None = field(default=None, metadata=PICTURE_ONLY)  # [positions, inputs]
 
     note = (
         "Attention rollout (Abnar and Zuidema 2020): product over layers of (mean over heads + "
@@ -159,9 +154,9 @@ def rollout(run: Look, stack: str | None = None) -> Rollout:
     return Rollout(
         stack,
         run.labels(names[0])[0],
-        _rolled(layers),
-        run.backdrop_of(names[0]),
-        _rolled(even_layers),
+        weights=_rolled(layers),
+        backdrop=run.backdrop_of(names[0]),
+        even=_rolled(even_layers),
     )
 
 

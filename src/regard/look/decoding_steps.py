@@ -81,12 +81,12 @@ class Steps(AnalysisResult):
         rows = [f"{i}. {drawing.shown(step.token)}" for i, step in enumerate(self.steps)]
         return drawing.heat(values, rows, columns, title=self.title, most=1.0, inside=inside)
 
-    def lines(self, width: int = 100) -> list[str]:
+    def table(self) -> list[list[str]]:
         rows = []
         for i, step in enumerate(self.steps):
             cells = [f"{drawing.shown(c.token)} {c.probability:.2f}" for c in step.candidates]
             rows.append([str(i), drawing.shown(step.token), *cells])
-        return terminal.table(rows, width=width)
+        return rows
 
 
 def steps(

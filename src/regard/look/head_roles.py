@@ -18,7 +18,6 @@ from regard.core.probe import Probe
 from regard.data.generated import builtin
 from regard.data.generated.builtin import Sentence
 from regard.look import drawing
-from regard.look.drawing import terminal
 from regard.look.forward import evaluation_mode, hidden_states
 from regard.look.inspectable import Inspectable
 from regard.look.model_inputs import batch
@@ -58,7 +57,7 @@ class Roles(AnalysisResult):
         scores = self.scores.reshape(len(self.roles), -1)
         return drawing.heat(scores, self.roles, heads, title=self.title, most=1.0)
 
-    def lines(self, width: int = 100) -> list[str]:
+    def table(self) -> list[list[str]]:
         rows = [["role", "strongest head", "attention", "chance", "pairs"]]
         for i, role in enumerate(self.roles):
             name, head = self.best[role]
@@ -66,7 +65,7 @@ class Roles(AnalysisResult):
             attention = f"{score:.2f} ({score / max(self.chance[i], 1e-9):.1f}×)"
             chance = f"{self.chance[i]:.2f}"
             rows.append([role, f"{name} {head}", attention, chance, str(self.links[i])])
-        return terminal.table(rows, width=width)
+        return rows
 
 
 def roles(

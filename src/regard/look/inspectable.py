@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal, Protocol
 
@@ -25,14 +25,25 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, eq=False)
-class MediaInput:
-    """A prepared image or recording: the input tensor, and a picture of it for people."""
+class Reading:
+    """One input as a model reads it."""
 
     inputs: Tensor  # [1, …], as the model's front end takes it
-    picture: NDArray[np.uint8]  # [height, width] or [height, width, 3]; sound from low to high
-    # Where the decoder's prompt depends on the input: Whisper is told the language it hears.
-    special_tokens: SpecialTokens | None = None
+    tokens: tuple[str, ...] | None = None  # names of its positions; None: they have only numbers
+    # What is read next to that tensor, by argument: the edges of a graph.
+    side_inputs: dict[str, Tensor] = field(default_factory=dict)
     backdrop: Backdrop | None = None  # what its positions stand on
+    # That frame what is decoded after it, where they depend on it: Whisper is told the language it
+    # hears.
+    special_tokens: SpecialTokens | None = None
+
+
+@dataclass(frozen=True, eq=False)
+class MediaInput(Reading):
+    """A prepared image or recording, with a picture of it for people."""
+
+    # [height, width] or [height, width, 3]; sound from low to high
+    picture: NDArray[np.uint8] = field(kw_only=True)
 
 
 # A text, a tensor with a batch of 1, a prepared file, or a file, which a string may name as well.
@@ -78,17 +89,11 @@ class Inspectable(Protocol):
     def label_name(self, index: int) -> str:
         """The name of one logit of a classification head: a class, or a letter."""
 
-    def labelled_input(self, text: str) -> tuple[Tensor, tuple[str, ...]]:
-        """The input tensor of a text, [1, …], and a name for each of its positions.
+    def read_text(self, text: str) -> Reading:
+        """A text, or the file of a series or graph whose path it is.
 
         Positions are tokens; those of a memory network are the sentences of a story.
         """
-
-    def side_inputs(self, text: str) -> dict[str, Tensor]:
-        """What the model reads next to that tensor, by argument: the edges of a graph."""
-
-    def backdrop(self, text: str) -> Backdrop | None:
-        """What the positions of an input stand on that is given by its path: series, graphs."""
 
     def with_answer(self, backdrop: Backdrop, logits: Tensor) -> Backdrop:
         """The backdrop with what the model answers, by the output of its head [1, …]."""
@@ -112,17 +117,6 @@ def empty_input(model: Inspectable) -> DataError:
     return DataError("the input is empty", "pass the path of a file")
 
 
-@dataclass(frozen=True, eq=False)
-class Reading:
-    """One input as a model reads it."""
-
-    inputs: Tensor  # [1, …]
-    special_tokens: SpecialTokens | None  # that frame what is decoded after it
-    tokens: tuple[str, ...] | None = None  # names of its positions; None: they have only numbers
-    side_inputs: dict[str, Tensor] = field(default_factory=dict)
-    backdrop: Backdrop | None = None
-
-
 def decoder_start(special_tokens: SpecialTokens | None) -> list[int]:
     """The token ids that a decoder begins with."""
     start = None if special_tokens is None else special_tokens.start
@@ -141,7 +135,6 @@ def read_input(model: Inspectable, text: Input) -> Reading:
     of the studio, and must not open files. Models of series and graphs read their files
     themselves: theirs stays a path, as a string.
     """
-    special_tokens = model.special_tokens
     if isinstance(text, Path):
         if model.medium is None and model.accepts_text:
             raise SettingError(
@@ -155,22 +148,22 @@ def read_input(model: Inspectable, text: Input) -> Reading:
     if isinstance(text, str) and model.medium is not None:
         text = _caption(text) if model.accepts_text else _read_medium(model, Path(text))
     if isinstance(text, MediaInput):
-        special_tokens = text.special_tokens or special_tokens
-        return Reading(text.inputs.to(model.device), special_tokens, backdrop=text.backdrop)
-    if isinstance(text, Tensor):
+        reading: Reading = text
+    elif isinstance(text, Tensor):
         if text.dim() < 2 or text.numel() == 0 or len(text) != 1:
             raise SettingError(
                 f"a tensor of shape {tuple(text.shape)} is not a batch of one input",
                 "pass a tensor of shape [1, …], as in torch.tensor([ids])",
             )
-        return Reading(text.to(model.device), special_tokens)
-    backdrop = model.backdrop(text)
-    inputs, tokens = model.labelled_input(text)
-    # Linear forecasters have an input without positions.
-    if not tokens and backdrop is None:
-        raise empty_input(model)
-    inputs = inputs.to(model.device)
-    return Reading(inputs, special_tokens, tokens, model.side_inputs(text), backdrop)
+        reading = Reading(text)
+    else:
+        reading = model.read_text(text)
+        # Linear forecasters have an input without positions.
+        if not reading.tokens and reading.backdrop is None:
+            raise empty_input(model)
+    special_tokens = reading.special_tokens or model.special_tokens
+    inputs = reading.inputs.to(model.device)
+    return replace(reading, inputs=inputs, special_tokens=special_tokens)
 
 
 def _read_medium(model: Inspectable, path: Path) -> MediaInput:

@@ -53,11 +53,11 @@ class KVCacheGrowth(AnalysisResult):
         labels = [f"{value:,} bytes" for value in self.used]
         return drawing.bars(values, names, title=self.title, labels=labels)
 
-    def lines(self, width: int = 100) -> list[str]:
+    def table(self) -> list[list[str]]:
         rows = [["tokens", "bytes", ""]]
         for count, value in zip(self.tokens, self.used, strict=True):
             rows.append([str(count), f"{value:,}", terminal.bar(value, self.used[-1])])
-        return terminal.table(rows, width=width)
+        return rows
 
 
 def cache(model: Inspectable, text: Input, *, length: int = 16) -> KVCacheGrowth:

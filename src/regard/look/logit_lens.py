@@ -11,7 +11,6 @@ from torch import Tensor
 from regard.core.finite_outputs import require_finite
 from regard.core.stack import Stack
 from regard.look import drawing
-from regard.look.drawing import terminal
 from regard.look.forward import evaluation_mode
 from regard.look.probe_names import require_positions, residual_probes
 from regard.look.recording import Look, array
@@ -43,13 +42,13 @@ class Lens(AnalysisResult):
             probabilities, self.layers, self.positions, title=self.title, most=1.0, inside=inside
         )
 
-    def lines(self, width: int = 100) -> list[str]:
+    def table(self) -> list[list[str]]:
         rows = [["reads", *self.layers]]
         for i, position in enumerate(self.positions):
             best = zip(self.tokens, self.probabilities[:, i, 0], strict=True)
             cells = [f"{drawing.shown(layer[i][0])} {share:.2f}" for layer, share in best]
             rows.append([drawing.shown(position), *cells])
-        return terminal.table(rows, width=width)
+        return rows
 
 
 def layer_outputs(run: Look) -> Iterator[Tensor]:

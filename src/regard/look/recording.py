@@ -34,11 +34,8 @@ class AttentionMap(TokenAttention):
     heads: tuple[int, ...]
     rows: Names  # queries
     columns: Names  # keys
-    weights: Array  # [heads, rows, columns]
-    backdrop: Backdrop | None = field(default=None, metadata=PICTURE_ONLY)
     # The row that is laid over the backdrop; None is the mean of all.
     query: int | None = field(default=None, metadata=PICTURE_ONLY)
-    even: Array | None = field(default=None, metadata=PICTURE_ONLY)  # [heads or 1, rows, columns]
 
     note = (
         "Rows are queries, columns keys. Attention weights show where a head attends, not why the "
@@ -192,7 +189,8 @@ class Look:
         if rows is not None:
             queries = tuple(queries[i] for i in rows)
             query = 0 if len(queries) == 1 else None
-        return AttentionMap(name, tuple(heads), queries, keys, weights, backdrop, query, even)
+        shown = (name, tuple(heads), queries, keys, query)
+        return AttentionMap(*shown, weights=weights, backdrop=backdrop, even=even)
 
     def backdrop_of(self, name: str) -> Backdrop | None:
         """What the keys of an attention stand on; None of those of a decoder's own tokens."""

@@ -42,9 +42,13 @@ class AnalysisResult(ABC):
     def scene(self) -> drawing.Scene:
         """The picture."""
 
-    @abstractmethod
     def lines(self, width: int = 100) -> list[str]:
-        """The table for a terminal."""
+        """The table, or other lines for a terminal."""
+        return terminal.table(self.table(), width=width)
+
+    def table(self) -> list[list[str]]:
+        """The rows of a table for a terminal, of a result that has no other lines."""
+        raise NotImplementedError
 
     def to_dict(self) -> dict[str, Any]:
         """All fields as JSON values; `kind` names the class."""
@@ -111,15 +115,20 @@ def by_attention(rows: Sequence[Array]) -> Array:
     return table
 
 
+# Metadata of a field that only the picture needs: JSON has the numbers that are laid over it.
+PICTURE_ONLY = {"picture_only": True}
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
 class TokenAttention(AnalysisResult):
     """Attention weights between tokens, drawn against even attention or on the input itself."""
 
     numbers = "weights"
     weights: Array  # [rows, columns], or [heads, rows, columns]
     # What the columns stand on
-    backdrop: Backdrop | None
+    backdrop: Backdrop | None = dataclasses.field(default=None, metadata=PICTURE_ONLY)
     # What the weights would be if each query attended alike to all keys that it may attend to
-    even: Array | None
+    even: Array | None = dataclasses.field(default=None, metadata=PICTURE_ONLY)
 
     def shades(self) -> Array:
         """The weights as they are drawn: shades from 0 to 1, against even attention."""
@@ -128,10 +137,6 @@ class TokenAttention(AnalysisResult):
     @property
     def panel(self) -> drawing.Panel:
         return drawing.Panel(self.title, self.weights, self.even)
-
-
-# Metadata of a field that only the picture needs: JSON has the numbers that are laid over it.
-PICTURE_ONLY = {"picture_only": True}
 
 
 def to_json(value: Any) -> Any:

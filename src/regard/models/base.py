@@ -19,6 +19,7 @@ from regard.builder.parameter_count import parameter_count, parameters_by_module
 from regard.data.text.tokenizer import Text, Tokenizer
 from regard.data.text.tokenizer_files import open_encoder_tokenizer
 from regard.data.training_coverage import TrainingCoverage
+from regard.look.inspectable import Reading
 from regard.models import hf_loss, saving
 from regard.models.hf_call import (
     OUTPUT_OPTIONS,
@@ -27,7 +28,7 @@ from regard.models.hf_call import (
     call,
     fold_choices,
 )
-from regard.models.hf_loss import LABELS, with_decoder_inputs
+from regard.models.hf_loss import LABELS, add_decoder_inputs
 from regard.models.inputs.input_checks import check_inputs, check_separators, require_known_ids
 from regard.models.inputs.input_warnings import warn_of_inputs
 from regard.models.inputs.token_batches import (
@@ -39,6 +40,7 @@ from regard.models.inputs.token_batches import (
 from regard.models.labels import Scores, label_name, label_names, label_scores, top_labels
 from regard.models.saving import Files, cast, choose_dtype
 from regard.models.tasks import Tasks
+from regard.system import disk
 from regard.system.arguments import whole_number
 from regard.system.errors import DataError, ModelError, Say, SettingError
 from regard.wirings.core_model import CoreModel
@@ -104,10 +106,7 @@ class Model(Tasks):
         named_inputs.pop("use_cache", None)
         given = {name: named_inputs.pop(name, None) for name in LABELS}
         labels = {name: value for name, value in given.items() if value is not None}
-        named_inputs = with_decoder_inputs(
-            self.spec, self.config, named_inputs, labels.get("labels")
-        )
-        tensors, choices = self._arguments(*inputs, **named_inputs)
+        tensors, choices = self._arguments(*inputs, labels=labels.get("labels"), **named_inputs)
         check_separators(self.spec, tensors)
         try:
             outputs = call(self.model, self.config, tensors, choices=choices, **options)
@@ -121,10 +120,12 @@ class Model(Tasks):
             raise
 
     def _arguments(
-        self, *inputs: Any, **named_inputs: Any
+        self, *inputs: Any, labels: Tensor | None = None, **named_inputs: Any
     ) -> tuple[dict[str, Tensor], torch.Size | None]:
         """The tensors of a call by their names, which fit the model, and the choices in a row."""
-        tensors, choices = fold_choices(self.spec, bind_arguments(self.spec, inputs, named_inputs))
+        bound = bind_arguments(self.spec, inputs, named_inputs)
+        add_decoder_inputs(self.spec, self.config, bound, labels)
+        tensors, choices = fold_choices(self.spec, bound)
         check_inputs(self.spec, tensors, self.dtype)
         return tensors, choices
 
@@ -324,6 +325,11 @@ class Model(Tasks):
         files = self.files() if self.folder is None else {}
         return saving.save(Path(folder), self.model, self.spec, self.config, self.folder, files)
 
+    def read_json(self, name: str) -> dict[str, Any]:
+        """A JSON file of its folder; empty without the folder or the file."""
+        # Models that are made in memory have no files: transformers' defaults apply.
+        return {} if self.folder is None else disk.read_json_object(self.folder / name, DataError)
+
     def files(self) -> Files:
         """Companion files of the weights, name → content, for a model that has no folder yet.
 
@@ -401,18 +407,10 @@ class Model(Tasks):
         names = label_names(self.config, len(self.config.get("id2label") or ()))
         return names[index] if index < len(names) else label_name(self.config, index)
 
-    def labelled_input(self, text: str) -> tuple[Tensor, tuple[str, ...]]:
-        """The input tensor of a text, [1, …], and a name for each of its positions."""
+    def read_text(self, text: str) -> Reading:
+        """A text, or the file of a series or graph whose path it is, with names of positions."""
         ids = self.input_tokenizer.input_ids(text)
-        return torch.tensor([ids]), tuple(self.input_tokenizer.tokens(ids))
-
-    def side_inputs(self, text: str) -> dict[str, Tensor]:
-        """What the model reads next to that tensor, by argument; nothing, but of graphs."""
-        return {}
-
-    def backdrop(self, text: str) -> Backdrop | None:
-        """What the positions of an input stand on that is given by its path; nothing of texts."""
-        return None
+        return Reading(torch.tensor([ids]), tuple(self.input_tokenizer.tokens(ids)))
 
     def with_answer(self, backdrop: Backdrop, logits: Tensor) -> Backdrop:
         """The backdrop with what the model answers, by the output of its head [1, …]."""

@@ -25,6 +25,7 @@ from regard.data.graphs import (
     subgraph,
     surroundings,
 )
+from regard.look.inspectable import Reading
 from regard.models.base import Model
 from regard.models.labels import Scores, top_labels
 from regard.system.errors import DataError
@@ -55,33 +56,23 @@ class GraphModel(Model):
 
     # ------------------------------------------------------------------ for `regard.look`
 
-    def labelled_input(self, text: str) -> tuple[Tensor, tuple[str, ...]]:
-        """The features [1, N, F] of a graph, and the numbers of its nodes with their classes.
+    def read_text(self, text: str) -> Reading:
+        """The features [1, N, F] of a graph, with the numbers of its nodes and their classes.
 
         `FOLDER:NUMBER` is a node with all that its layers reach, or one of several graphs.
         """
-        data, nodes = self._graph_of(text)
-        names = [str(node) for node in nodes]
-        if data.level == "nodes":
-            names = [f"{node} {data.labels[i]}".strip() for i, node in enumerate(nodes)]
-        return self.inputs(data, [0])["node_features"], tuple(names)
-
-    def side_inputs(self, text: str) -> dict[str, Tensor]:
-        tensors = self.inputs(self._graph_of(text)[0], [0])
-        # The main input comes from `labelled_input`.
-        del tensors["node_features"]
-        return tensors
-
-    def backdrop(self, text: str) -> Backdrop:
         from regard.look.backdrop import GraphBackdrop
 
         data, nodes = self._graph_of(text)
-        _, names = self.labelled_input(text)
         _, number = _folder_and_number(text)
+        names = tuple(map(str, nodes))
         node = None
-        if number is not None and data.level == "nodes":
-            node = nodes.index(number)
-        return GraphBackdrop(names, data.edges, node)
+        if data.level == "nodes":
+            names = tuple(f"{node} {data.labels[i]}".strip() for i, node in enumerate(nodes))
+            node = None if number is None else nodes.index(number)
+        tensors = self.inputs(data, [0])
+        features = tensors.pop("node_features")
+        return Reading(features, names, tensors, GraphBackdrop(names, data.edges, node))
 
     def with_answer(self, backdrop: Backdrop, logits: Tensor) -> Backdrop:
         """The backdrop with the class of each node, or of the graph."""

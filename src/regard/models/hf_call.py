@@ -21,7 +21,6 @@ from regard.core.probe import NO_PROBE, NullProbe, Probe
 from regard.core.stack import Stack
 from regard.core.stacks.reversible import ReversibleStack
 from regard.look.probe_names import residual_probes
-from regard.models.hf_loss import shift_right
 from regard.system.errors import SettingError, did_you_mean
 from regard.wirings.core_model import CoreModel
 
@@ -133,10 +132,7 @@ def call(
         for name, tensor in inputs.items()
         if name not in _PADDING_MASKS or padding_mask(tensor) is not None
     }
-    main, *others = (one.name for one in model.inputs)
-    if "decoder_input_ids" in {*others} - {*tensors}:
-        # A classifier's decoder reads the source again.
-        tensors["decoder_input_ids"] = shift_right(tensors[main], config)
+
     # config.json lists one architecture: the class that the weights were saved from.
     architecture = str((config.get("architectures") or [""])[0])
     options = OutputOptions(Context(recorded.probe), architecture, config.get("pad_token_id"))

@@ -30,17 +30,16 @@ def shift_right(ids: Tensor, config: Mapping[str, Any]) -> Tensor:
     return functional.pad(ids[:, :-1], (1, 0), value=folders.start_token_id(config))
 
 
-def with_decoder_inputs(
-    spec: kinds.Model, config: Mapping[str, Any], inputs: Mapping[str, Any], labels: Tensor | None
-) -> dict[str, Any]:
-    """The inputs of an encoder–decoder that writes text, with what its decoder reads before each
-    label."""
-    names = [one.name for one in spec.inputs]
-    if labels is None or spec.labels is not None or "decoder_input_ids" not in names:
-        return dict(inputs)
-    if inputs.get("decoder_input_ids") is not None:
-        return dict(inputs)
-    return {**inputs, "decoder_input_ids": shift_right(labels, config)}
+def add_decoder_inputs(
+    spec: kinds.Model, config: Mapping[str, Any], inputs: dict[str, Tensor], labels: Tensor | None
+) -> None:
+    """Adds what a decoder reads where the caller does not say it: of a model that writes, what
+    comes before each label; of another one, such as a classifier, the source again."""
+    for one in spec.inputs:
+        if one.name == "decoder_input_ids" and one.name not in inputs:
+            read = labels if one.required else inputs.get(spec.main_input_name)
+            if read is not None:
+                inputs[one.name] = shift_right(read, config)
 
 
 def loss(

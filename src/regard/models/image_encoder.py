@@ -60,7 +60,7 @@ class ImageReader(Model):
         picture = self.image_processor.to_image(pixel_values)
         front = next(one for one in self.model.front_ends().values() if isinstance(one, Patches))
         backdrop = ImageBackdrop(picture, front.patch, len(front.extras))
-        return MediaInput(inputs, picture, backdrop=backdrop)
+        return MediaInput(inputs, picture=picture, backdrop=backdrop)
 
     @torch.inference_mode()
     def map_images(self, images: Sequence[Picture], function: Callable[[Tensor], Tensor]) -> Tensor:

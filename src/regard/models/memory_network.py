@@ -12,6 +12,7 @@ from regard import spec as kinds
 from regard.core.finite_outputs import require_finite
 from regard.data.padding import pad_rows, round_up
 from regard.data.text.tokenizer import Text, Tokenizer
+from regard.look.inspectable import Reading
 from regard.models.base import TokenizerModel
 from regard.models.inputs.input_warnings import warn_of_inputs
 from regard.models.inputs.token_batches import smaller_limit, text_list, texts_to_truncate
@@ -97,8 +98,8 @@ class MemoryNetworkModel(TokenizerModel):
     def output_tokenizer(self) -> Tokenizer:
         return self.tokenizer
 
-    def labelled_input(self, text: str) -> tuple[Tensor, tuple[str, ...]]:
-        return pad_stories([self.sentence_ids(text)]), tuple(split_sentences(text))
+    def read_text(self, text: str) -> Reading:
+        return Reading(pad_stories([self.sentence_ids(text)]), tuple(split_sentences(text)))
 
 
 def pad_stories(stories: Sequence[Sequence[Sequence[int]]], multiple: int = 1) -> Tensor:

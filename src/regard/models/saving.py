@@ -49,7 +49,6 @@ COMPANION_FILES = (
     training_coverage.FILE,
 )
 SENTENCEPIECE_FILES = (*FILES, *SIDES)  # by the names that the families give them
-_SENTENCEPIECE_PATTERNS = ("*.model", "*.spm")
 
 
 def save(
@@ -67,9 +66,7 @@ def save(
     """
     # Before anything is written: the folder is replaced as a whole.
     _check_replaceable(target)
-    additions = files.get("config.json")
-    if not isinstance(additions, dict):
-        additions = None
+    additions: Any = files.get("config.json")
     with disk.atomic_folder(target.absolute()) as folder:
         disk.write_json(folder / "config.json", config_json(spec, config, additions))
         tensors = weight_tensors(model, spec, config)
@@ -116,9 +113,7 @@ def weight_tensors(
 def copy_companion_files(origin: Path, folder: Path, names: Sequence[str]) -> None:
     """Copies the files of these names, and SentencePiece models, from one folder to another."""
     paths = [origin / name for name in names]
-    for pattern in _SENTENCEPIECE_PATTERNS:
-        paths += origin.glob(pattern)
-    for path in paths:
+    for path in [*paths, *origin.glob("*.model"), *origin.glob("*.spm")]:
         if path.is_file():
             copy = folder / path.relative_to(origin)
             copy.parent.mkdir(exist_ok=True)
@@ -132,19 +127,17 @@ def _check_replaceable(target: Path) -> None:
         return
     if not target.is_dir():
         raise DiskError(f"{target} is a file", "choose the name of a new folder")
-    names = [path.relative_to(target).as_posix() for path in target.rglob("*") if path.is_file()]
-    of_models = ("config.json", "README.md", *COMPANION_FILES)
+    names = {path.relative_to(target).as_posix() for path in target.rglob("*") if path.is_file()}
     weights = (".safetensors", ".safetensors.index.json", ".model", ".spm")
-    foreign = sorted(name for name in names if name not in of_models and not name.endswith(weights))
-    if foreign:
-        problem = foreign[0]
-    elif any(target.iterdir()) and not (target / "config.json").is_file():
-        problem = "no config.json"
-    else:
-        return
-    raise DiskError(
-        f"{target} contains other files than a model: {problem}", "choose the name of a new folder"
-    )
+    others = names.difference(("config.json", "README.md"), COMPANION_FILES)
+    problems = sorted(name for name in others if not name.endswith(weights))
+    if any(target.iterdir()) and "config.json" not in names:
+        problems.append("no config.json")
+    if problems:
+        raise DiskError(
+            f"{target} contains other files than a model: {problems[0]}",
+            "choose the name of a new folder",
+        )
 
 
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}

@@ -29,6 +29,7 @@ from regard.data.series import (
     read_series,
     read_series_processor,
 )
+from regard.look.inspectable import Reading
 from regard.models.base import Model
 from regard.models.hf_call import ModelOutput
 from regard.models.inputs.arrays import as_array
@@ -111,30 +112,25 @@ class SeriesModel(Model):
 
     # ------------------------------------------------------------------ for `regard.look`
 
-    def labelled_input(self, text: str) -> tuple[Tensor, tuple[str, ...]]:
-        """The last window of a CSV file, [1, L, C], and the steps of each position.
+    def read_text(self, text: str) -> Reading:
+        """The last window of a CSV file, [1, L, C], with the steps of each position.
 
         Attention over patches is that of the first channel: each is read by itself.
         """
-        values = self.standardized(text)[-self.length :]
+        from regard.look.backdrop import SeriesBackdrop
+
+        series = self.read(text)
+        values = self.standardized(series)[-self.length :]
+        spans = self.spec.series_window.spans
         names = []
-        for begin, end in self.spec.series_window.spans:
+        for begin, end in spans:
             steps = f"{begin}–{end - 1}" if end - begin > 1 else str(begin)
             names.append(steps if end else "class token")
         # 0 is the mean of standardized values: the best guess for one that is missing.
-        return torch.from_numpy(np.nan_to_num(values))[None], tuple(names)
-
-    def side_inputs(self, text: str) -> dict[str, Tensor]:
-        """The time features of the window and of what follows it, if the model reads any."""
-        features = self._last_window(text)[1] if self.forecasts_steps else None
-        return self._time_inputs(features)
-
-    def backdrop(self, text: str) -> Backdrop:
-        """The last window of a CSV file: its first channel, and the steps of each patch."""
-        from regard.look.backdrop import SeriesBackdrop
-
-        values = self._restored(self.standardized(text)[-self.length :])  # [L, C]
-        return SeriesBackdrop(values[:, 0], self.spec.series_window.spans, self.channel_names[0])
+        inputs = torch.from_numpy(np.nan_to_num(values))[None]
+        features = self._last_window(series)[1] if self.forecasts_steps else None
+        backdrop = SeriesBackdrop(self._restored(values)[:, 0], spans, self.channel_names[0])
+        return Reading(inputs, tuple(names), self._time_inputs(features), backdrop)
 
     def with_answer(self, backdrop: Backdrop, logits: Tensor) -> Backdrop:
         """The backdrop with the forecast of its channel; of quantiles, the middle one."""

@@ -5,7 +5,7 @@ Recordings are classified, or transcribed letter by letter.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
@@ -22,14 +22,7 @@ from regard.data.padding import pad_rows
 from regard.data.text.ctc import CTCDecoder
 from regard.decode.batch_decoding import SpecialTokens, batch_by_length
 from regard.models.base import Files, Model
-from regard.models.inputs.sound import (
-    Sound,
-    check_spectrogram,
-    read_folder_json,
-    read_recordings,
-    spectrogram_image,
-    window_seconds,
-)
+from regard.models.inputs.sound import Sound, read_recordings, spectrogram_image
 from regard.models.labels import Scores
 from regard.models.tasks import one_or_many
 from regard.system.errors import DataError, ModelError
@@ -42,6 +35,12 @@ _BATCH_SAMPLES = 60 * RATE  # a minute of sound, padding included
 _WINDOWS_AT_ONCE = 8  # of spectrograms
 _LOOK_SECONDS = 10  # of a recording that `regard.look` shows: a model of waveforms has no window
 _LOOK_MELS = 80  # Whisper's number, for a picture only
+
+# The only spectrogram that is implemented: frames of 25 ms every 10 ms.
+_FEATURES = {"sampling_rate": RATE, "n_fft": 400, "hop_length": 160}
+
+# The numbers of some recordings, their inputs, and the padding mask, if anything is padded.
+Batch = tuple[list[int], Tensor, Tensor | None]
 
 
 class SoundModel(Model):
@@ -58,7 +57,8 @@ class SoundModel(Model):
 
         picture = spectrogram_image(mels)
         backdrop = SoundBackdrop(picture, seconds)
-        return MediaInput(inputs.to(self.device, self.dtype), picture, prompt, backdrop)
+        inputs = inputs.to(self.device, self.dtype)
+        return MediaInput(inputs, None, {}, backdrop, prompt, picture=picture)
 
 
 # ------------------------------------------------------------------ what they read
@@ -73,7 +73,7 @@ class WaveformModel(SoundModel):
     @cached_property
     def do_normalize(self) -> bool:
         """Whether samples are scaled to mean 0 and variance 1, by preprocessor_config.json."""
-        config = read_folder_json(self, "preprocessor_config.json")
+        config = self.read_json("preprocessor_config.json")
         if config.get("sampling_rate", RATE) != RATE:
             raise ModelError(
                 f"this model expects {config['sampling_rate']} samples per second",
@@ -88,9 +88,7 @@ class WaveformModel(SoundModel):
         mels = log_mel(samples, _LOOK_MELS, seconds)[0]  # [mels, frames]
         return self._shown(self.waveform(samples)[None], mels, seconds)  # [1, samples]
 
-    def batches(
-        self, sounds: Sequence[Sound], sampling_rate: int | None = None
-    ) -> Iterator[tuple[list[int], Tensor, Tensor | None]]:
+    def batches(self, sounds: Sequence[Sound], sampling_rate: int | None = None) -> Iterator[Batch]:
         """Recordings of similar length: their numbers, samples [B, S] and padding mask [B, S].
 
         A batch of one has no padding and no mask: attention then takes the faster path.
@@ -126,13 +124,23 @@ class SpectrogramModel(SoundModel):
     @cached_property
     def front_end(self) -> kinds.Spectrogram:
         """The spectrogram that it reads, which the folder must describe alike."""
-        check_spectrogram(self)
+        config = self.read_json("preprocessor_config.json")
+        for key, value in _FEATURES.items():
+            if config.get(key, value) != value:
+                raise ModelError(
+                    f"preprocessor_config.json: {key} is {config[key]}, but only {value} is "
+                    "supported",
+                    "use another model, or correct the key if it is wrong",
+                )
         return self.spec.spectrogram
 
     @property
     def seconds(self) -> float:
         """The length of a window."""
-        return window_seconds(self.spec.spectrogram)
+        positions = self.spec.spectrogram.max_length
+        assert positions is not None  # Whisper has a table of sinusoids
+        # The second convolution of the front end has stride 2: two frames a position.
+        return positions * 2 * _FEATURES["hop_length"] / RATE
 
     def features(self, samples: Samples) -> Tensor:
         """The log-mel spectrogram of a recording: [windows, mels, frames]."""
@@ -158,11 +166,7 @@ class _Classifier(SoundModel):
     model: Encoder
     spec: kinds.Encoder
 
-    def batches(
-        self, sounds: Sequence[Sound], sampling_rate: int | None = None
-    ) -> Iterator[tuple[list[int], Tensor, Tensor | None]]:
-        """Recordings as tensors: their numbers, the inputs and the padding mask of each batch."""
-        raise NotImplementedError
+    batches: Callable[..., Iterator[Batch]]
 
     @one_or_many
     @torch.inference_mode()
@@ -202,9 +206,7 @@ class SpectrogramClassifier(SpectrogramModel, _Classifier):
             )
         return windows
 
-    def batches(
-        self, sounds: Sequence[Sound], sampling_rate: int | None = None
-    ) -> Iterator[tuple[list[int], Tensor, None]]:
+    def batches(self, sounds: Sequence[Sound], sampling_rate: int | None = None) -> Iterator[Batch]:
         """Recordings by eight: their numbers and spectrograms [B, mels, frames]."""
         samples = read_recordings(sounds, self.say, sampling_rate)
         for begin in range(0, len(samples), _WINDOWS_AT_ONCE):

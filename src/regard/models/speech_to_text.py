@@ -17,7 +17,7 @@ from regard.decode.limits import require_memory, warn_of_cut_off
 from regard.decode.strategy import DecodingOptions, Greedy, Limit, Strategy, choose_strategy
 from regard.families import folder as folders
 from regard.models.base import Files, TokenizerModel, no_tokenizer
-from regard.models.inputs.sound import Sound, read_folder_json, read_recordings
+from regard.models.inputs.sound import Sound, read_recordings
 from regard.models.sound_models import SpectrogramModel
 from regard.models.tasks import one_or_many
 from regard.system.errors import SettingError
@@ -54,7 +54,7 @@ class SpeechToText(SpectrogramModel, TokenizerModel):
     @cached_property
     def generation_config(self) -> dict[str, Any]:
         """generation_config.json, or config.json where it is missing."""
-        return read_folder_json(self, "generation_config.json") or self.config
+        return self.read_json("generation_config.json") or self.config
 
     def files(self) -> Files:
         files = dict(super().files())

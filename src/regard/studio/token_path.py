@@ -243,11 +243,10 @@ def attention_scores(run: Look, name: str, head: int, row: int) -> dict[str, Any
 
 def _labels(run: Look, stack: str, rows: Sequence[int], columns: Sequence[int]) -> dict[str, Any]:
     inputs = run.model_inputs
-    tokens = list(inputs.input_tokens)
+    tokens = inputs.tokens_of(stack)
     read: Tensor | None = inputs.inputs
     # Behind an encoder, a decoder reads the target; alone, it reads the input.
     if stack == "decoder" and inputs.decoder_tokens:
-        tokens = list(inputs.decoder_tokens)
         read = inputs.decoder_inputs
     if stack == "memory":
         tokens = tokens[-1:]  # the question; the story is what it looks at

@@ -14,18 +14,13 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from regard import spec as kinds
 from regard.data.audio import RATE, Samples, read_wav_and_rate, resample
-from regard.models.base import Model
 from regard.models.inputs.arrays import as_array
 from regard.system.arguments import whole_number
-from regard.system.disk import read_json_object
-from regard.system.errors import DataError, ModelError, Say
+from regard.system.errors import DataError, Say
 
 Sound = str | Path | bytes | Samples
 _SOUND_FORMS = "pass a WAV file, or an array at 16,000 samples per second, from -1 to 1"
-# The only spectrogram that is implemented: frames of 25 ms every 10 ms.
-_FEATURES = {"sampling_rate": RATE, "n_fft": 400, "hop_length": 160}
 
 
 def read_samples(sound: Any) -> Samples:
@@ -81,33 +76,3 @@ def spectrogram_image(features: Tensor) -> NDArray[np.uint8]:
     # Silence has one value everywhere: without the bound it would be 0 / 0.
     brightness = (features - low) / (high - low).clamp_min(1e-9)
     return (brightness * 255).round().to(torch.uint8).numpy()
-
-
-# ------------------------------------------------------------------ log-mel spectrograms
-
-
-def window_seconds(front_end: kinds.Spectrogram) -> float:
-    """The length of the window that a model of spectrograms hears."""
-    positions = front_end.max_length
-    assert positions is not None  # Whisper has a table of sinusoids
-    # The second convolution of the front end has stride 2: two frames a position.
-    return positions * 2 * _FEATURES["hop_length"] / RATE
-
-
-def check_spectrogram(model: Model) -> None:
-    """Refuses a folder whose preprocessor_config.json asks for other features."""
-    config = read_folder_json(model, "preprocessor_config.json")
-    for key, value in _FEATURES.items():
-        if config.get(key, value) != value:
-            raise ModelError(
-                f"preprocessor_config.json: {key} is {config[key]}, but only {value} is supported",
-                "use another model, or correct the key if it is wrong",
-            )
-
-
-def read_folder_json(model: Model, name: str) -> dict[str, Any]:
-    """A JSON file of the model's folder; empty without the folder or the file."""
-    if model.folder is None:
-        return {}
-    # Models that are made in memory have no files: transformers' defaults apply.
-    return read_json_object(model.folder / name, DataError)

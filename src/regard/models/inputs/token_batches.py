@@ -132,9 +132,9 @@ def text_pairs(first: str | Sequence[str], second: str | Sequence[str]) -> list[
 
 def different_texts(name: str, texts: Sequence[str], least: int = 1) -> list[str]:
     """At least `least` texts, all different and not blank: they are keys of a result."""
-    several = [] if isinstance(texts, str) else text_list(list(texts))
+    several = [] if isinstance(texts, str) else text_list([*texts])
     different = {text for text in several if text.strip()}
-    if len(several) < least or len(different) != len(several):
+    if not least <= len(several) == len(different):
         raise SettingError(
             f"{name} must be {least} or more different texts, none of them empty", f"change {name}"
         )

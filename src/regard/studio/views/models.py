@@ -77,33 +77,33 @@ def folders(store: ModelStore, request: FoldersRequest) -> Answer:
 @view
 def model(store: ModelStore, request: ModelRequest) -> Answer:
     """What a model is: its size, its attentions, which views it has."""
-    opened = store.model(request.model)
-    core = opened.model.model
+    asked = store.model(request.model).model
+    core = asked.model
     sides = core.stacks()
-    task = answers.task_of(opened.model)
+    task = answers.task_of(asked)
     return {
         "name": request.model,
         "kind": _kind(core),
-        "family": opened.model.family,
+        "family": asked.family,
         "task": task,
-        "examples": answers.examples(opened.model),
-        "mask": answers.mask_token(opened.model),
+        "examples": answers.examples(asked),
+        "mask": answers.mask_token(asked),
         "captions": list(answers.CAPTIONS) if task == "caption" else [],
-        "analyses": _analyses(opened.model),
+        "analyses": _analyses(asked),
         "layers": {name: side.kind for name, side in sides.items()},
         "norms": {name: norm_placement(side) for name, side in sides.items()},
         "formulas": {name: layer_formulas(core, name) for name in sides},
         "linear": linear_formula(core),
-        "unit": answers.unit_of(opened.model),
+        "unit": answers.unit_of(asked),
         "parameters": sum(parameter.numel() for parameter in core.parameters()),
-        "reads": opened.model.accepts_text,
-        "medium": opened.model.medium,
+        "reads": asked.accepts_text,
+        "medium": asked.medium,
         "speaks": core.lm_head is not None,
-        "writes": core.writes and opened.model.special_tokens is not None,
+        "writes": core.writes and asked.special_tokens is not None,
         "translates": core.reads_target,
         "stacks": {name: stack.layers for name, stack in sides.items()},
         "attentions": {name: attention.heads for name, attention in attentions(core).items()},
-        "device": str(opened.model.device),
+        "device": str(asked.device),
     }
 
 
