@@ -20,7 +20,7 @@ from regard.core.masks.mask import Call, MaskPattern, PaddingMask
 from regard.core.masks.sparse_masks import CausalSlidingWindowMask, GlobalMask, SlidingWindowMask
 from regard.core.mixers import block_sparse_attention, scaled_dot_product_attention
 from regard.core.mixers.scaled_dot_product_attention import Kernel
-from regard.lab.bench.attention import KINDS, AttentionCase
+from regard.lab.bench.attention import KINDS, AttentionCase, attention_kind
 
 pytestmark = [
     pytest.mark.gpu,
@@ -155,7 +155,7 @@ def test_no_scores_of_all_pairs_are_made() -> None:
 @pytest.mark.parametrize("kind", KINDS)
 def test_every_kind_of_attention_is_that_of_a_cpu(kind: str) -> None:
     length = 512
-    mixer, pattern = KINDS[kind](AttentionCase((kind,), window=32), length)
+    mixer, pattern = attention_kind(AttentionCase((kind,), window=32), kind, length)
     projection: Literal["apart", "shared"] = "shared" if kind == "reformer" else "apart"
     attention = spec.Attention(2, 16, 16, mixer=mixer, projection=projection)
     block = spec.Block(attention, spec.FeedForward(32), dropout=0.0)

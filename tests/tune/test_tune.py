@@ -56,7 +56,7 @@ def test_the_best_value_of_each_setting_is_found_in_order() -> None:
     plan = [Stage("a", (1, 2, 3, 4)), Stage("b", (10, 20, 30))]
     asked = []
 
-    def evaluate(changes: Any, updates: int) -> float:
+    def evaluate(updates: int, changes: Any) -> float:
         asked.append((dict(changes), updates))
         distance = abs(changes["a"] - 3) + abs(changes.get("b", 10) - 20)
         return distance + 1.0 / updates

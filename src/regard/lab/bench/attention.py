@@ -48,36 +48,16 @@ class AttentionCase:
 # --- kinds of attention ---
 
 
-def _softmax(pattern: spec.MaskPattern) -> AttentionKind:
-    return spec.SoftmaxAttention(), pattern
-
-
-def _bigbird(case: AttentionCase, length: int) -> AttentionKind:
-    """Blocks of 64 as published: neighbours, the first and the last, three random ones."""
-    # BigBird's block_size 64 and num_random_blocks 3.
-    near = spec.Or(spec.BlockLocalMask(64, 1), spec.GlobalMask(1, 1, 64))
-    return _softmax(spec.Or(near, spec.RandomBlockMask(64, 3)))
-
-
-def _reformer(case: AttentionCase, length: int) -> AttentionKind:
-    """Twice as many buckets as chunks of 64, as the product of two hashes, as published."""
-    # The power of two at or below 2 · length / 64, split into two factors.
-    power = max(2, (2 * length // 64).bit_length() - 1)
-    buckets = (2 ** (power // 2), 2 ** (power - power // 2))
-    return spec.LshAttention(buckets), spec.FullMask()
-
-
-KINDS: dict[str, Callable[[AttentionCase, int], AttentionKind]] = {
-    "full": lambda case, length: _softmax(spec.FullMask()),
-    "window": lambda case, length: _softmax(spec.WindowMask(case.window)),
-    "longformer": lambda case, length: _softmax(
-        spec.Or(spec.WindowMask(case.window), spec.GlobalMask(1))
-    ),
-    "bigbird": _bigbird,
-    "linear": lambda case, length: (spec.LinearAttention(), spec.FullMask()),
-    "performer": lambda case, length: (spec.LinearAttention(spec.FavorFeatures()), spec.FullMask()),
-    "linformer": lambda case, length: (spec.Linformer(length, case.window), spec.FullMask()),
-    "reformer": _reformer,
+# Their words in recipes, with the window of a case.
+KINDS = {
+    "full": "softmax",
+    "window": "window:{}",
+    "longformer": "global:{}",
+    "bigbird": "bigbird:64:3",  # block_size and num_random_blocks as published
+    "linear": "linear",
+    "performer": "performer",
+    "linformer": "linformer:{}",
+    "reformer": "reformer",
 }
 
 
@@ -96,12 +76,16 @@ def choose(names: Sequence[str]) -> tuple[str, ...]:
     return tuple(names) or tuple(KINDS)
 
 
-def _attention_kind(case: AttentionCase, kind: str, length: int) -> AttentionKind:
-    if kind in KINDS:
-        return KINDS[kind](case, length)
-    mixer, pattern = parse_attention(kind)
+def attention_kind(case: AttentionCase, kind: str, length: int) -> AttentionKind:
+    """The mixer and the mask pattern of a kind, for sequences of this length."""
+    mixer, pattern = parse_attention(KINDS.get(kind, kind).format(case.window))
     if isinstance(mixer, spec.Linformer):
         mixer = replace(mixer, length=length)
+    if kind == "reformer":
+        # Twice as many buckets as chunks of 64, as the product of two hashes, as published: the
+        # power of two at or below 2 · length / 64, split into two factors.
+        power = max(2, (2 * length // 64).bit_length() - 1)
+        mixer = spec.LshAttention((2 ** (power // 2), 2 ** (power - power // 2)))
     return mixer, pattern
 
 
@@ -131,22 +115,17 @@ def run(case: AttentionCase, device: torch.device) -> Iterator[Measurement]:
                 measurements[kind].append(measurement)
                 yield measurement
     for kind, lines in measurements.items():
-        with_backward = [line for line in lines if line["backward"]]
-        forward_only = [line for line in lines if not line["backward"]]
         yield {
             "kind": kind,
-            "exponent": _exponent(with_backward, "seconds"),
-            "forward_exponent": _exponent(forward_only, "seconds"),
-            "memory_exponent": _exponent(with_backward, "peak_bytes"),
+            "exponent": _exponent(lines, "seconds", backward=True),
+            "forward_exponent": _exponent(lines, "seconds", backward=False),
+            "memory_exponent": _exponent(lines, "peak_bytes", backward=True),
         }
 
 
-def _exponent(lines: Sequence[Measurement], what: str) -> float | None:
-    """The exponent of growth: the slope of the least-squares line through the logarithms.
-
-    None if there is only one length.
-    """
-    points = [(line["n"], line[what]) for line in lines if line[what]]
+def _exponent(lines: Sequence[Measurement], what: str, *, backward: bool) -> float | None:
+    """The exponent of growth; None if there is only one length."""
+    points = [(one["n"], one[what]) for one in lines if one[what] and one["backward"] == backward]
     return growth_exponent(*zip(*points, strict=True)) if len(points) > 1 else None
 
 
@@ -157,20 +136,19 @@ def _calls(
     dtype = torch.bfloat16 if device.type == "cuda" else torch.float32  # as each is trained
     generator = torch.Generator().manual_seed(0)
     shape = (1, case.heads, length, case.d_k)  # [B, H, T, K]
-    q, k, v, gradient = (
-        torch.randn(shape, generator=generator).to(device, dtype) for _ in range(4)
-    )
-    qkv = tuple(x.requires_grad_(backward) for x in (q, k, v))
+    *qkv, gradient = (torch.randn(shape, generator=generator).to(device, dtype) for _ in range(4))
+    for x in qkv:
+        x.requires_grad_(backward)
     return {kind: _call(case, kind, qkv, gradient if backward else None) for kind in kinds}
 
 
 def _call(
-    case: AttentionCase, kind: str, qkv: tuple[Tensor, ...], gradient: Tensor | None
+    case: AttentionCase, kind: str, qkv: Sequence[Tensor], gradient: Tensor | None
 ) -> Callable[[], float]:
     """A call of one kind of attention; with a `gradient` of its output, the backward pass too."""
     q, k, v = qkv
     length = q.shape[2]
-    mixer, pattern = _attention_kind(case, kind, length)
+    mixer, pattern = attention_kind(case, kind, length)
     shared_qk = isinstance(mixer, spec.LshAttention)
     attention = spec.Attention(
         case.heads, case.d_k, case.d_k, mixer=mixer, projection="shared" if shared_qk else "apart"
@@ -178,8 +156,8 @@ def _call(
     # The smallest encoder around that attention: its stack makes the mask, its mixer is called.
     block = spec.Block(attention, spec.FeedForward(1))
     encoder = spec.Encoder(1, spec.Tokens(1, None), spec.Stack.of(1, block, pattern))
-    stack = build(encoder).to(q.device, q.dtype).eval().stack
-    mix = stack.blocks[0].attention.mixer  # type: ignore[union-attr, index]
+    stack: Any = build(encoder).to(q.device, q.dtype).eval().stack
+    mix = stack.blocks[0].attention.mixer
 
     shape = torch.empty(1, length, 1, device=q.device)  # only its sizes matter
 
@@ -187,12 +165,11 @@ def _call(
         with torch.set_grad_enabled(gradient is not None):
             # Reformer's keys are its queries, at unit length.
             keys: Tensor = torch.nn.functional.normalize(q, dim=-1) if shared_qk else k
-            mask = stack.layer_inputs(shape, None, Context())[0].mask  # type: ignore[operator]
-            out: Tensor = mix(q, keys, v, mask)  # type: ignore[operator]
+            out: Tensor = mix(q, keys, v, stack.layer_inputs(shape, None, Context())[0].mask)
             if gradient is not None:
                 out.backward(gradient)
         # Gradients must not accumulate: that would be another operation, and more memory.
-        for x in (*qkv, *mix.parameters()):  # type: ignore[union-attr, index]
+        for x in (*qkv, *mix.parameters()):
             x.grad = None
         return length
 
@@ -239,21 +216,17 @@ def reports(
 
 def line(measurement: Measurement) -> str:
     """A measurement, or the exponents of a kind, for people."""
-    kind = measurement["kind"]
     if "n" not in measurement:
-        return f"{kind:<11} grows as  {_growth(measurement)}"
+        return f"{measurement['kind']:<11} grows as  {_growth(measurement)}"
     direction = "forward + backward" if measurement["backward"] else "forward"
-    memory = amount(measurement["peak_bytes"])
     return (
-        f"{kind:<11} {measurement['n']:>7}  {direction:<18}  "
-        f"{measurement['seconds']:>9.4f} s  {memory:>9}"
+        f"{measurement['kind']:<11} {measurement['n']:>7}  {direction:<18}  "
+        f"{measurement['seconds']:>9.4f} s  {amount(measurement['peak_bytes']):>9}"
     )
 
 
 def _growth(exponents: Measurement) -> str:
-    named = {
-        "time": exponents["exponent"],
-        "forward": exponents["forward_exponent"],
-        "memory": exponents["memory_exponent"],
-    }
-    return "  ".join(f"{name} n^{value:.2f}" for name, value in named.items() if value is not None)
+    # The names of the exponents, as people read them.
+    names = {"time": "exponent", "forward": "forward_exponent", "memory": "memory_exponent"}
+    known = {name: exponents[key] for name, key in names.items() if exponents[key] is not None}
+    return "  ".join(f"{name} n^{value:.2f}" for name, value in known.items())

@@ -21,19 +21,17 @@ from regard.decode.batch_decoding import DecodingSettings, SpecialTokens, decode
 from regard.decode.strategy import BeamSearch, Greedy, Limit, PowerPenalty
 from regard.families.folder import open_model
 from regard.lab.bench import published
-from regard.lab.bench.models import IDS, BenchmarkModel, benchmark_model
+from regard.lab.bench.models import IDS, benchmark_model
 from regard.lab.bench.peers import import_peer
 from regard.lab.bench.report import (
     BenchmarkReport,
-    BenchmarkRow,
     accelerator_name,
     machine_name,
     timing_row,
 )
 from regard.lab.bench.subprocesses import ContenderProcess
-from regard.lab.bench.timing import Timing, time_in_turns
+from regard.lab.bench.timing import time_in_turns
 from regard.lab.measure.instruments import bandwidth
-from regard.wirings.core_model import CoreModel
 
 DecodeBatch = Callable[[list[list[int]]], None]
 
@@ -80,51 +78,34 @@ def run(
         if against:  # peers open the model from a folder; ours alone is built in its process
             model.write(folder)
         with ExitStack() as stack:
-            processes = {}
-            for name in contenders(case, folder, against, device, threads):
-                request = {
-                    "case": asdict(case),
-                    "folder": str(folder),
-                    "against": against,
-                    "name": name,
-                    "device": str(device),
-                    "threads": threads,
-                }
-                processes[name] = ContenderProcess(request, float(case.batch * case.new))
-                stack.callback(processes[name].close)
+            request = {
+                "case": asdict(case),
+                "folder": temporary,
+                "against": against,
+                "device": str(device),
+                "threads": threads,
+            }
+            tokens = float(case.batch * case.new)
+            processes = {
+                name: stack.enter_context(ContenderProcess({**request, "name": name}, tokens))
+                for name in contenders(case, folder, against, device, threads)
+            }
             timings = time_in_turns(processes, case.rounds, device)
-            peaks: dict[str, int] = {}
-            if memory:
-                peaks = {name: process.peak() for name, process in processes.items()}
+            peaks = {name: process.peak() for name, process in processes.items() if memory}
     limit = bandwidth(device)
-    rows = [
-        _row(name, timing, model, case, limit, peaks.get(name)) for name, timing in timings.items()
-    ]
+    rows = []
+    for name, timing in timings.items():
+        precision = name.removeprefix("regard ")
+        ours = precision != name
+        share = None
+        # The memory bandwidth limits small batches: every step reads all weights of the decoder.
+        if ours and case.batch * case.beam <= SMALL_BATCH:
+            step_bytes = _step_parameters(model.spec) * BYTES[precision]
+            share = step_bytes * case.new / timing.median / limit
+        rows.append(timing_row(name, timing, ours=ours, peak=peaks.get(name), share=share))
     notes = {"memory bandwidth": f"{limit / 1e9:,.0f} GB/s"}
     all_rows = (*rows, *published_rows)
     return BenchmarkReport(command, str(case), machine_name(device), "tokens/s", all_rows, notes)
-
-
-def _row(
-    name: str,
-    timing: Timing,
-    model: BenchmarkModel,
-    case: DecodingCase,
-    limit: float,
-    peak: int | None,
-) -> BenchmarkRow:
-    """A row; ours with its share of the memory bandwidth, which limits small batches.
-
-    Every step reads all weights of the decoder once.
-    """
-    precision = name.removeprefix("regard ")
-    if name == precision:  # a peer
-        return timing_row(name, timing, peak=peak)
-    share = None
-    if case.batch * case.beam <= SMALL_BATCH:
-        step_bytes = _step_parameters(model.spec) * BYTES[precision]
-        share = step_bytes * case.new / timing.median / limit
-    return timing_row(name, timing, ours=True, peak=peak, share=share)
 
 
 def _step_parameters(description: Any) -> float:
@@ -145,9 +126,10 @@ def contenders(
 
     CTranslate2 is up to four: float32 and int8, each with one worker or with one for each thread.
     """
-    makers: dict[str, Callable[[], DecodeBatch]] = {}
-    for precision in PRECISIONS[device.type]:
-        makers[f"regard {precision}"] = partial(regard_decoder, case, folder, precision, device)
+    makers: dict[str, Callable[[], DecodeBatch]] = {
+        f"regard {precision}": partial(regard_decoder, case, folder, precision, device)
+        for precision in PRECISIONS[device.type]
+    }
     if "transformers" in against:
         makers["transformers"] = partial(transformers_decoder, case, folder, device)
     if "ctranslate2" in against:
@@ -171,7 +153,7 @@ def regard_decoder(
     case: DecodingCase, folder: Path, precision: str, device: torch.device
 ) -> DecodeBatch:
     description = benchmark_model(case.model)
-    model: CoreModel
+    model: Any
     if (folder / "config.json").exists():
         model = open_model(folder)[0].eval()
     else:
@@ -199,9 +181,7 @@ def regard_decoder(
 
 
 def transformers_decoder(case: DecodingCase, folder: Path, device: torch.device) -> DecodeBatch:
-    transformers = import_peer("transformers", "transformers")
-    transformers.utils.logging.set_verbosity_error()
-    transformers.utils.logging.disable_progress_bar()
+    transformers = import_peer("transformers")
     dtype = torch.float32 if device.type == "cpu" else torch.bfloat16
     if benchmark_model(case.model).is_encoder_decoder:
         auto_model = transformers.AutoModelForSeq2SeqLM
@@ -230,7 +210,7 @@ def transformers_decoder(case: DecodingCase, folder: Path, device: torch.device)
 
 def ctranslate2_decoder(case: DecodingCase, folder: Path, options: dict[str, Any]) -> DecodeBatch:
     """`options` are those of CTranslate2's engine."""
-    library = import_peer("ctranslate2", "ctranslate2")
+    library = import_peer("ctranslate2")
     converted = folder / "ctranslate2"
     if not converted.exists():
         from regard.lab.convert.ctranslate2 import write  # only this contender pays for the import
@@ -247,30 +227,27 @@ def ctranslate2_decoder(case: DecodingCase, folder: Path, options: dict[str, Any
         "max_batch_size": -(-case.batch // options["inter_threads"]),
     }
 
-    def translate(words: list[list[str]]) -> list[list[str]]:
-        results = engine.translate_batch(
-            words,
-            length_penalty=1,
-            min_decoding_length=case.new,
-            max_decoding_length=case.new,
-            **common,
-        )
-        return [result.hypotheses[0] for result in results]
-
-    def generate(words: list[list[str]]) -> list[list[str]]:
-        results = engine.generate_batch(
-            words,
-            sampling_topk=1,  # greedy
-            min_length=case.new,
-            max_length=case.new,
-            include_prompt_in_result=False,
-            **common,
-        )
-        return [result.sequences[0] for result in results]
-
     def decode_batch(sources: list[list[int]]) -> None:
         words = [[f"w{i}" for i in source] for source in sources]
-        outputs = translate(words) if is_encoder_decoder else generate(words)
+        if is_encoder_decoder:
+            results = engine.translate_batch(
+                words,
+                length_penalty=1,
+                min_decoding_length=case.new,
+                max_decoding_length=case.new,
+                **common,
+            )
+            outputs = [result.hypotheses[0] for result in results]
+        else:
+            results = engine.generate_batch(
+                words,
+                sampling_topk=1,  # greedy
+                min_length=case.new,
+                max_length=case.new,
+                include_prompt_in_result=False,
+                **common,
+            )
+            outputs = [result.sequences[0] for result in results]
         assert all(len(tokens) == case.new for tokens in outputs)
 
     return decode_batch

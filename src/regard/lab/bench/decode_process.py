@@ -26,6 +26,7 @@ def serve(request: dict[str, Any]) -> None:
     torch.set_num_threads(threads)
     case = DecodingCase(**request["case"])
     device = torch.device(request["device"])
+    on_gpu = device.type == "cuda"
     vocabulary = benchmark_model(case.model).vocabulary
     generator = np.random.default_rng(0)
     # The same sources in every process; the first four ids are special tokens.
@@ -37,15 +38,14 @@ def serve(request: dict[str, Any]) -> None:
     torch.set_num_threads(threads)  # some libraries change it for the whole process
     print(REPLY, "ready", flush=True)
     for line in sys.stdin:
-        if line.strip() == "go":
-            decode(sources)
-            if device.type == "cuda":
-                torch.cuda.synchronize()
-            print(REPLY, "done", flush=True)
+        reply: object = "done"
+        if line.strip() == "peak":
+            reply = torch.cuda.max_memory_allocated() if on_gpu else peak_memory()
         else:
-            on_gpu = device.type == "cuda"
-            peak = torch.cuda.max_memory_allocated() if on_gpu else peak_memory()
-            print(REPLY, peak, flush=True)
+            decode(sources)
+            if on_gpu:
+                torch.cuda.synchronize()
+        print(REPLY, reply, flush=True)
 
 
 if __name__ == "__main__":

@@ -50,17 +50,16 @@ def run(
             "regard, frozen": lambda: frozen(input_ids=tokens)["logits"],
         }
         if "transformers" in against:
-            transformers = import_peer("transformers", "transformers")
-            transformers.utils.logging.disable_progress_bar()
-            peer = transformers.AutoModelForMaskedLM.from_pretrained(path).to(device).eval()
+            auto_model = import_peer("transformers").AutoModelForMaskedLM
+            peer = auto_model.from_pretrained(path).to(device).eval()
             forwards["transformers"] = lambda: peer(input_ids=tokens).logits
 
-    def contender(forward: Callable[[], Tensor]) -> float:
+    def contender(name: str) -> float:
         with torch.inference_mode():
-            assert forward().shape == (*tokens.shape, model.vocabulary)
+            assert forwards[name]().shape == (*tokens.shape, model.vocabulary)
         return float(tokens.numel())
 
-    contenders = {name: partial(contender, forward) for name, forward in forwards.items()}
+    contenders = {name: partial(contender, name) for name in forwards}
     timings = time_in_turns(contenders, case.rounds, device)
     limit = matrix_rate(device)
     # A multiplication and an addition for each parameter; attention scores are left out.

@@ -13,37 +13,20 @@ import torch
 from regard import spec
 from regard.builder import build
 from regard.families import folder as folders
-from regard.families.decoders import gpt2
-from regard.families.encoder_decoders import transformer
-from regard.families.encoders import bert
+from regard.families.presets import preset
 from regard.system import disk
 from regard.system.errors import SettingError, did_you_mean
 from regard.wirings.core_model import CoreModel
 
-# Hugging Face's config of LLaMA 7B (Touvron et al. 2023).
-_LLAMA_7B = {
-    "model_type": "llama",
-    "architectures": ["LlamaForCausalLM"],
-    "vocab_size": 32000,
-    "hidden_size": 4096,
-    "intermediate_size": 11008,
-    "num_hidden_layers": 32,
-    "num_attention_heads": 32,
-    "num_key_value_heads": 32,
-    "max_position_embeddings": 2048,
-    "rms_norm_eps": 1e-5,
-    "tie_word_embeddings": False,
-}
-
 SPECS: dict[str, Callable[[], spec.Model]] = {
-    "tiny": lambda: transformer.preset("tiny", 10000, 10000, share="all"),
-    "small": lambda: transformer.preset("small", 8000, 8000, share="all"),
-    "base": lambda: transformer.preset("base", 37000, 37000, share="all"),
-    "gpt2": lambda: gpt2.preset("small", 50257, 1024, dropout=0.0),  # as nanoGPT trains it
-    "gpt2-tiny": lambda: gpt2.preset("tiny", 500, 128),
-    "llama-7b": lambda: folders.FAMILIES["llama"].to_spec(_LLAMA_7B),
-    "bert-base": lambda: bert.preset("base", 30_522, 512),
-    "bert-tiny": lambda: bert.preset("tiny", 500, 128),
+    "tiny": lambda: preset("transformer:tiny", 10_000),
+    "small": lambda: preset("transformer:small", 8000),
+    "base": lambda: preset("transformer:base", 37_000),
+    "gpt2": lambda: preset("gpt2", 50_257, 1024, dropout=0.0),  # as nanoGPT trains it
+    "gpt2-tiny": lambda: preset("gpt2:tiny", 500, 128),
+    "llama-7b": lambda: preset("llama:7b", 32_000, 2048),
+    "bert-base": lambda: preset("bert:base", 30_522, 512),
+    "bert-tiny": lambda: preset("bert:tiny", 500, 128),
 }
 IDS = folders.SpecialTokenIds(0, 1, 2, 3)  # pad, start, end, unknown
 SPECIAL_TOKENS = ["<pad>", "<s>", "</s>", "<unk>"]

@@ -6,7 +6,6 @@ import importlib
 import importlib.util
 import math
 from collections.abc import Callable, Mapping, Sequence
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -63,19 +62,11 @@ def nn_transformer(model: kinds.EncoderDecoder, device: torch.device) -> tuple[n
     return modules, forward
 
 
-def marian(
-    model: kinds.EncoderDecoder, device: torch.device, folder: Path | None = None
-) -> tuple[Any, Forward]:
-    """transformers' MarianMTModel, from a folder that we wrote or with random weights."""
-    transformers = import_peer("transformers", "transformers")
-    transformers.utils.logging.set_verbosity_error()
-    transformers.utils.logging.disable_progress_bar()
-    if folder is None:
-        config = transformers.MarianConfig(**describe(model, SpecialTokenIds(0, 1, 2, 3)))
-        peer = transformers.MarianMTModel(config)  # random weights
-    else:
-        peer = transformers.MarianMTModel.from_pretrained(folder)
-    peer.to(device)
+def marian(model: kinds.EncoderDecoder, device: torch.device) -> tuple[Any, Forward]:
+    """transformers' MarianMTModel."""
+    transformers = import_peer("transformers")
+    config = transformers.MarianConfig(**describe(model, SpecialTokenIds(0, 1, 2, 3)))
+    peer = transformers.MarianMTModel(config).to(device)  # random weights
 
     def forward(batch: Tensors) -> Tensor:
         mask = batch["padding_mask"].long() if "padding_mask" in batch else None
@@ -92,7 +83,7 @@ def marian(
 
 def x_transformers(model: kinds.EncoderDecoder, device: torch.device) -> tuple[nn.Module, Forward]:
     """x-transformers' XTransformer."""
-    library = import_peer("x_transformers", "x-transformers")
+    library = import_peer("x-transformers")
     block = model.encoder.block
     options = {
         "num_tokens": model.target.vocabulary,
@@ -107,16 +98,13 @@ def x_transformers(model: kinds.EncoderDecoder, device: torch.device) -> tuple[n
         "ff_dropout": block.dropout,
         "emb_dropout": block.dropout,
     }
-    encoder = {f"enc_{key}": value for key, value in options.items()}
-    decoder = {f"dec_{key}": value for key, value in options.items()}
-    peer = library.XTransformer(
-        dim=model.d_model,
-        tie_token_emb=True,
-        enc_depth=model.encoder.layers,
-        dec_depth=model.decoder.layers,
-        **encoder,
-        **decoder,
-    ).to(device)
+    sides = {"enc": model.encoder, "dec": model.decoder}
+    of_sides = {
+        f"{side}_{key}": value
+        for side, stack in sides.items()
+        for key, value in {**options, "depth": stack.layers}.items()
+    }
+    peer = library.XTransformer(dim=model.d_model, tie_token_emb=True, **of_sides).to(device)
 
     def forward(batch: Tensors) -> Tensor:
         mask = batch.get("padding_mask")  # True for tokens, as ours
@@ -148,11 +136,11 @@ def require_installed(names: Sequence[str]) -> None:
             raise SettingError(f"{name} is not installed", f"pip install {name}, or remove it")
 
 
-def import_peer(module: str, package: str) -> Any:
-    """Imports another library; if it is not installed, the error says how to install it."""
-    try:
-        return importlib.import_module(module)
-    except ImportError as error:
-        raise SettingError(
-            f"{package} is not installed ({error})", f"pip install {package}, or remove it"
-        ) from None
+def import_peer(name: str) -> Any:
+    """Imports another library, which then says nothing but its errors."""
+    require_installed([name])
+    module = importlib.import_module(MODULES[name])
+    if name == "transformers":
+        module.utils.logging.set_verbosity_error()
+        module.utils.logging.disable_progress_bar()
+    return module

@@ -16,6 +16,7 @@ import subprocess
 import sys
 import threading
 import time
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any
 
@@ -27,13 +28,13 @@ REPLY = "regard:"  # how a line that is meant for us begins: libraries may print
 FAILURE = "regard-failure:"  # the same for an expected error: problem and repair, in JSON
 
 
-class ContenderProcess:
+class ContenderProcess(AbstractContextManager["ContenderProcess"]):
     """A contender that decodes one batch whenever it is called, in a process that waits for it."""
 
     def __init__(self, request: dict[str, Any], amount: float) -> None:
         """`amount` is how many tokens one call decodes."""
         self.amount = amount
-        self.process = subprocess.Popen(
+        self.process: Any = subprocess.Popen(
             [sys.executable, "-m", "regard.lab.bench.decode_process"],
             env=_environment(request),
             stdin=subprocess.PIPE,
@@ -66,18 +67,16 @@ class ContenderProcess:
             sampler.join()
         return max(own_peak, *samples)
 
-    def close(self) -> None:
+    def __exit__(self, *_: object) -> None:
         # It has nothing to save.
         self.process.kill()
         self.process.wait()
 
     def _ask(self, what: str) -> str:
-        assert self.process.stdin is not None
         print(what, file=self.process.stdin, flush=True)
         return self._read_reply()
 
     def _read_reply(self) -> str:
-        assert self.process.stdout is not None
         for line in self.process.stdout:
             if line.startswith(REPLY):
                 return line.removeprefix(REPLY).strip()

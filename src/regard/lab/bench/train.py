@@ -34,7 +34,7 @@ from regard.training.engine.optimizer import ConstantRate, Optimizer, autocast
 from regard.training.engine.train_step import Step
 from regard.training.objectives.losses import linear_cross_entropy
 
-TrainStep = Callable[[Batch], None]
+TrainStep = Callable[[Batch], object]
 Array = np.ndarray[Any, Any]
 
 LABEL_SMOOTHING = 0.1
@@ -60,16 +60,15 @@ class TrainingCase:
     compile: bool = False
 
     def __str__(self) -> str:
-        parts = [f"train {self.model}"]
-        if self.lengths == "natural":
-            parts.append("natural lengths")
-        else:
-            parts.append(f"{self.length} tokens each")
-        if self.precision != "float32":
-            parts.append(self.precision)
-        if self.compile:
-            parts.append("compiled")
-        return ", ".join(parts)
+        equal = self.lengths == "equal"
+        parts = {
+            f"train {self.model}": True,
+            "natural lengths": not equal,
+            f"{self.length} tokens each": equal,
+            self.precision: self.precision != "float32",
+            "compiled": self.compile,
+        }
+        return ", ".join(part for part, applies in parts.items() if applies)
 
 
 def run(
@@ -79,8 +78,13 @@ def run(
     published_rows, against = published.split(against, case, accelerator_name(device))
     model = benchmark_model(case.model)
     lengths = _sentence_lengths(case)
-    our_batches = [_batch(lengths, rows, model) for rows in _bucketed(lengths, case)]
-    their_batches = [_batch(lengths, rows, model) for rows in _shuffled(lengths, case)]
+    # Ours are sentences of like lengths within the token budget; the peers' as many sentences as
+    # fill the budget on average, in random order.
+    bucketed = batch_indices(lengths, case.batch_tokens, seed=0, epoch=0)[: case.batches]
+    our_batches = [_batch(lengths, rows, model) for rows in bucketed]
+    count = max(1, round(case.batch_tokens / lengths.mean()))
+    order = np.random.default_rng(1).permutation(len(lengths))[: case.batches * count]
+    their_batches = [_batch(lengths, rows, model) for rows in order.reshape(-1, count)]
     contenders: dict[str, Callable[[], float]] = {}
     with ExitStack() as stack:
         our_step = _our_step(model, device, case, stack)
@@ -152,11 +156,8 @@ def _our_step(
         cuda_graphs=True,  # as training does
     )
     numbers = itertools.count(1)
-
-    def train_step(batch: Batch) -> None:
-        step([batch], next(numbers), 1)  # the device's verdict on the update is not waited for
-
-    return train_step
+    # The device's verdict on the update is not waited for.
+    return lambda batch: step([batch], next(numbers), 1)
 
 
 def _their_step(model: nn.Module, forward: Forward, precision: str) -> TrainStep:
@@ -210,18 +211,6 @@ def _sentence_lengths(case: TrainingCase) -> Array:
     ratio = generator.normal(1.0, 0.15, count)
     target = np.clip(np.round(source * ratio), 8, 64).astype(int)
     return np.stack([source, target], axis=1)
-
-
-def _bucketed(lengths: Array, case: TrainingCase) -> list[Array]:
-    """Our batches: sentences of like lengths, within the token budget."""
-    return batch_indices(lengths, case.batch_tokens, seed=0, epoch=0)[: case.batches]
-
-
-def _shuffled(lengths: Array, case: TrainingCase) -> list[Array]:
-    """The peers' batches: as many sentences as fill the budget on average, in random order."""
-    order = np.random.default_rng(1).permutation(len(lengths))
-    count = max(1, round(case.batch_tokens / lengths.mean()))
-    return [order[i * count : (i + 1) * count] for i in range(case.batches)]
 
 
 def _batch(lengths: Array, rows: Array, model: BenchmarkModel) -> Batch:

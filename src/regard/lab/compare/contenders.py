@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import re
+from bisect import bisect_left
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
+from itertools import count as powers
 from typing import Any
 
 from regard import spec
@@ -63,10 +65,8 @@ class Contender:
         if rest in _sizes(model):
             changes["model"] = named
         elif rest:
-            encoder_attention, _, decoder_attention = rest.partition("+")
-            changes["attention"] = encoder_attention
-            if decoder_attention:
-                changes["decoder_attention"] = decoder_attention
+            attentions = zip(("attention", "decoder_attention"), rest.split("+", 1), strict=False)
+            changes |= {key: word for key, word in attentions if word}
         for setting in settings:
             key, _, value = setting.partition("=")
             if key not in KEYS or not value:
@@ -123,10 +123,10 @@ class Contender:
     def require_possible(self, base: Recipe, parameters: int, spec_of: SpecOf) -> None:
         """Refuses a number of parameters that is below that of the smallest widths."""
         _, smallest = self._nearest(base, 1, spec_of)
-        self._check_size(max(smallest or 0, parameters), parameters)
+        self._check_size(max(smallest, parameters), parameters)
 
-    def _nearest(self, base: Recipe, parameters: int, spec_of: SpecOf) -> tuple[Recipe, int | None]:
-        """Its recipe of about this size, and its parameters; None where no width can be chosen."""
+    def _nearest(self, base: Recipe, parameters: int, spec_of: SpecOf) -> tuple[Recipe, int]:
+        """Its recipe of about this size, and its parameters; 0 where no width can be chosen."""
 
         def count(**widths: int) -> int:
             return parameter_count(spec_of(self.recipe(base, widths)))
@@ -134,7 +134,7 @@ class Contender:
         recipe = self.recipe(base)
         model = spec_of(recipe)
         if recipe.model_name in LINEAR_FORECASTERS:
-            return recipe, None  # look-back times horizon
+            return recipe, 0  # look-back times horizon
         if len(model.widths) > 1:
             # The widths of the towers belong together; the recipe's are compared as they are.
             widths = {}
@@ -145,8 +145,8 @@ class Contender:
             widths = {"d_model": 2 * _closest(lambda n: count(d_model=2 * n), parameters)}
         return self.recipe(base, widths), count(**widths)
 
-    def _check_size(self, nearest: int | None, parameters: int) -> None:
-        if nearest is not None and abs(nearest / parameters - 1) > TOLERANCE:
+    def _check_size(self, nearest: int, parameters: int) -> None:
+        if nearest and abs(nearest / parameters - 1) > TOLERANCE:
             raise SettingError(
                 f"{self.word} cannot have about {parameters:,} parameters: "
                 f"the closest size is {nearest:,}",
@@ -161,10 +161,11 @@ def parse_contenders(words: str) -> list[Contender]:
         raise SettingError(
             "the list of models is empty", "set it: --models transformer,bahdanau,rnn"
         )
-    folders = [contender.folder for contender in contenders]
+    folders: set[str] = set()
     for contender in contenders:
-        if folders.count(contender.folder) > 1:
+        if contender.folder in folders:
             raise SettingError(f"{contender.word} is listed twice", "list each model once")
+        folders.add(contender.folder)
     return contenders
 
 
@@ -173,13 +174,12 @@ def check_settings_are_read(
 ) -> None:
     """Refuses settings of the model that are given for all, and that no contender takes."""
     for key in changes:
-        if KEYS[key] != "model" or any(contender.takes(key, base) for contender in contenders):
-            continue
-        flag = "--" + key.replace("_", "-")
-        raise SettingError(
-            f"{flag} has no effect on {', '.join(contender.word for contender in contenders)}",
-            f"remove it, or set it for a model that has it: NAME@{key}=VALUE",
-        )
+        if KEYS[key] == "model" and not any(one.takes(key, base) for one in contenders):
+            flag = "--" + key.replace("_", "-")
+            raise SettingError(
+                f"{flag} has no effect on {', '.join(one.word for one in contenders)}",
+                f"remove it, or set it for a model that has it: NAME@{key}=VALUE",
+            )
 
 
 def _sizes(name: str) -> Collection[str]:
@@ -222,18 +222,9 @@ def _width_step(heads: int, count: Callable[..., int]) -> int:
 
 def _closest(count: Callable[[int], int], wanted: int) -> int:
     """The size whose count is nearest to what is wanted, by bisection: counts grow with it."""
-    low = 1
-    high = 2
-    while count(high) < wanted:  # first an upper bound
-        low = high
-        high = 2 * high
-    while high - low > 1:
-        middle = (low + high) // 2
-        if count(middle) < wanted:
-            low = middle
-        else:
-            high = middle
-    return min((low, high), key=lambda size: abs(count(size) - wanted))
+    bound = next(bound for bound in (2**power for power in powers(1)) if count(bound) >= wanted)
+    high = bisect_left(range(bound), wanted, lo=max(2, bound // 2), key=count)
+    return min((high - 1, high), key=lambda size: abs(count(size) - wanted))
 
 
 # ------------------------------------------------------------------ budgets

@@ -72,8 +72,6 @@ def _silent(text: str) -> None:
 
 
 FEWEST_TOKENS = 8  # of a vocabulary, or classes; special tokens are among them
-# Data whose models have a length, over which the growth of costs is measured.
-_OF_ANY_LENGTH = ("pairs", "text", "examples")
 
 
 def compare(
@@ -126,12 +124,11 @@ def compare(
 
 def _say_what_is_replaced(file: Path, contenders: Sequence[Contender], say: Say) -> None:
     """The table of other models in the same folder is replaced; their runs are kept."""
-    earlier = []
     with suppress(SettingError, LookupError, TypeError):  # nobody's table
         earlier = [model["word"] for model in disk.read_json(file, SettingError)["contestants"]]
-    missing = [word for word in earlier if word not in {each.word for each in contenders}]
-    if missing:
-        say(f"{file} is replaced, without {', '.join(missing)}: add them to --models to keep them")
+        missing = ", ".join(word for word in earlier if Contender(word) not in contenders)
+        if missing:
+            say(f"{file} is replaced, without {missing}: add them to --models to keep them")
 
 
 def _check_before_data(
@@ -150,18 +147,25 @@ def _check_before_data(
 
 def _has_test_pairs(recipe: Recipe) -> bool:
     """Whether translators can be scored: generated pairs are, files only where they are named."""
-    if recipe.builtin or recipe.generated_task is not None:
-        return True
     data = recipe.data
-    has_sides = data.test_source is not None and data.test_target is not None
-    return has_sides or data.test_pairs is not None
+    return bool(
+        recipe.builtin
+        or recipe.generated_task
+        or data.test_pairs
+        or (data.test_source and data.test_target)
+    )
 
 
 def _no_test_set(recipe: Recipe) -> SettingError:
-    return SettingError(
-        "a comparison needs a test or validation set",
-        f"add one: {_test_files(recipe)}",
-    )
+    # The settings that name held-out data of the kind that the recipe learns from.
+    kind = recipe.objective_settings.data
+    if kind == "pairs":
+        files = "--test-source and --test-target, or --test-pairs"
+    elif kind in ("series", "graph"):
+        files = f"a longer {kind}, whose splits are not empty"
+    else:
+        files = f"--valid-{DATA_KEYS[kind]}"
+    return SettingError("a comparison needs a test or validation set", f"add one: {files}")
 
 
 def _smallest_spec(recipe: Recipe) -> spec.Model:
@@ -173,8 +177,7 @@ def _paired_tests(folders: Sequence[Path], examples: Path) -> dict[str, PairedTe
     """A paired significance test of two models, where there are two and a test set."""
     if len(folders) != 2 or not examples.is_file():
         return {}
-    first, second = (evaluate(folder, examples) for folder in folders)
-    return paired_tests(first, second)
+    return paired_tests(*(evaluate(folder, examples) for folder in folders))
 
 
 def _shared_data(folder: Path, base: Recipe, name: str, say: Say) -> SharedData:
@@ -275,10 +278,12 @@ def _measured_cost(folder: Path, data: Path, recipe: Recipe) -> Cost:
 
 def _longest(recipe: Recipe) -> int | None:
     """The greatest length of a text; None for data of a fixed size or without sequences."""
-    kind = recipe.objective_settings.data
-    if kind not in _OF_ANY_LENGTH:
-        return None
-    return recipe.data.max_length if kind == "pairs" else recipe.data.context
+    lengths = {
+        "pairs": recipe.data.max_length,
+        "text": recipe.data.context,
+        "examples": recipe.data.context,
+    }
+    return lengths.get(recipe.objective_settings.data)
 
 
 # --- one run --------------------------------------------------------------------------------------
@@ -322,11 +327,11 @@ def _scores(scores: Mapping[str, Score], characters: int | None) -> Scores:
     """The scores of a run as numbers, and bits per character where the text has some."""
     numbers: Scores = {}
     for split, score in scores.items():
-        values = {key: value for key, value in vars(score).items() if isinstance(value, float)}
-        if characters and "tokens" in vars(score):
-            tokens = vars(score)["tokens"]
-            values["bits_per_character"] = values["loss"] * tokens / characters / math.log(2)
-        numbers[split] = values
+        values = vars(score)
+        numbers[split] = {key: one for key, one in values.items() if isinstance(one, float)}
+        if characters and "tokens" in values:
+            nats = values["loss"] * values["tokens"] / characters
+            numbers[split]["bits_per_character"] = nats / math.log(2)
     return numbers
 
 
@@ -336,28 +341,13 @@ def _translation_results(
     """The quality of translations, by length too, and the speed of decoding."""
     if recipe.objective != "translate":
         return {}
-    first = scores.get("test", next(iter(scores.values())))
     translator = load(folder, Translator, device=recipe.train.device, say=_silent)
     sets = test_sets(RunFolder(folder))
     pairs: Sequence[Pair] = sets.get("test", next(iter(sets.values())))
     if recipe.generated_task is not None:
         # What is longer than in training comes last.
         pairs = [*pairs, *sets["longer"]]
+    first = vars(scores.get("test", next(iter(scores.values()))))
     buckets, decode_rate = evaluate_by_length(translator, pairs, recipe)
-    return {
-        "bleu": vars(first)["bleu"],
-        "exact_match": vars(first)["exact_match"],
-        "decode_rate": decode_rate,
-        "buckets": buckets,
-    }
-
-
-def _test_files(recipe: Recipe) -> str:
-    """The settings that name held-out data of the kind that a recipe learns from."""
-    kind = recipe.objective_settings.data
-    if kind == "pairs":
-        return "--test-source and --test-target, or --test-pairs"
-    if kind in ("series", "graph"):
-        return f"a longer {kind}, whose splits are not empty"
-    key = DATA_KEYS[kind]
-    return f"--valid-{key}"
+    quality = {key: first[key] for key in ("bleu", "exact_match")}
+    return {**quality, "decode_rate": decode_rate, "buckets": buckets}

@@ -50,13 +50,12 @@ def _length_buckets(lengths: Sequence[int]) -> list[list[int]]:
 
     All rows of one length are in the same group.
     """
-    order = sorted(range(len(lengths)), key=lambda i: lengths[i])
     buckets: list[list[int]] = []
     last = -1
-    for i in order:
-        full = not buckets or len(buckets[-1]) * BUCKETS >= len(order)
-        if full and lengths[i] != last and len(buckets) < BUCKETS:
+    for row in sorted(range(len(lengths)), key=lengths.__getitem__):
+        full = not buckets or len(buckets[-1]) * BUCKETS >= len(lengths)
+        if full and lengths[row] != last and len(buckets) < BUCKETS:
             buckets.append([])
-        buckets[-1].append(i)
-        last = lengths[i]
+        buckets[-1].append(row)
+        last = lengths[row]
     return buckets

@@ -164,18 +164,19 @@ def _metrics(comparison: Comparison) -> Iterator[tuple[str, str, str]]:
 
 def _by_length(comparison: Comparison, title: str, measure: str, digits: int) -> list[list[str]]:
     buckets = comparison.first_run.buckets
-    rows = [[title, *(f"{bucket.shortest}–{bucket.longest}" for bucket in buckets)]]
-    for one in comparison.contestants:
-        rows.append([one.word, *(f"{value:.{digits}f}" for _, value in one.by_length(measure))])
-    return rows
+    return [
+        [title, *(f"{bucket.shortest}–{bucket.longest}" for bucket in buckets)],
+        *(
+            [one.word, *(f"{value:.{digits}f}" for _, value in one.by_length(measure))]
+            for one in comparison.contestants
+        ),
+    ]
 
 
 def _mean(values: Sequence[float], digits: int) -> str:
     """The mean over the seeds, with the standard deviation if there are several."""
-    text = f"{statistics.mean(values):.{digits}f}"
-    if len(values) > 1:
-        text += f" ±{statistics.stdev(values):.{digits}f}"
-    return text
+    spread = f" ±{statistics.stdev(values):.{digits}f}" if len(values) > 1 else ""
+    return f"{statistics.mean(values):.{digits}f}{spread}"
 
 
 # --- figure ---------------------------------------------------------------------------------------
@@ -200,20 +201,17 @@ def scene(comparison: Comparison) -> drawing.Scene:
         )
         for title, split, metric in _metrics(comparison)
     ]
-    learning_curves = {one.word: _learning_curve(one) for one in models}
+    # The mean over the seeds. Runs that stopped early are shorter: the curve ends with the first.
+    learning_curves = {
+        one.word: [
+            (points[0][0], statistics.mean(loss for _, loss in points))
+            for points in zip(*(run.losses for run in one.runs), strict=False)
+        ]
+        for one in models
+    }
     scenes.append(drawing.curves(learning_curves, title="validation loss", x_name="step"))
     if comparison.first_run.buckets:
         loss_by_length = {one.word: one.by_length("loss") for one in models}
         title = "loss per token by source length (test set)"
         scenes.append(drawing.curves(loss_by_length, title=title, x_name="source tokens"))
     return drawing.below([*scenes, *map(bars, _costs(comparison))])
-
-
-def _learning_curve(one: ContenderResult) -> list[tuple[float, float]]:
-    """The validation loss at each step, as the mean over the seeds."""
-    curve = []
-    # Runs that stopped early are shorter: the curve ends with the first of them.
-    for points in zip(*(run.losses for run in one.runs), strict=False):
-        step, _ = points[0]
-        curve.append((float(step), statistics.mean(loss for _, loss in points)))
-    return curve

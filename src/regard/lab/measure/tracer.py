@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import weakref
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
@@ -12,7 +13,7 @@ import torch
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_flatten, tree_leaves, tree_map_only
-from torch.utils.flop_counter import flop_registry, sdpa_backward_flop, sdpa_flop
+from torch.utils.flop_counter import flop_registry
 
 # --- operations -----------------------------------------------------------------------------------
 
@@ -28,10 +29,10 @@ class TensorLayout:
     @property
     def bytes(self) -> int:
         """The bytes that are read: an expanded dimension has stride 0, and one element."""
-        count = 1
-        for size, stride in zip(self.shape, self.stride, strict=True):
-            count *= size if stride else min(size, 1)
-        return count * self.dtype.itemsize
+        sizes = (
+            n if stride else min(n, 1) for n, stride in zip(self.shape, self.stride, strict=True)
+        )
+        return math.prod(sizes) * self.dtype.itemsize
 
 
 @dataclass
@@ -52,30 +53,15 @@ class Operation:
     @property
     def dtype(self) -> torch.dtype:
         """That of the first floating-point tensor, in which products are computed."""
-        for argument in tree_flatten((self.arguments, self.options))[0]:
-            if isinstance(argument, TensorLayout) and argument.dtype.is_floating_point:
-                return argument.dtype
-        return torch.float32
+        layouts = (
+            x for x in tree_leaves((self.arguments, self.options)) if type(x) is TensorLayout
+        )
+        return next((x.dtype for x in layouts if x.dtype.is_floating_point), torch.float32)
 
 
 def _flops(function: Any, arguments: Any, options: Any, output: Any) -> int:
-    formula = _OWN_FORMULAS.get(function.overloadpacket) or flop_registry.get(
-        function.overloadpacket
-    )
-    if formula is None:
-        return 0
-    return int(formula(*arguments, **options, out_val=output))
-
-
-def _cpu_attention(q: Tensor, k: Tensor, v: Tensor, *_: Any, **__: Any) -> int:
-    return int(sdpa_flop(q.shape, k.shape, v.shape))
-
-
-def _cpu_attention_backward(
-    gradient: Tensor, q: Tensor, k: Tensor, v: Tensor, *_: Any, **__: Any
-) -> int:
-    # The registry's formula recomputes the scores, as these kernels do.
-    return int(sdpa_backward_flop(gradient.shape, q.shape, k.shape, v.shape))
+    formula = _FORMULAS.get(function.overloadpacket)
+    return int(formula(*arguments, **options, out_val=output)) if formula else 0
 
 
 def _rnn_layer(x: Tensor, w_input: Tensor, w_hidden: Tensor, *_: Any, **__: Any) -> int:
@@ -88,10 +74,16 @@ def _rnn_layer_backward(*arguments: Any, **options: Any) -> int:
 
 
 _ATEN = torch.ops.aten
-# PyTorch's counter has no formulas for the kernels of CPUs.
-_OWN_FORMULAS: dict[Any, Callable[..., int]] = {
-    _ATEN._scaled_dot_product_flash_attention_for_cpu: _cpu_attention,
-    _ATEN._scaled_dot_product_flash_attention_for_cpu_backward: _cpu_attention_backward,
+_FLASH_ATTENTION = _ATEN._scaled_dot_product_flash_attention
+_FLASH_ATTENTION_BACKWARD = _ATEN._scaled_dot_product_flash_attention_backward
+# PyTorch's counter has no formulas for the kernels of CPUs; in the backward pass they recompute the
+# scores too.
+_FORMULAS: dict[Any, Callable[..., int]] = {
+    **flop_registry,
+    _ATEN._scaled_dot_product_flash_attention_for_cpu: flop_registry[_FLASH_ATTENTION],
+    _ATEN._scaled_dot_product_flash_attention_for_cpu_backward: flop_registry[
+        _FLASH_ATTENTION_BACKWARD
+    ],
     _ATEN.mkldnn_rnn_layer: _rnn_layer,
     _ATEN.mkldnn_rnn_layer_backward: _rnn_layer_backward,
 }
@@ -186,14 +178,13 @@ class Tracer(TorchDispatchMode):
         if operation is None:
             function = key[0]
             tensors = [x for x in tree_leaves((args, kwargs, output)) if isinstance(x, Tensor)]
-            operation = Operation(
+            operation = self.operations[key] = Operation(
                 function,
                 tree_map_only(Tensor, _layout, args),
                 tree_map_only(Tensor, _layout, kwargs),
                 flops=_flops(function, args, kwargs, output),
                 bytes=sum(_layout(tensor).bytes for tensor in tensors),
             )
-            self.operations[key] = operation
         operation.count += 1
         self.flops[self.phase] += operation.flops
 

@@ -28,12 +28,10 @@ from regard.lab.study.figure import (
     Shown,
     Table,
     bar_chart,
-    chart,
+    chart_and_table,
     columns,
-    curve_table,
     mean,
     mean_text,
-    means,
 )
 from regard.lab.study.study import Effort, Numbers, Study, Truth, Verdict, judge
 from regard.lab.study.training_run import (
@@ -118,22 +116,18 @@ class GradientDistance(Study):
     def show(self, numbers: Numbers) -> Shown:
         distances = numbers["distances"]
         curves = columns(numbers["runs"], numbers["runs"][0])
-        # Orders of magnitude: the spread over the seeds is in the figures.
-        rows = [[name, *(f"{x:.1e}" for x in means(runs))] for name, runs in curves.items()]
         return [
-            *(
-                chart(
-                    f"Recurrent weights of spectral radius {radius}",
-                    "distance",
-                    "gradient, relative to distance 1",
-                    distances,
-                    {name: runs for name, runs in curves.items() if name.endswith((size, "tion"))},
-                    log_x=True,
-                    log=True,
-                )
-                for size, radius in RADII.items()
-            ),
-            Table("Gradient relative to distance 1", ["layer", *map(str, distances)], rows),
+            shown
+            for size, radius in RADII.items()
+            for shown in chart_and_table(
+                f"Recurrent weights of spectral radius {radius}",
+                "distance",
+                "gradient, relative to distance 1",
+                distances,
+                {name: runs for name, runs in curves.items() if name.endswith((size, "tion"))},
+                log_x=True,
+                log=True,
+            )
         ]
 
 
@@ -245,21 +239,15 @@ class FixedContext(Study):
         return judge(vector - attention >= 10, vector >= 20, reason)
 
     def show(self, numbers: Numbers) -> Shown:
-        lengths = numbers["lengths"]
-        accuracy = numbers["accuracy"]
-        unit = "right tokens, %"
-        return [
-            chart(
-                "Copying over the length of the text",
-                "letters",
-                unit,
-                lengths,
-                accuracy,
-                low=0.0,
-                high=100.0,
-            ),
-            curve_table(unit, "letters", map(str, lengths), accuracy),
-        ]
+        return chart_and_table(
+            "Copying over the length of the text",
+            "letters",
+            "right tokens, %",
+            numbers["lengths"],
+            numbers["accuracy"],
+            low=0.0,
+            high=100.0,
+        )
 
 
 def _stream(shortest: int, longest: int, split: str, seed: int, rows: int = 32) -> Iterator[Batch]:

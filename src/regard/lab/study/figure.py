@@ -174,10 +174,19 @@ def table(
     return Table(title, [first, *headings, *columns.values()], rows)
 
 
-def curve_table(title: str, first: str, columns: Iterable[str], curves: Curves) -> Table:
-    """A row for each model, a column for each place of its curve."""
-    rows = [[str(name), *curve_cells(runs)] for name, runs in curves.items()]
-    return Table(title, [first, *columns], rows)
+def chart_and_table(
+    title: str,
+    x: str,
+    y: str,
+    at: Sequence[float],
+    curves: Curves,
+    number_format: str = "",
+    **options: Any,
+) -> Shown:
+    """A chart, and its numbers: a row for each model, a column for each place of its curve."""
+    rows = [[str(name), *curve_cells(runs, number_format)] for name, runs in curves.items()]
+    columns = [x, *(f"{place:,g}" for place in at)]
+    return [chart(title, x, y, at, curves, **options), Table(f"{title}: {y}", columns, rows)]
 
 
 def table_of_columns(title: str, columns: Mapping[str, Iterable[str]]) -> Table:

@@ -11,16 +11,15 @@ import torch
 from torch import Tensor
 
 from regard.core.context import Context
-from regard.core.probe import NO_PROBE, AttentionCall, Edit, NullProbe, Probe
+from regard.core.probe import NO_PROBE, Edit, NullProbe, Probe
 from regard.data.generated.algorithmic_tasks import Copying
 from regard.lab.study.evidence import judge_cases, judge_tasks
 from regard.lab.study.figure import (
     Shown,
     Table,
-    chart,
+    chart_and_table,
     column,
     columns,
-    curve_table,
     mean,
     means,
     measured_bars,
@@ -32,10 +31,10 @@ from regard.lab.study.training_run import (
     NO_TARGET,
     PADDING,
     Batch,
-    Task,
     TaskBatches,
     Vocabulary,
     as_text,
+    builtin_task,
     builtin_text,
     builtin_vocabulary,
     language_model,
@@ -68,11 +67,7 @@ class Explanation(Study):
         rows = effort.choose(12, 40)
         tasks = {
             "copying": TaskBatches(Copying(min_length=4, max_length=8)).learned(1),
-            "English": Task(
-                len(builtin_vocabulary()),
-                partial(builtin_text, "train", 5000),
-                [next(builtin_text("test", 500, 0))],
-            ),
+            "English": builtin_task(builtin_text, [next(builtin_text("test", 500, 0))], 5000),
         }
 
         def measure(name: str, seed: int) -> dict[str, float]:
@@ -137,15 +132,23 @@ def _row(model: Any, tokens: Tensor, targets: Tensor, seed: int) -> list[list[fl
     probe = Probe(["*.weights"])
     predicted = _predict(model, tokens[None], probe)[0]  # [T, V]
     calls = [probe.attentions[f"decoder.{layer}.self"] for layer in range(LAYERS)]
-    weights = torch.stack([call.weights()[0].mean(0) for call in calls]).mean(0)  # [T, T]
+    by_head = torch.cat([call.weights() for call in calls])  # [L, H, T, T]
+    weights = by_head.mean((0, 1))  # [T, T]
     # Row j: the sequence with token j replaced by padding.
     removed = tokens.repeat(length, 1)
     removed.diagonal().fill_(PADDING)
     # One forward pass for all removals.
     without = _predict(model, removed)  # [length, T, V]
     effect = _variation(without, predicted[None])  # [removed, T]
-    shuffled = _predict(model, tokens[None], _shuffling(calls, seed))[0]
-    moved = _variation(shuffled, predicted)  # [T]
+    # In another order, but on the same keys: a causal row has its weights on the first ones. Those
+    # of the second layer are not computed anew.
+    noise = torch.rand(by_head.shape, generator=torch.Generator().manual_seed(seed))
+    order = (noise + torch.ones(length, length).triu(1)).argsort(-1)
+    edits: dict[str, Edit] = {
+        f"decoder.{layer}.self.mixed": partial(lambda mixed, _: mixed, shuffled[None] @ call.v)
+        for layer, (shuffled, call) in enumerate(zip(by_head.gather(-1, order), calls, strict=True))
+    }
+    moved = _variation(_predict(model, tokens[None], Probe(edits=edits))[0], predicted)  # [T]
 
     def measured(position: int) -> list[float]:
         # Weights and effects of the same tokens, so that their orders can be compared.
@@ -167,24 +170,6 @@ def _predict(model: Any, tokens: Tensor, probe: NullProbe = NO_PROBE) -> Tensor:
     return logits(model, Batch(tokens, tokens), probe).softmax(-1)
 
 
-def _shuffling(calls: list[AttentionCall], seed: int) -> Probe:
-    """A probe that gives each row of each head its own weights in another order.
-
-    The weights are those of the first pass: the second layer's are not computed anew.
-    """
-    generator = torch.Generator().manual_seed(seed)
-    edits: dict[str, Edit] = {}
-    for layer, call in enumerate(calls):
-        weights = call.weights()  # [1, H, T, T]
-        for head in weights[0]:
-            for row in range(len(head)):
-                # A causal row has weights on its first row + 1 keys only.
-                head[row, : row + 1] = head[row, torch.randperm(row + 1, generator=generator)]
-        mixed = weights @ call.v
-        edits[f"decoder.{layer}.self.mixed"] = lambda _, mixed=mixed: mixed
-    return Probe(edits=edits)
-
-
 def _variation(a: Tensor, b: Tensor) -> Tensor:
     """Total variation distance of distributions over the last dimension."""
     return 0.5 * (a - b).abs().sum(-1)
@@ -193,8 +178,8 @@ def _variation(a: Tensor, b: Tensor) -> Tensor:
 def _rank_correlation(a: Tensor, b: Tensor) -> float:
     """Spearman's correlation: that of the ranks."""
     # argsort of argsort gives the rank of each element.
-    ranks = torch.stack([a.argsort().argsort(), b.argsort().argsort()]).double()
-    return float(torch.corrcoef(ranks)[0, 1])
+    ranks = torch.stack([a, b]).argsort().argsort()
+    return float(torch.corrcoef(ranks.double())[0, 1])
 
 
 TRIGGERS = 8  # the texts on which a unit fires most
@@ -234,7 +219,7 @@ class FeedForwardUnits(Study):
                 logits(model, batch, probe)
             rng = random.Random(seed)
             layers = [
-                _layer(model, layer, hidden[batch.targets != NO_TARGET], batch, rng)
+                _layer(model, layer, hidden, batch, rng)
                 for layer, hidden in enumerate(probe.tensors.values())
             ]
             units = [unit for one in layers for unit in one["units"][: SHOWN // LAYERS]]
@@ -281,20 +266,21 @@ class FeedForwardUnits(Study):
 
 @torch.no_grad()
 def _layer(
-    model: Any, layer: int, active: Tensor, batch: Batch, rng: random.Random
+    model: Any, layer: int, hidden: Tensor, batch: Batch, rng: random.Random
 ) -> dict[str, Any]:
-    """The units of a layer by their activations [positions, F] where there is a target.
+    """The units of a layer by their activations [B, T, F].
 
     f(x · Kᵀ), the coefficients of the memories (Geva et al. 2021, Section 2).
     """
     is_position = batch.targets != NO_TARGET
+    active = hidden[is_position]
     last = batch.tokens[is_position].tolist()  # the word that a text ends with
     following = batch.targets[is_position].tolist()
     values = model.stack.blocks[layer].feedforward.outer.weight.mT  # [F, D]
     # The value vector read by the output matrix, as the logit lens reads the stream.
     promoted = model.head(values).argmax(-1).tolist()
     # Dead units have no triggers.
-    units = [unit for unit in range(active.shape[1]) if bool(active[:, unit].max() > 0)]
+    units = active.any(0).nonzero()[:, 0].tolist()
     # A permutation, so that on the whole the same tokens are promoted.
     other = dict(zip(units, rng.sample(units, len(units)), strict=True))
 
@@ -425,10 +411,9 @@ class Ambiguity(Study):
         for case in CASES:
             runs = column(numbers["runs"], case)
             curves = named_columns(runs, names)
-            title = f"Cosine distance of the ambiguous word: {case}"
+            title = f"The ambiguous word: {case}"
             shown += [
-                chart(title, place, "cosine distance", layers, curves, low=0.0),
-                curve_table(title, place, map(str, layers), curves),
+                *chart_and_table(title, place, "cosine distance", layers, curves, low=0.0),
                 table("", {"right": "right continuations, %"}, {case: runs}),
             ]
         return shown

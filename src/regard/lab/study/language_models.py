@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from functools import partial
 from itertools import pairwise
 from typing import Any
 
@@ -22,8 +21,8 @@ from regard.lab.study.evidence import (
 from regard.lab.study.figure import (
     Shown,
     chart,
+    chart_and_table,
     curve_cells,
-    curve_table,
     deviation,
     mean,
     mean_text,
@@ -34,8 +33,8 @@ from regard.lab.study.study import Effort, Numbers, Study, Verdict, judge
 from regard.lab.study.training_run import (
     ROW,
     Batch,
-    Task,
     build_seeded,
+    builtin_task,
     builtin_text,
     builtin_vocabulary,
     character_text,
@@ -103,12 +102,8 @@ class Warmup(Study):
             f"{name} warm-up": transposed(by_rate.values())
             for name, by_rate in numbers["losses"].items()
         }
-        title = "Final training loss, nats a token"
-        unit = "peak learning rate"
-        return [
-            chart(title, unit, "nats a token", rates, curves, log_x=True),
-            curve_table(title, unit, map(str, rates), curves),
-        ]
+        unit = "final training loss, nats a token"
+        return chart_and_table("Warm-up", "peak learning rate", unit, rates, curves, log_x=True)
 
 
 # ------------------------------------------------------------------ depth before width
@@ -134,11 +129,7 @@ class Depth(Study):
     def measure(self, effort: Effort) -> Numbers:
         steps = effort.choose(120, 1200)
         widths = {depth: width_of(depth) for depth in DEPTHS}
-        task = Task(
-            len(builtin_vocabulary()),
-            partial(builtin_text, "train", 20_000),
-            [next(builtin_text("test", 600, seed=0, rows=100))],
-        )
+        task = builtin_task(builtin_text, [next(builtin_text("test", 600, seed=0, rows=100))])
         return {
             "widths": widths,
             "parameters": {depth: _block_parameters(depth, widths[depth]) for depth in DEPTHS},
@@ -286,9 +277,8 @@ class DataHunger(Study):
         unit = "nats a character"
         corpus = "characters of the corpus"
         return [
-            chart("Loss over data", corpus, unit, sizes, by_data, log_x=True),
+            *chart_and_table("Loss over data", corpus, unit, sizes, by_data, log_x=True),
             Chart("Loss over size", Axis("parameters", log=True), Axis(unit), over_size),
-            curve_table("Held-out loss by corpus", corpus, map("{:,}".format, sizes), by_data),
             table_of_columns("Held-out loss by size", columns),
         ]
 

@@ -18,9 +18,8 @@ from regard.core.convolution import DilatedConvolution
 from regard.lab.measure.instruments import count_flops, fastest, growth_exponent
 from regard.lab.study.figure import (
     Shown,
-    Table,
     bar_chart,
-    chart,
+    chart_and_table,
     column,
     table_of_columns,
 )
@@ -220,14 +219,7 @@ def _over_lengths(numbers: Numbers, key: str, title: str, unit: str, factor: flo
     """A curve and a row for each layer."""
     lengths = numbers["lengths"]
     curves = {name: [[factor * value for value in values]] for name, values in numbers[key].items()}
-    return [
-        chart(title, "n", unit, lengths, curves, log_x=True, log=True),
-        Table(
-            f"{title}, {unit}",
-            ["layer", *(f"n = {n}" for n in lengths)],
-            [[name, *(f"{value:,.4g}" for value in values)] for name, [values] in curves.items()],
-        ),
-    ]
+    return chart_and_table(title, "n", unit, lengths, curves, ",.4g", log_x=True, log=True)
 
 
 COUNTED = ("self-attention", "recurrent", "convolutional", "restricted")

@@ -13,10 +13,9 @@ from torch.nn import functional
 from regard.lab.measure.instruments import fastest, growth_exponent, peak_bytes
 from regard.lab.study.figure import (
     Shown,
-    chart,
+    chart_and_table,
     column,
     columns,
-    curve_table,
     mean,
     means,
     measured_bars,
@@ -76,10 +75,7 @@ class AttentionMemory(Study):
             for name in ("explicit", "fused", "weights")
         }
         title = "Peak of one attention, forward and backward"
-        return [
-            chart(title, "n", "MB", lengths, megabytes, log_x=True, log=True),
-            curve_table(f"{title}, MB", "n", map("{:,}".format, lengths), megabytes),
-        ]
+        return chart_and_table(title, "n", "MB", lengths, megabytes, log_x=True, log=True)
 
 
 def _explicit(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
@@ -151,14 +147,17 @@ class KVCache(Study):
             name: [[1000 * seconds for seconds in run] for run in column(numbers["runs"], key)]
             for name, key in (("KV cache", "cached"), ("whole text again", "again"))
         }
-        # Keys and values of all layers and heads, in float32
-        sizes = {"kB of the cache": [[n * numbers["bytes_per_token"] / 1e3 for n in lengths]]}
-        title = "Time of the next token"
-        tokens = "tokens before"
-        return [
-            chart(title, tokens, "ms", lengths, milliseconds, log_x=True, log=True),
-            curve_table(f"{title}, ms", tokens, map(str, lengths), milliseconds | sizes),
-        ]
+        return chart_and_table(
+            "Time of the next token",
+            "tokens before",
+            "ms",
+            lengths,
+            milliseconds,
+            log_x=True,
+            # Keys and values of all layers and heads, in float32
+            note=f"The cache takes {numbers['bytes_per_token']:,} bytes a token.",
+            log=True,
+        )
 
 
 def _next_token(model: Any, prompt: Tensor) -> dict[str, Any]:
@@ -197,8 +196,7 @@ class TrainingMemory(Study):
     seeds = (2, 5)
 
     def measure(self, effort: Effort) -> Numbers:
-        repeats = effort.choose(2, 8)
-        return {"device": "cpu", "runs": effort.each_seed(lambda seed: _steps(seed, repeats))}
+        return {"device": "cpu", "runs": effort.each_seed(partial(_steps, effort.choose(2, 8)))}
 
     def verdict(self, numbers: Numbers) -> Verdict:
         """Holds if bfloat16 needs at most 70 % of the bytes and at most 60 % of the time,
@@ -248,7 +246,7 @@ class TrainingMemory(Study):
         ]
 
 
-def _steps(seed: int, repeats: int) -> dict[str, dict[str, float]]:
+def _steps(repeats: int, seed: int) -> dict[str, dict[str, float]]:
     model: Any = build_seeded(language_model(VOCABULARY, layers=4), seed).train()
     with seeded(seed):
         # Random tokens: cost does not depend on what is said.

@@ -29,7 +29,7 @@ from regard.lab.study.training_run import (
     TaskBatches,
     build_seeded,
     builtin_pairs,
-    builtin_vocabulary,
+    builtin_task,
     character_text,
     language_model,
     translator,
@@ -139,9 +139,7 @@ class Transfer(Study):
         text = character_text()
         pairs = [next(builtin_pairs("test", 600, seed=0, rows=100))]
         tasks = {
-            "translation": Task(
-                len(builtin_vocabulary()), partial(builtin_pairs, "train", 20_000), pairs
-            ),
+            "translation": builtin_task(builtin_pairs, pairs),
             # The label is the word after the text; its loss is that of a classifier.
             "classification": TaskBatches(Dyck(2, 8)).learned(6),
             "characters": Task(len(text.characters), text.batches, [text.held_out(50)]),

@@ -16,8 +16,8 @@ from regard.lab.study.figure import (
     Shown,
     Table,
     chart,
+    chart_and_table,
     column,
-    curve_table,
     mean,
     mean_text,
     means,
@@ -305,8 +305,7 @@ class NormPlacement(Study):
                 deepest,
                 log=True,
             ),
-            chart(title, "learning rate", unit, rates, losses, log_x=True, low=0.0),
-            curve_table(title, "norm, warm-up", [f"rate {rate:g}" for rate in rates], losses),
+            *chart_and_table(title, "learning rate", unit, rates, losses, log_x=True, low=0.0),
         ]
 
 

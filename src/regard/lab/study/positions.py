@@ -18,10 +18,8 @@ from regard.lab.study.evidence import (
 )
 from regard.lab.study.figure import (
     Shown,
-    Table,
-    chart,
+    chart_and_table,
     column,
-    curve_cells,
     deviation,
     mean,
     mean_text,
@@ -158,29 +156,16 @@ class Extrapolation(Study):
         return judge_sentences(sentences, reason, main_first=True)
 
     def show(self, numbers: Numbers) -> Shown:
-        lengths = numbers["lengths"]
-        accuracies = numbers["accuracies"]
-        rows = [
-            [kind, *curve_cells(runs), _percent(shares_left(numbers, kind))]
-            for kind, runs in accuracies.items()
-        ]
-        return [
-            chart(
-                "Copying beyond the training length",
-                "letters",
-                "accuracy of a letter, %",
-                lengths,
-                accuracies,
-                note=f"Trained on up to {TRAINED} letters; bands: worst to best seed.",
-                low=0.0,
-                high=100.0,
-            ),
-            Table(
-                f"Accuracy in % after {numbers['steps']} steps",
-                ["positions", *(f"{n} letters" for n in lengths), "left"],
-                rows,
-            ),
-        ]
+        return chart_and_table(
+            f"Copying beyond the training length, after {numbers['steps']} steps",
+            "letters",
+            "accuracy of a letter, %",
+            numbers["lengths"],
+            numbers["accuracies"],
+            note=f"Trained on up to {TRAINED} letters; bands: worst to best seed.",
+            low=0.0,
+            high=100.0,
+        )
 
 
 def shares_left(numbers: Numbers, kind: str) -> list[float]:

@@ -20,13 +20,12 @@ from regard.data.generated.algorithmic_tasks import Reversing
 from regard.lab.measure.instruments import fastest
 from regard.lab.study.evidence import judge_sentences
 from regard.lab.study.figure import (
-    OVER_SEEDS,
     Shown,
     bar_chart,
     chart,
+    chart_and_table,
     column,
     columns,
-    curve_table,
     mean,
     means,
     named_columns,
@@ -341,43 +340,29 @@ class SoftLookup(Study):
             "mean_error": "from the mean of all",
             "tied_error": "best key stored twice",
         }
-        distances = named_columns(runs, errors)
-        weight = {"weight of the best key": column(runs, "weight")}
-        same = {"translator: same tokens, %": [numbers["translator"]["same"]]}
+        shown = partial(chart_and_table, x="temperature τ", at=temperatures, log_x=True)
         return [
-            chart(
+            *shown(
                 "Distance from the hard look-up and from the mean",
-                "temperature τ",
-                "relative error",
-                temperatures,
-                distances,
-                log_x=True,
+                y="relative error",
+                curves=named_columns(runs, errors),
                 log=True,
                 low=1e-8,
             ),
-            chart(
+            *shown(
                 "Weight of the best key",
-                "temperature τ",
-                "weight",
-                temperatures,
-                weight,
-                log_x=True,
+                y="weight",
+                curves={"one best key": column(runs, "weight")},
                 theory={"equal weights": [1 / STORED_KEYS] * len(temperatures)},
                 low=0.0,
                 high=1.0,
             ),
-            chart(
-                "Tokens that a translator predicts as at τ = 1, its cross-attention divided by τ",
-                "temperature τ",
-                "%",
-                temperatures,
-                same,
-                log_x=True,
+            *shown(
+                "Tokens that a translator predicts as at τ = 1",
+                y="%",
+                curves={"cross-attention divided by τ": [numbers["translator"]["same"]]},
                 low=0.0,
                 high=100.0,
-            ),
-            curve_table(
-                OVER_SEEDS, "τ", map("{:g}".format, temperatures), weight | distances | same
             ),
         ]
 

@@ -394,11 +394,15 @@ def builtin_text(split: str, count: int, seed: int, rows: int = 16) -> Iterator[
 
 def english(effort: Effort) -> Task:
     """Language modelling of the built-in English, with the same test sentences for all models."""
-    return Task(
-        len(builtin_vocabulary()),
-        partial(builtin_text, "train", 5000),
-        list(islice(builtin_text("test", 500, 0, rows=64), effort.choose(2, 6))),
-    )
+    test = islice(builtin_text("test", 500, 0, rows=64), effort.choose(2, 6))
+    return builtin_task(builtin_text, list(test), 5000)
+
+
+def builtin_task(
+    batches: Callable[[str, int, int], Iterator[Batch]], test: Sequence[Batch], count: int = 20_000
+) -> Task:
+    """A task of so many sentences of the built-in language."""
+    return Task(len(builtin_vocabulary()), partial(batches, "train", count), test)
 
 
 def builtin_pairs(split: str, count: int, seed: int, rows: int = 16) -> Iterator[Batch]:

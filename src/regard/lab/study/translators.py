@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from functools import cache, partial
+from functools import cache
 from typing import Any, NamedTuple
 
 import torch
@@ -17,10 +17,9 @@ from regard.lab.study.figure import (
     Shown,
     Table,
     bar_chart,
-    chart,
+    chart_and_table,
     column,
     columns,
-    curve_table,
     deviation,
     mean,
     mean_text,
@@ -40,6 +39,7 @@ from regard.lab.study.training_run import (
     bleu,
     builtin_pairs,
     builtin_sentences,
+    builtin_task,
     builtin_vocabulary,
     data_file,
     evaluate,
@@ -199,12 +199,15 @@ class TeacherForcing(Study):
         positions = numbers["positions"]
         names = {"forced": "true tokens before", "free": "own tokens before"}
         curves = named_columns(numbers["runs"], names)
-        unit = "right tokens, %"
-        title = "Accuracy along a translation"
-        return [
-            chart(title, "position", unit, positions, curves, low=0.0, high=100.0),
-            curve_table(unit, "position", map(str, positions), curves),
-        ]
+        return chart_and_table(
+            "Accuracy along a translation",
+            "position",
+            "right tokens, %",
+            positions,
+            curves,
+            low=0.0,
+            high=100.0,
+        )
 
 
 class DecoderOnly(Study):
@@ -219,14 +222,14 @@ class DecoderOnly(Study):
 
     def measure(self, effort: Effort) -> Numbers:
         steps = effort.choose(150, 2000)
-        words = len(builtin_vocabulary())
         held_out = next(builtin_pairs("test", 600, seed=0, rows=150))
-        stream = partial(builtin_pairs, "train", 20_000)
+        pairs = builtin_task(builtin_pairs, [held_out])
+        words = pairs.vocabulary
         tasks = {
-            "encoder–decoder": Task(words, stream, [held_out]),
+            "encoder–decoder": pairs,
             # The same pairs in the same order.
             "decoder-only": Task(
-                words, lambda seed: map(one_text, stream(seed)), [one_text(held_out)]
+                words, lambda seed: map(one_text, pairs.stream(seed)), [one_text(held_out)]
             ),
         }
         models = {

@@ -7,13 +7,16 @@ where it was.
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
+from itertools import pairwise
 from typing import Any
 
 Changes = Mapping[str, Any]  # settings of a recipe
-# The score of a run with these changes after so many updates; lower is better.
-Evaluate = Callable[[Changes, int], float]
+# The score of a run after so many updates with these changes; lower is better.
+Evaluate = Callable[[int, Changes], float]
 
 KEPT = 2  # one of so many candidates goes on to the next rung
 
@@ -28,24 +31,21 @@ class Stage:
 
 def rungs(candidates: int, most: int) -> list[tuple[int, int]]:
     """(candidates, updates) of each rung: half as many train twice as long, the last `most`."""
+    # A rung with one candidate decides nothing, unless there is no other.
     counts = [candidates]
-    while counts[-1] > 1:
-        counts.append(max(1, counts[-1] // KEPT))
-    if len(counts) > 1:
-        counts.pop()  # a rung with one candidate decides nothing
-    updates = [max(1, most // KEPT**level) for level in reversed(range(len(counts)))]
-    return list(zip(counts, updates, strict=True))
+    while counts[-1] // KEPT > 1:
+        counts.append(counts[-1] // KEPT)
+    last = len(counts) - 1
+    return [(count, max(1, most // KEPT ** (last - rung))) for rung, count in enumerate(counts)]
 
 
 def cost(stages: Sequence[Stage], most: int) -> int:
     """Updates of a whole search; a candidate that goes on is not trained anew."""
-    total = 0
-    for stage in stages:
-        before = 0
-        for count, updates in rungs(len(stage.values), most):
-            total += count * (updates - before)
-            before = updates
-    return total
+    return sum(
+        count * (updates - before)
+        for stage in stages
+        for (_, before), (count, updates) in pairwise([(0, 0), *rungs(len(stage.values), most)])
+    )
 
 
 def longest_run(stages: Sequence[Stage], budget: int) -> int:
@@ -55,28 +55,20 @@ def longest_run(stages: Sequence[Stage], budget: int) -> int:
     """
     levels = max(len(rungs(len(stage.values), 1)) for stage in stages)
     multiple = KEPT ** (levels - 1)
-    # Doubled while the budget allows it, then refined by halves: the cost grows with `most`.
-    most = 1
-    while cost(stages, 2 * most) <= budget:
-        most *= 2
-    step = most // 2
-    while step:
-        if cost(stages, most + step) <= budget:
-            most += step
-        step //= 2
+    # The cost grows with the updates, and is no less than they are.
+    costs = range(1, budget + 1)
+    most = bisect_right(costs, budget, key=lambda updates: cost(stages, updates))
     return most // multiple * multiple
 
 
-def search(stages: Sequence[Stage], most: int, evaluate: Evaluate) -> dict[str, Any]:
+def search(stages: Sequence[Stage], most: int, evaluate: Evaluate) -> Changes:
     """The best changes: each setting in turn, with the best values of those before it."""
-    best: dict[str, Any] = {}
+    best: Changes = {}
     for stage in stages:
-        alive = list(stage.values)
+        alive = [{**best, stage.setting: value} for value in stage.values]
         for count, updates in rungs(len(alive), most):
-            alive = alive[:count]  # the best ones of the rung before
-            scores = [evaluate({**best, stage.setting: value}, updates) for value in alive]
-            # Stable: of equal scores the earlier value wins, and the first is the present one.
-            order = sorted(range(len(alive)), key=lambda i: scores[i])
-            alive = [alive[i] for i in order]
-        best[stage.setting] = alive[0]
+            # The best ones of the rung before. Sorting is stable: of equal scores the earlier value
+            # wins, and the first is the present one.
+            alive = sorted(alive[:count], key=partial(evaluate, updates))
+        best = alive[0]
     return best

@@ -192,6 +192,10 @@ class _Search:
         state = self.state
         if not state.updates:
             state.updates = self._updates()
+        if state.updates >= LARGEST_SIZE:
+            raise SettingError(
+                f"the budget of {state.updates:,} updates is too large", "use a smaller one"
+            )
         # How many candidates there are does not depend on the longest run, but warm-ups do.
         self.most = longest_run(self._stages(state.updates), state.updates)
         if self.most < MIN_UPDATES:
@@ -199,14 +203,10 @@ class _Search:
                 f"the budget is {state.updates:,} updates, too few for this search",
                 "raise it, or tune fewer settings: --order rate",
             )
-        if state.updates >= LARGEST_SIZE:
-            raise SettingError(
-                f"the budget of {state.updates:,} updates is too large", "use a smaller one"
-            )
         self._save()  # not before: a budget that was refused must not stand in the way of another
         self.say(f"{state.updates:,} updates in total, {self.most:,} for the longest run")
         self.stages = self._stages(self.most)
-        best = search(self.stages, self.most, self._evaluate)
+        best = dict(search(self.stages, self.most, self._evaluate))
         state.best = best
         self._save()
         used = {"warmup_steps": warmup(self.recipe, self.most), **best}
@@ -239,8 +239,7 @@ class _Search:
             return int(budget.flops / flops)
         assert budget.minutes is not None
         # Once: what a busy machine does later changes no choice of the search.
-        seconds = self._seconds_of_update()
-        return int(60 * budget.minutes / seconds)
+        return int(60 * budget.minutes / self._seconds_of_update())
 
     def _seconds_of_update(self) -> float:
         """Measured on the recipe as it is, in a run that is not part of the search."""
@@ -258,19 +257,16 @@ class _Search:
 
     # --- runs -------------------------------------------------------------------------------------
 
-    def _evaluate(self, changes: Changes, updates: int) -> float:
+    def _evaluate(self, updates: int, changes: Changes) -> float:
         """The validation score of a candidate after so many updates; trains what is missing."""
         trial = self.state.trial(self._different(changes))
-        earlier = trial.scores.get(str(updates))
         # A resumed search asks for everything again, in the same order.
-        if earlier is not None:
-            return earlier
-        words = "  ".join(f"{key} {value}" for key, value in changes.items())
-        score = self._train(trial, updates)
-        trial.scores[str(updates)] = score
-        self._save()  # before the next run: a kill costs at most one of them
-        self.say(f"{words}  {updates:,} updates: {self.metric} {abs(score):.4f}")
-        return score
+        if str(updates) not in trial.scores:
+            score = trial.scores[str(updates)] = self._train(trial, updates)
+            self._save()  # before the next run: a kill costs at most one of them
+            words = "  ".join(f"{key} {value}" for key, value in changes.items())
+            self.say(f"{words}  {updates:,} updates: {self.metric} {abs(score):.4f}")
+        return trial.scores[str(updates)]
 
     def _different(self, changes: Changes) -> dict[str, Any]:
         """Without the values that the recipe has already: one setting is not trained twice."""
