@@ -120,7 +120,7 @@ OF_THE_PACKAGE: dict[str, tuple[Callable[[], Any], str]] = {
     "a dtype of whole numbers": (lambda: regard.load("x", dtype=torch.int64), "cannot have dtype"),
     "a recipe that is a number": (lambda: regard.train(5), "`recipe`"),  # type: ignore[arg-type]
     "a module as a model": (lambda: regard.train(model=build(DECODER)), "`model`"),  # type: ignore[arg-type]
-    "data in a list": (lambda: regard.train(model="gpt2", data=["a"]), "splits()"),  # type: ignore[arg-type]
+    "data in a set": (lambda: regard.train(model="gpt2", data={"a"}), "splits()"),  # type: ignore[arg-type]
     "data and pairs": (lambda: regard.train({"pairs": "a.tsv"}, data="b.tsv"), "same data"),
     "a class that is no objective": (lambda: regard.train(data="a.txt", objective=int), "causal"),  # type: ignore[arg-type]
     "a callback that is none": (lambda: regard.train("builtin", on_step=5), "on_step"),  # type: ignore[arg-type]

@@ -12,12 +12,12 @@ from regard import spec as specs
 from regard.evaluation.evaluation import MetricChoice
 from regard.models import Model
 from regard.system.errors import RegardWarning, SettingError, did_you_mean
-from regard.training import model_spec, run_evaluation
+from regard.training import in_memory, model_spec, run_evaluation
 from regard.training.objectives.objective import Objective
 from regard.training.recipe import loading
 from regard.training.recipe.objectives import OBJECTIVES
 from regard.training.result import Result
-from regard.training.run import OnStep, launch
+from regard.training.run import OnStep, Options, launch
 from regard.training.run_folder import RunFolder
 from regard.training.setup import TYPES, DataSource, Parts, check_types, objective_of_spec
 
@@ -26,7 +26,7 @@ def train(
     recipe: str | Path | Mapping[str, Any] | None = None,
     *,
     model: specs.Model | Model | str | None = None,
-    data: DataSource | str | Path | None = None,
+    data: DataSource | str | Path | in_memory.Rows | None = None,
     objective: type[Objective] | str | None = None,
     out: str | Path | None = None,
     overwrite: bool = False,
@@ -44,7 +44,8 @@ def train(
         recipe: Name of a built-in recipe, path of a TOML file, or a mapping of settings.
         model: Name of an architecture with its size (`gpt2:small`), a spec instead of the
             recipe's, or a loaded model, which is trained itself unless it needs a new head.
-        data: A file, or an object with `splits()`.
+        data: A file; rows in memory: a list of texts, tuples or dictionaries, a pandas frame, a
+            table of `datasets`; or an object with `splits()`.
         objective: Name of a training objective, or a subclass of `Objective`; of a loaded model, by
             default its own.
         out: Run folder; by default `runs/NAME`.
@@ -55,7 +56,7 @@ def train(
             set or without one on the validation set: names (`bleu`, `top_k:5`) or `Metric`
             objects.
         **changes: Single settings, which override the recipe: `steps=500`, `learning_rate=1e-3`;
-            `valid` and `test` are files like `data`.
+            `valid` and `test` are files or rows like `data`.
 
     Raises:
         TrainingInterrupted: The run was stopped by `request_stop()`, Ctrl-C or a signal. Its
@@ -64,23 +65,25 @@ def train(
     if isinstance(recipe, Mapping):
         changes = {**recipe, **changes}
         recipe = None
-    check_types(
-        recipe=recipe, model=model, data=data, objective=objective, out=out, on_step=on_step
-    )
-    if isinstance(model, Model) and recipe is None and objective is None:
-        # The first of its tasks that it can be trained for.
-        trainable = next(filter(OBJECTIVES.get, model.evaluations), None)
-        objective = changes.get("objective", trainable)
-    parts = _parts(model, data, objective, changes)
-    if recipe is None and "objective" not in changes and parts.spec is not None:
-        changes["objective"] = objective_of_spec(parts.spec, changes)
-    parsed, name = loading.choose(recipe, changes)
-    if parts.spec is not None:
-        parts.objective_of(parsed).check_spec(parts.spec)
-        parsed = model_spec.without_architecture(parsed, changes)
-    if metrics:
-        run_evaluation.check_metrics(parsed, metrics)  # before hours of training
-    result = launch(parsed, out, name, overwrite=overwrite, on_step=on_step, parts=parts)
+    with in_memory.as_files({**changes, "data": data}) as changes:
+        data = changes.pop("data")
+        check_types(
+            recipe=recipe, model=model, data=data, objective=objective, out=out, on_step=on_step
+        )
+        if isinstance(model, Model) and recipe is None and objective is None:
+            # The first of its tasks that it can be trained for.
+            trainable = next(filter(OBJECTIVES.get, model.evaluations), None)
+            objective = changes.get("objective", trainable)
+        parts = _parts(model, data, objective, changes)
+        if recipe is None and "objective" not in changes and parts.spec is not None:
+            changes["objective"] = objective_of_spec(parts.spec, changes)
+        parsed, name = loading.choose(recipe, changes)
+        if parts.spec is not None:
+            parts.objective_of(parsed).check_spec(parts.spec)
+            parsed = model_spec.without_architecture(parsed, changes)
+        if metrics:
+            run_evaluation.check_metrics(parsed, metrics)  # before hours of training
+        result = launch(parsed, out, name, overwrite=overwrite, on_step=on_step, parts=parts)
     if not metrics:
         return result
     run_folder = RunFolder(result.folder)
@@ -149,7 +152,7 @@ def _name_of(objective: type[Objective]) -> str:
 def finetune(
     model: Model | str | Path,
     task: str,
-    data: str | Path | Sequence[str | Path],
+    data: str | Path | Sequence[str | Path] | in_memory.Rows,
     *,
     out: str | Path | None = None,
     overwrite: bool = False,
@@ -163,9 +166,10 @@ def finetune(
     Example:
         `regard.finetune("bert/", "classify", "train.tsv", valid="dev.tsv", lora=8)`.
 
-    The settings are those of `regard finetune`. Several files of pairs can have one of `prefixes`
-    each. `on_step` and `overwrite` are the same as in `regard.train`. `kinds` are dataclasses of
-    model parts that are defined outside the package.
+    The settings are those of `regard finetune`. `data`, `valid` and `test` are files or rows in
+    memory, as in `regard.train`; several files of pairs can have one of `prefixes` each. `on_step`
+    and `overwrite` are the same as there. `kinds` are dataclasses of model parts that are defined
+    outside the package.
     """
     check_types(base=model, task=task, out=out, on_step=on_step)
     for key in ("base", "files"):
@@ -173,14 +177,17 @@ def finetune(
             raise SettingError(
                 f"`{key}` is not a setting here", "use the arguments `model` and `data`"
             )
-    files = [data] if isinstance(data, str | Path) else data
-    is_listed = isinstance(files, Sequence) and len(files) > 0
-    if not is_listed or not all(isinstance(one, str | Path) for one in files):
-        raise SettingError("`data` is not a file", "give the path of one, or a list of paths")
     opened = model if isinstance(model, Model) else None
     base = str(model) if opened is None else _base_name(opened)
-    paths = {key: str(changes[key]) for key in ("valid", "test") if changes.get(key) is not None}
-    values = {**changes, **paths, "task": task, "base": base, "files": [str(one) for one in files]}
     parts = Parts(kinds=specs.own_kinds(opened.spec) if opened is not None else kinds, model=opened)
-    recipe = loading.load(None, values)
-    return launch(recipe, out, task, overwrite=overwrite, quiet=quiet, on_step=on_step, parts=parts)
+    files = [data] if isinstance(data, str | Path) else data
+    is_paths = isinstance(files, Sequence) and all(isinstance(one, str | Path) for one in files)
+    with in_memory.as_files(changes if is_paths else {**changes, "data": data}) as values:
+        paths = files if is_paths else [values.pop("data")]
+        if not paths or not all(isinstance(one, str | Path) for one in paths):
+            raise SettingError("`data` is not a file", "give the path of one, or a list of paths")
+        splits = {key: str(values[key]) for key in ("valid", "test") if values.get(key) is not None}
+        values |= {**splits, "task": task, "base": base, "files": [str(one) for one in paths]}
+        recipe = loading.load(None, values)
+        options: Options = {"quiet": quiet, "on_step": on_step, "parts": parts}
+        return launch(recipe, out, task, overwrite=overwrite, **options)
