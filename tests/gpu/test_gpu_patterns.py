@@ -17,6 +17,7 @@ from regard import spec
 from regard.builder import build
 from regard.core.masks.attention_mask import AttentionMask, Span
 from regard.core.masks.mask import Call, MaskPattern, PaddingMask
+from regard.core.masks.mask_blocks import is_pointwise
 from regard.core.masks.sparse_masks import CausalSlidingWindowMask, GlobalMask, SlidingWindowMask
 from regard.core.mixers import block_sparse_attention, scaled_dot_product_attention
 from regard.core.mixers.scaled_dot_product_attention import Kernel
@@ -79,6 +80,15 @@ def outputs(
         return [out, *torch.autograd.grad(out.sin().sum(), inputs)]
 
 
+def block_sparse(
+    q: Tensor, k: Tensor, v: Tensor, mask: AttentionMask, scale: float, dropout: float
+) -> Tensor:
+    """As `dispatch` computes sparse masks."""
+    if is_pointwise(mask.pattern):
+        return block_sparse_attention.flex(q, k, v, mask, scale)
+    return block_sparse_attention.blocked(q, k, v, mask, scale, dropout)
+
+
 def assert_equals_the_definition(
     pattern: MaskPattern,
     length: int,
@@ -91,7 +101,7 @@ def assert_equals_the_definition(
     q, k, v = inputs = random_inputs(batch, length, dtype)
     exact = (q.double(), k.double(), v.double())
     results = [
-        outputs(block_sparse_attention.attend, inputs, mask, gradients),
+        outputs(block_sparse, inputs, mask, gradients),
         outputs(scaled_dot_product_attention.explicit, exact, mask, gradients),
     ]
     tolerance = 1e-4 if dtype == torch.float32 else 2e-2
@@ -111,7 +121,7 @@ def test_a_pattern_that_was_decoded_with_is_trained_with() -> None:
     mask = attention_mask(pattern, LENGTH, 2)
     inputs = random_inputs(2, LENGTH, torch.float32)
     with torch.inference_mode():
-        block_sparse_attention.attend(*inputs, mask, 0.2, 0.0)
+        block_sparse_attention.flex(*inputs, mask, 0.2)
     assert_equals_the_definition(pattern, LENGTH, gradients=True)
 
 

@@ -12,8 +12,7 @@ import torch
 import regard
 from regard import spec
 from regard.core.frontends.series_patches import Scaling
-from regard.core.heads.forecast_loss import pinball_loss
-from regard.core.heads.series_head import distribution
+from regard.core.heads.series_head import distribution, pinball_loss
 from regard.data.series import Series, SeriesProcessor, read_series
 from regard.evaluation.scores import Score, scored
 from regard.families import presets

@@ -14,7 +14,6 @@ from regard.core.frontends import embedding
 from regard.core.heads import (
     attention_pool,
     contrastive_head,
-    forecast_loss,
     head,
     pixel_decoder,
     series_head,
@@ -133,12 +132,12 @@ def _pooled_width(pool: spec.Pool, d_model: int, width: int) -> int:
     return 2 * width if pool.which == "first_and_mean" else width
 
 
-def build_forecast_loss(output: spec.Forecast) -> forecast_loss.ForecastLoss:
+def build_forecast_loss(output: spec.Forecast) -> series_head.ForecastLoss:
     """The loss that a forecast of this kind is trained by."""
     match output:
         case spec.Distribution(kind):
-            return partial(forecast_loss.negative_log_likelihood, kind=kind)
+            return partial(series_head.negative_log_likelihood, kind=kind)
         case spec.Quantiles(levels):
-            return partial(forecast_loss.mean_pinball_loss, levels=levels)
+            return partial(series_head.mean_pinball_loss, levels=levels)
         case _:
-            return forecast_loss.squared_error
+            return series_head.squared_error

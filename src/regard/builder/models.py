@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from functools import partial
-from typing import TYPE_CHECKING, Any, overload
+from typing import TYPE_CHECKING, Any, NamedTuple, assert_never, overload
 
 import torch
 from torch import Tensor, nn
@@ -15,20 +15,17 @@ from regard.builder.front_ends import (
     build_step_embedding,
 )
 from regard.builder.heads import build_heads
-from regard.builder.sides import (
-    build_decoder_side,
-    build_encoder_side,
-)
 from regard.builder.stacks import build_stack
-from regard.builder.weight_tying import output_table, shared_tables
 from regard.core.frontends import embedding, lagged_values
 from regard.core.heads import series_head
+from regard.core.linear import Linear
 from regard.core.meta_parameters import are_parameters_on_meta
 from regard.core.mixers.local_chunk_attention import ChunkedAttention
+from regard.core.mixers.scaled_dot_product_attention import SoftmaxAttention
 from regard.core.side import Side
 from regard.system import memory
 from regard.system.errors import ModelError
-from regard.wirings.baselines import recurrent
+from regard.wirings.baselines import additive_attention, convolutional, recurrent
 from regard.wirings.baselines.linear_forecaster import LinearForecaster
 from regard.wirings.baselines.memory_network import MemoryHops, MemoryNetwork
 from regard.wirings.core_model import CoreModel
@@ -142,14 +139,14 @@ def trainable(model: nn.Module) -> int:
 
 def _encoder_decoder(model: spec.EncoderDecoder | spec.SequenceToSequence) -> EncoderDecoder:
     d_model = model.d_model
-    tables = shared_tables(model)
+    tables = _shared_tables(model)
     matches = isinstance(model, spec.EncoderDecoder) and model.looks == "matching"
     wiring = LayerMatchedEncoderDecoder if matches else EncoderDecoder
     return wiring(
         source=build_front_end(model.source, d_model, tables.source),
         target=build_embedding(model.target, tables.target, d_model),
-        encoder=build_encoder_side(model.encoder, d_model),
-        decoder=build_decoder_side(model),
+        encoder=_encoder_side(model.encoder, d_model),
+        decoder=_decoder_side(model),
         heads=build_heads(model, d_model, d_model, lambda: tables.output),
     )
 
@@ -175,10 +172,10 @@ def _encoder(model: spec.Encoder | spec.RecurrentEncoder) -> Encoder:
     d_model = model.d_model
     front = build_front_end(model.input, d_model)
     width = model.stack.width(d_model)  # 2 · d_model where both reversible streams come out
-    side = build_encoder_side(model.stack, d_model)
+    side = _encoder_side(model.stack, d_model)
     # The order of creation is the order of random draws: a pool comes before an untied table.
     embedded: Any = getattr(front, "table", None)  # of tokens; other front ends have none
-    table = partial(output_table, model, embedded, width)
+    table = partial(_output_table, model, embedded, width)
     return Encoder(front, side, build_heads(model, d_model, width, table))
 
 
@@ -192,8 +189,103 @@ def _decoder(model: spec.Decoder | spec.RecurrentDecoder) -> Decoder:
     else:
         side = build_stack(model.stack, d_model)
     width = model.stack.width(d_model)
-    heads = build_heads(model, d_model, width, partial(output_table, model, table, width))
+    heads = build_heads(model, d_model, width, partial(_output_table, model, table, width))
     # A text that grows is cut into chunks anew, so no KV cache would stay right.
     if any(isinstance(part, ChunkedAttention) for part in side.modules()):
         return RecomputingDecoder(tokens, side, heads)
     return Decoder(tokens, side, heads)
+
+
+# ------------------------------------------------------------------ sides
+
+
+def _encoder_side(part: spec.Stack | spec.Recurrent | spec.Convolutional, d_model: int) -> Side:
+    match part:
+        case spec.Stack():
+            return build_stack(part, d_model)
+        case spec.Recurrent():
+            return recurrent.RecurrentEncoder(part, d_model)
+        case spec.Convolutional():
+            return convolutional.ConvolutionalEncoder(part, d_model)
+        case _:
+            assert_never(part)
+
+
+def _decoder_side(model: spec.EncoderDecoder | spec.SequenceToSequence) -> Side:
+    part = model.decoder
+    d_model = model.d_model
+    match part:
+        case spec.Stack():
+            return build_stack(part, d_model)
+        case spec.Recurrent():
+            halves = isinstance(model.encoder, spec.Recurrent) and model.encoder.bidirectional
+            # The order of creation is the order of random draws.
+            bridge = recurrent.Bridge(part, d_model, halves=halves)
+            attention = _alignment(part.looks, d_model) if part.looks else None
+            return recurrent.RecurrentDecoder(part, d_model, bridge, attention)
+        case spec.Convolutional():
+            return convolutional.ConvolutionalDecoder(part, d_model)
+        case _:
+            assert_never(part)
+
+
+def _alignment(
+    part: spec.BahdanauAttention | spec.LuongAttention, d_model: int
+) -> additive_attention.AlignmentAttention:
+    join = Linear(2 * d_model, d_model)  # of [context; state]
+    scale = 1.0
+    query = None
+    key = None
+    match part.score:
+        case spec.DotScore():
+            pass
+        case spec.ScaledDotScore():
+            scale = d_model**-0.5
+        case spec.GeneralScore():
+            # W of q · W k is applied to the keys, once for all queries.
+            key = Linear(d_model, d_model, bias=False)
+        case spec.AdditiveScore(score_width):
+            width = score_width or d_model
+            # One bias is enough: the score is a function of the sum of both.
+            query = Linear(d_model, width)
+            key = Linear(d_model, width, bias=False)
+            additive = additive_attention.AdditiveAttention(width, part.temperature)
+            return additive_attention.AlignmentAttention(additive, join, query, key)
+        case _:
+            assert_never(part.score)
+    mixer = SoftmaxAttention(scale / part.temperature, 0.0)
+    return additive_attention.AlignmentAttention(mixer, join, query, key)
+
+
+# ------------------------------------------------------------------ weight tying
+
+
+def _output_table(
+    model: spec.Encoder | spec.RecurrentEncoder | spec.Decoder | spec.RecurrentDecoder,
+    table: embedding.Table,
+    width: int,
+) -> embedding.Table:
+    """The table of the language-model head: tied to the embedding, or one of its own."""
+    if model.tied or model.head is None:
+        return table
+    if model.head.transform is not None:
+        width = model.head.transform.width  # the transform's output is what the table multiplies
+    return embedding.Table(len(table.weight), width)
+
+
+class _SharedTables(NamedTuple):
+    """The tables [V, D] of an encoder–decoder; two of them, or all, may be one."""
+
+    target: embedding.Table
+    output: embedding.Table
+    source: embedding.Table | None  # None: one of its own
+
+
+def _shared_tables(model: spec.EncoderDecoder | spec.SequenceToSequence) -> _SharedTables:
+    """One table for the target and the output, for source and target, or for all (Section 3.4)."""
+    target = embedding.Table(model.target.vocabulary, model.d_model)
+    output = target
+    if model.share not in ("all", "target") and model.head is not None:
+        output = embedding.Table(model.target.vocabulary, model.d_model)
+    source = target if model.share in ("all", "inputs") else None
+    return _SharedTables(target, output, source)

@@ -12,7 +12,7 @@ from regard.core.context import LayerContext
 from regard.core.linear import Linear, dimensions
 from regard.core.masks.attention_mask import AttentionMask, ScoreBias
 from regard.core.positions.position_terms import NO_POSITION, LayerPosition, PositionTerms
-from regard.core.projection import CrossProjection, Projection, merge_heads
+from regard.core.projection import CrossProjection, Memory, Projection, merge_heads
 
 
 # Shapes, here and everywhere: B sequences, H query heads, G key heads (G < H: grouped-query
@@ -83,7 +83,7 @@ class Attention(nn.Module):
         mask: AttentionMask,
         positions: PositionTerms | None,
         context: LayerContext,
-        memory: Tensor | CrossKV | None = None,
+        memory: Memory = None,
         cache: Cache = NO_CACHE,
     ) -> Tensor:
         """x [B, T, D] attends to itself and its cache, or to a `memory`: [B, T, D]."""
@@ -99,7 +99,7 @@ class Attention(nn.Module):
         mask: AttentionMask,
         positions: PositionTerms | None,
         context: LayerContext,
-        memory: Tensor | CrossKV | None,
+        memory: Memory,
         cache: Cache,
     ) -> Tensor:
         """What each head finds: x [B, T, D] → [B, H, T, E]."""

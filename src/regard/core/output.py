@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
@@ -36,6 +37,7 @@ class Output(NamedTuple):
         return self.tensor if self.padding_mask is None else self.tensor[self.padding_mask]
 
 
+Inputs = Mapping[str, Tensor]
 Outputs = dict[str, Output]
 
 

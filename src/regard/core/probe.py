@@ -10,6 +10,7 @@ also be edited there (head ablation, activation patching).
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
+from copy import copy
 from dataclasses import dataclass, replace
 from fnmatch import fnmatchcase
 from typing import Protocol, runtime_checkable
@@ -148,11 +149,8 @@ class Probe(NullProbe):
         self.attentions: dict[str, AttentionCall] = {}
 
     def scope(self, name: str) -> Probe:
-        inner = Probe(self.wanted, self.edits, gradients=self.gradients)
-        inner.prefix = f"{self.prefix}{name}."
-        # One collection for all scopes.
-        inner.tensors = self.tensors
-        inner.attentions = self.attentions
+        inner = copy(self)  # one collection for all scopes
+        inner.prefix += f"{name}."
         return inner
 
     def through(self, name: str, value: Tensor) -> Tensor:

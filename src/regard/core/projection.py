@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from regard import spec
 
 Qkv = tuple[Tensor, Tensor, Tensor]
+Memory = Tensor | CrossKV | None  # what cross-attention attends to, or its keys and values
 
 
 def split_heads(x: Tensor, heads: int) -> Tensor:
@@ -84,7 +85,7 @@ class SelfProjection(Projection):
     def matrices(self) -> dict[str, Linear]:
         return {"qkv": self.qkv}
 
-    def forward(self, x: Tensor, memory: Tensor | CrossKV | None) -> Qkv:
+    def forward(self, x: Tensor, memory: Memory) -> Qkv:
         q, k, v = self.qkv(x).split(self.qkv.parts, dim=-1)
         # [B, H, T, K], [B, G, T, K], [B, G, T, E]
         return split_heads(q, self.heads), split_heads(k, self.groups), split_heads(v, self.groups)
@@ -104,7 +105,7 @@ class NormedProjection(SelfProjection):
         self.q_norm = q_norm
         self.k_norm = k_norm
 
-    def forward(self, x: Tensor, memory: Tensor | CrossKV | None) -> Qkv:
+    def forward(self, x: Tensor, memory: Memory) -> Qkv:
         q, k, v = super().forward(x, memory)
         return self.q_norm(q), self.k_norm(k), v
 
@@ -112,7 +113,7 @@ class NormedProjection(SelfProjection):
 class JointProjection(SelfProjection):
     """Queries of one sequence, keys and values of another, by one fused matrix."""
 
-    def forward(self, x: Tensor, memory: Tensor | CrossKV | None) -> Qkv:
+    def forward(self, x: Tensor, memory: Memory) -> Qkv:
         assert isinstance(memory, Tensor), "there is something to attend to, and no cache of it"
         q, _, _ = self.qkv(x).split(self.qkv.parts, dim=-1)
         # The queries of the memory are computed and left: the matrix is one, the layer one of many.
@@ -136,7 +137,7 @@ class CrossProjection(Projection):
         k, v = self.kv(memory).split(self.kv.parts, dim=-1)
         return CrossKV(split_heads(k, self.groups), split_heads(v, self.groups))
 
-    def forward(self, x: Tensor, memory: Tensor | CrossKV | None) -> Qkv:
+    def forward(self, x: Tensor, memory: Memory) -> Qkv:
         assert memory is not None, "cross-attention needs something to attend to"
         if not isinstance(memory, CrossKV):
             memory = self.keys_and_values(memory)
@@ -154,7 +155,7 @@ class SharedProjection(Projection):
     def matrices(self) -> dict[str, Linear]:
         return {"qv": self.qv}
 
-    def forward(self, x: Tensor, memory: Tensor | CrossKV | None) -> Qkv:
+    def forward(self, x: Tensor, memory: Memory) -> Qkv:
         q, v = self.qv(x).split(self.qv.parts, dim=-1)
         q = split_heads(q, self.heads)  # [B, H, T, K]
         # Hugging Face adds 1e-6 to the mean of the squares; here it is their sum.
@@ -181,7 +182,7 @@ class TiedProjection(Projection):
     def extra_repr(self) -> str:
         return f"{super().extra_repr()}, tied={self.tied}"
 
-    def forward(self, x: Tensor, memory: Tensor | CrossKV | None) -> Qkv:
+    def forward(self, x: Tensor, memory: Memory) -> Qkv:
         maps = self.maps(x).split(self.maps.parts, dim=-1)
         by_letter = dict(zip(self.letters, maps, strict=True))
         for letter in self.tied[1:]:

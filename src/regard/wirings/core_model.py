@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from regard.core.context import Context
 from regard.core.heads.head import Head, LabelHead, LMHead, Pool, Reading
-from regard.core.output import Output, OutputOptions, Outputs
+from regard.core.output import Inputs, Output, OutputOptions, Outputs
 from regard.core.side import FrontEnd, Side
 
 if TYPE_CHECKING:
@@ -28,7 +28,7 @@ _LANGUAGE_MODELS = ("ForMaskedLM", "ForCausalLM", "ForConditionalGeneration", "L
 Split = Callable[[Tensor], Sequence[Tensor]]  # a sequence [B, T, …] in pieces
 
 
-def bool_mask(inputs: Mapping[str, Tensor], name: str = "attention_mask") -> Tensor | None:
+def bool_mask(inputs: Inputs, name: str = "attention_mask") -> Tensor | None:
     """Transformers' mask of this name, True at what is no padding, if there is one."""
     return inputs[name].bool() if name in inputs else None
 
@@ -85,9 +85,7 @@ class CoreModel(nn.Module, ABC):
         """Whether it writes behind an encoder, and reads its target by teacher forcing."""
         return self.writes and "encoder" in self.stacks()
 
-    def own_forecast(
-        self, inputs: Tensor, side_inputs: Mapping[str, Tensor], context: Context
-    ) -> Tensor | None:
+    def own_forecast(self, inputs: Tensor, side_inputs: Inputs, context: Context) -> Tensor | None:
         """What its decoder reads where no target is given, if that needs no search: a forecast."""
         return None
 
@@ -98,10 +96,10 @@ class CoreModel(nn.Module, ABC):
         raise NotImplementedError
 
     @abstractmethod
-    def hidden_states(self, inputs: Mapping[str, Tensor], context: Context) -> Tensor:
+    def hidden_states(self, inputs: Inputs, context: Context) -> Tensor:
         """The hidden states of the last stack [B, T, D], of inputs by name."""
 
-    def head_output(self, hidden: Tensor, inputs: Mapping[str, Tensor]) -> Tensor:
+    def head_output(self, hidden: Tensor, inputs: Inputs) -> Tensor:
         """What the head makes of hidden states: logits, forecasts, a vector; without a head they
         are as they were."""
         parts = [head for head in self.heads().values() if isinstance(head, Head)]
@@ -117,9 +115,7 @@ class CoreModel(nn.Module, ABC):
         reading = Reading(inputs, padding_mask, self._front, self.part(Pool))
         return self.require(LabelHead).prediction(hidden, reading)
 
-    def reading(
-        self, inputs: Mapping[str, Tensor], options: OutputOptions | None = None
-    ) -> Reading:
+    def reading(self, inputs: Inputs, options: OutputOptions | None = None) -> Reading:
         """What heads may ask of a call."""
         options = options or OutputOptions()
         mask = bool_mask(inputs)
@@ -135,8 +131,8 @@ class CoreModel(nn.Module, ABC):
     def named(self, hidden: Tensor, reading: Reading) -> Outputs:
         """Hidden states [B, T, D], and what the wanted heads say of them."""
         options = reading.options
-        parts = {name: head for name, head in self.heads().items() if isinstance(head, Head)}
-        heads = [head for head in parts.values() if not isinstance(head, Pool)]
+        parts = [head for head in self.heads().values() if isinstance(head, Head)]
+        heads = [head for head in parts if not isinstance(head, Pool)]
         bare = not heads or options.ends_with("Model", "WithProjection")
         bare = bare and not options.ends_with("HeadModel", "HeadsModel", "MTModel")
         if not options.everything:
@@ -170,20 +166,20 @@ class CoreModel(nn.Module, ABC):
             return [labels]
         return heads
 
-    def outputs(self, inputs: Mapping[str, Tensor], options: OutputOptions) -> Outputs:
+    def outputs(self, inputs: Inputs, options: OutputOptions) -> Outputs:
         """The outputs of inputs by name, under the names and in the order of transformers."""
         hidden = self.hidden_states(inputs, options.context)  # [B, T, D]
         return self.named(hidden, self.reading(inputs, options))
 
-    def step_by_step(self, inputs: Mapping[str, Tensor], split: Split) -> Outputs:
+    def step_by_step(self, inputs: Inputs, split: Split) -> Outputs:
         """What decoding from caches gives, in pieces of the sequence that it is given; {} of a
         model without caches."""
         return {}
 
-    def check_values(self, inputs: Mapping[str, Tensor]) -> None:
+    def check_values(self, inputs: Inputs) -> None:
         """Refuses numbers that the model cannot read; asking for them waits for the device."""
 
-    def _main(self, inputs: Mapping[str, Tensor]) -> Tensor:
+    def _main(self, inputs: Inputs) -> Tensor:
         """The first input."""
         return inputs[self.inputs[0].name]
 

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from regard.core.caches.kv_cache import DecoderState
 from regard.core.context import AuxiliaryLosses, Context
 from regard.core.frontends.embedding import Embedding
-from regard.core.output import Outputs
+from regard.core.output import Inputs, Outputs
 from regard.core.probe import NO_PROBE, NullProbe
 from regard.core.side import Side
 from regard.wirings.core_model import Split, bool_mask
@@ -58,12 +58,12 @@ class Decoder(Generative):
         hidden = self.stack(x, padding_mask, context)
         return hidden, dict(context.losses or {})
 
-    def hidden_states(self, inputs: Mapping[str, Tensor], context: Context) -> Tensor:
+    def hidden_states(self, inputs: Inputs, context: Context) -> Tensor:
         more = {"segments": inputs["token_type_ids"]} if "token_type_ids" in inputs else {}
         hidden, _ = self(inputs["input_ids"], bool_mask(inputs), context, **more)
         return hidden
 
-    def step_by_step(self, inputs: Mapping[str, Tensor], split: Split) -> Outputs:
+    def step_by_step(self, inputs: Inputs, split: Split) -> Outputs:
         if not self.writes:
             return {}
         tokens = inputs["input_ids"]  # [B, T]

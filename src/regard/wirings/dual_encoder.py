@@ -4,14 +4,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
 from regard.core.context import AuxiliaryLosses, Context
-from regard.core.output import Output, OutputOptions, Outputs
+from regard.core.output import Inputs, Output, OutputOptions, Outputs
 from regard.core.side import Side
 from regard.wirings.core_model import CoreModel, bool_mask
 from regard.wirings.encoder import Encoder
@@ -62,13 +60,13 @@ class DualEncoder(CoreModel):
         images = self.images(pixels, context)  # [images, width]
         return self.logits(texts, images), {}
 
-    def hidden_states(self, inputs: Mapping[str, Tensor], context: Context) -> Tensor:
+    def hidden_states(self, inputs: Inputs, context: Context) -> Tensor:
         """The vectors of texts or of images, whichever there are: [B, width]."""
         if "pixel_values" in inputs:
             return self.images(inputs["pixel_values"], context)
         return self.texts(inputs["input_ids"], bool_mask(inputs), context)
 
-    def outputs(self, inputs: Mapping[str, Tensor], options: OutputOptions) -> Outputs:
+    def outputs(self, inputs: Inputs, options: OutputOptions) -> Outputs:
         texts = self.texts(inputs["input_ids"], bool_mask(inputs), options.context)  # [N, D]
         images = self.images(inputs["pixel_values"], options.context)  # [M, D]
         logits = self.logits(texts, images)  # [N, M]

@@ -24,7 +24,7 @@ from regard.core.heads.contrastive_head import (
 from regard.core.heads.head import LabelHead, Pool, Reading, question_ends
 from regard.core.heads.pixel_decoder import PixelDecoder
 from regard.core.heads.series_head import ForecastHead, SeriesHead
-from regard.core.output import OutputOptions, Outputs, asides
+from regard.core.output import Inputs, OutputOptions, Outputs, asides
 from regard.core.side import FrontEnd, Side
 from regard.system.errors import ModelError
 from regard.wirings.core_model import CoreModel, bool_mask
@@ -66,14 +66,14 @@ class Encoder(CoreModel):
 
     # ------------------------------------------------------------------ inputs and outputs by name
 
-    def hidden_states(self, inputs: Mapping[str, Tensor], context: Context) -> Tensor:
+    def hidden_states(self, inputs: Inputs, context: Context) -> Tensor:
         return self._hidden(self.reading(inputs), context)
 
     def _hidden(self, reading: Reading, context: Context) -> Tensor:
         hidden, _ = self(reading.main, reading.padding_mask, context, **reading.more)
         return hidden
 
-    def outputs(self, inputs: Mapping[str, Tensor], options: OutputOptions) -> Outputs:
+    def outputs(self, inputs: Inputs, options: OutputOptions) -> Outputs:
         reading = self.reading(inputs, options)
         self._hide(reading)
         global_tokens = bool_mask(inputs, "global_attention_mask")
@@ -81,16 +81,14 @@ class Encoder(CoreModel):
         outputs = self.named(self._hidden(reading, context), reading)  # of [B, T, D]
         return outputs | self._asides(reading, outputs)
 
-    def reading(
-        self, inputs: Mapping[str, Tensor], options: OutputOptions | None = None
-    ) -> Reading:
+    def reading(self, inputs: Inputs, options: OutputOptions | None = None) -> Reading:
         reading = super().reading(inputs, options)
         # Of a time series, what was observed.
         reading.padding_mask = inputs.get("past_observed_mask", reading.padding_mask)
         reading.more = self._arguments(inputs)
         return reading
 
-    def check_values(self, inputs: Mapping[str, Tensor]) -> None:
+    def check_values(self, inputs: Inputs) -> None:
         """A question that nothing tells apart from its context (BigBird)."""
         if self._separator is not None and not (self._has_segments or "token_type_ids" in inputs):
             raise ModelError(
@@ -98,7 +96,7 @@ class Encoder(CoreModel):
                 "pass token_type_ids",
             )
 
-    def _arguments(self, inputs: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    def _arguments(self, inputs: Inputs) -> dict[str, Tensor]:
         """What the front end takes besides the first input, under its own names."""
         graph = ("edges", "eigenvectors", "distances")
         more = {name: inputs[name] for name in graph if name in inputs}

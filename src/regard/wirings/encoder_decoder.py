@@ -17,7 +17,7 @@ from regard.core.context import AuxiliaryLosses, Context
 from regard.core.encoder_output import EncoderOutput
 from regard.core.frontends.embedding import Embedding
 from regard.core.heads.head import Pool, Reading
-from regard.core.output import Output, OutputOptions, Outputs
+from regard.core.output import Inputs, Output, OutputOptions, Outputs
 from regard.core.side import FrontEnd, Side
 from regard.system.errors import SettingError
 from regard.wirings.core_model import Split, bool_mask
@@ -90,18 +90,16 @@ class EncoderDecoder(Generative):
         hidden = self.decode(target, memory, context)
         return hidden, dict(context.losses or {})
 
-    def hidden_states(self, inputs: Mapping[str, Tensor], context: Context) -> Tensor:
+    def hidden_states(self, inputs: Inputs, context: Context) -> Tensor:
         memory = self.encode(self._main(inputs), bool_mask(inputs), context)
         return self.decode(inputs["decoder_input_ids"], memory, context)
 
-    def reading(
-        self, inputs: Mapping[str, Tensor], options: OutputOptions | None = None
-    ) -> Reading:
+    def reading(self, inputs: Inputs, options: OutputOptions | None = None) -> Reading:
         # Heads stand on the hidden states of the targets.
         mask = bool_mask(inputs, "decoder_attention_mask")
         return replace(super().reading(inputs, options), padding_mask=mask, front=self.target)
 
-    def outputs(self, inputs: Mapping[str, Tensor], options: OutputOptions) -> Outputs:
+    def outputs(self, inputs: Inputs, options: OutputOptions) -> Outputs:
         # Whisper attends to its spectrogram as a whole, silence included, as it did in training.
         mask = None if "input_features" in inputs else bool_mask(inputs)
         encoded = self.encode(self._main(inputs), mask, options.context)
@@ -112,13 +110,13 @@ class EncoderDecoder(Generative):
         outputs["encoder_last_hidden_state"] = Output(encoded.hidden, encoded.padding_mask)
         return outputs
 
-    def step_by_step(self, inputs: Mapping[str, Tensor], split: Split) -> Outputs:
+    def step_by_step(self, inputs: Inputs, split: Split) -> Outputs:
         if not self.writes:
             return {}
         encoded = self.encode(self._main(inputs))
         return self._steps(encoded, inputs["decoder_input_ids"], split)
 
-    def check_values(self, inputs: Mapping[str, Tensor]) -> None:
+    def check_values(self, inputs: Inputs) -> None:
         """A row without the end token at which a classifier reads."""
         pool = self.part(Pool)
         end = pool.end if pool is not None else None

@@ -6,7 +6,6 @@ Without a cache decode language models whose chunks change when the text grows (
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping
 from dataclasses import dataclass
 
 import torch
@@ -15,7 +14,7 @@ from torch import Tensor
 from regard.core.caches.kv_cache import Cache, DecoderState, LayerCache
 from regard.core.context import Context
 from regard.core.encoder_output import EncoderOutput
-from regard.core.output import Outputs
+from regard.core.output import Inputs, Outputs
 from regard.core.stack import Stack
 from regard.wirings.core_model import Split
 from regard.wirings.decoder import Decoder, Prompt
@@ -59,7 +58,7 @@ class RecomputingDecoder(Decoder):
 
     keeps_cache = False
 
-    def step_by_step(self, inputs: Mapping[str, Tensor], split: Split) -> Outputs:
+    def step_by_step(self, inputs: Inputs, split: Split) -> Outputs:
         return {}
 
     def start(self, prompt: Prompt, *, width: int = 1, capacity: int) -> DecoderState:

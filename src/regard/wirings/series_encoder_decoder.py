@@ -4,7 +4,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import torch
@@ -15,9 +15,14 @@ from regard.core.context import Context
 from regard.core.encoder_output import EncoderOutput
 from regard.core.frontends.lagged_values import Covariates, LaggedValues, SeriesState, StepEmbedding
 from regard.core.frontends.series_patches import Scaling
-from regard.core.heads.forecast_loss import negative_log_likelihood
-from regard.core.heads.series_head import DistributionParameters, distribution, distribution_mean
-from regard.core.output import Output, OutputOptions, Outputs, asides
+from regard.core.heads.series_head import (
+    DistributionParameters,
+    Parameters,
+    distribution,
+    distribution_mean,
+    negative_log_likelihood,
+)
+from regard.core.output import Inputs, Output, OutputOptions, Outputs, asides
 from regard.core.side import Side
 from regard.core.stack import Stack
 from regard.system.errors import DataError
@@ -27,7 +32,7 @@ Losses = dict[str, Tensor]
 NO_COVARIATES = Covariates()
 # The next values [B, 1, C], in the units of the windows, of the kind of their distribution and its
 # parameters.
-NextValues = Callable[[str, tuple[Tensor, ...], Scaling], Tensor]
+NextValues = Callable[[str, Parameters, Scaling], Tensor]
 
 
 _SERIES = ("past_values", "past_observed_mask", "future_values", "future_observed_mask")
@@ -75,9 +80,7 @@ class SeriesEncoderDecoder(CoreModel):
     def heads(self) -> dict[str, nn.Module]:
         return {} if self.series is None else {"series": self.series}
 
-    def own_forecast(
-        self, inputs: Tensor, side_inputs: Mapping[str, Tensor], context: Context
-    ) -> Tensor:
+    def own_forecast(self, inputs: Tensor, side_inputs: Inputs, context: Context) -> Tensor:
         observed = side_inputs.get("past_observed_mask")
         return self.forecast(inputs, observed, covariates_by_name(side_inputs), context)
 
@@ -137,9 +140,7 @@ class SeriesEncoderDecoder(CoreModel):
         hidden = self.decode(future, encoded, covariates, context)
         return hidden, dict(context.losses or {})
 
-    def predict(
-        self, hidden: Tensor, values: Tensor, observed: Tensor | None = None
-    ) -> tuple[Tensor, ...]:
+    def predict(self, hidden: Tensor, values: Tensor, observed: Tensor | None = None) -> Parameters:
         """The parameters of the distribution of each step, [B, H, C] each, on the normalized scale
         of its window."""
         assert self.series is not None, "this model has no head"
@@ -147,13 +148,13 @@ class SeriesEncoderDecoder(CoreModel):
 
     # ------------------------------------------------------------------ inputs and outputs by name
 
-    def hidden_states(self, inputs: Mapping[str, Tensor], context: Context) -> Tensor:
+    def hidden_states(self, inputs: Inputs, context: Context) -> Tensor:
         observed = inputs.get("past_observed_mask")
         covariates = covariates_by_name(inputs)
         encoded = self.encode(inputs["past_values"], observed, covariates, context)
         return self.decode(inputs["future_values"], encoded, covariates, context)
 
-    def head_output(self, hidden: Tensor, inputs: Mapping[str, Tensor]) -> Tensor:
+    def head_output(self, hidden: Tensor, inputs: Inputs) -> Tensor:
         """The mean of the distribution of each step [B, H, C]."""
         if self.series is None:
             return hidden
@@ -161,7 +162,7 @@ class SeriesEncoderDecoder(CoreModel):
         scaling = self.input.scaling(values, inputs.get("past_observed_mask"))
         return distribution_mean(self.series.kind, self.predict(hidden, values), scaling)
 
-    def outputs(self, inputs: Mapping[str, Tensor], options: OutputOptions) -> Outputs:
+    def outputs(self, inputs: Inputs, options: OutputOptions) -> Outputs:
         """With teacher forcing, if the future is given."""
         # transformers has no dimension of channels where there is one channel.
         flat = inputs["past_values"].ndim == 2
@@ -204,7 +205,7 @@ class SeriesEncoderDecoder(CoreModel):
             ),
         }
 
-    def step_by_step(self, inputs: Mapping[str, Tensor], split: Split) -> Outputs:
+    def step_by_step(self, inputs: Inputs, split: Split) -> Outputs:
         covariates = covariates_by_name(inputs)
         encoded = self.encode(inputs["past_values"], None, covariates)
         future = inputs["future_values"]
@@ -215,7 +216,7 @@ class SeriesEncoderDecoder(CoreModel):
         hidden = [self.step(piece, caches) for piece in split(steps)]
         return {"last_hidden_state": Output(torch.cat(hidden, dim=1))}
 
-    def check_values(self, inputs: Mapping[str, Tensor]) -> None:
+    def check_values(self, inputs: Inputs) -> None:
         """Categories out of range, and values that the distribution cannot give."""
         categories = inputs.get("static_categorical_features")
         if categories is not None:
@@ -309,7 +310,7 @@ class SeriesEncoderDecoder(CoreModel):
             )
 
 
-def covariates_by_name(inputs: Mapping[str, Tensor]) -> Covariates:
+def covariates_by_name(inputs: Inputs) -> Covariates:
     """The covariates among the inputs of a call."""
     categories = inputs.get("static_categorical_features")
     return Covariates(

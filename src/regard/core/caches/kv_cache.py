@@ -476,15 +476,14 @@ class DecoderState:
         beams = torch.arange(self.width, device=sentences.device)
         # All W rows of each sentence that goes on.
         rows = (sentences[:, None] * self.width + beams).flatten()
-        if self.ancestry is None:
-            self.reorder(rows)
-        else:
+        stored = rows
+        if self.ancestry is not None:  # all beams of a sentence are in one
             self.ancestry = self.ancestry.index_select(0, sentences)
-            for layer in self.layers:
-                layer.self_attention.select(sentences)
-                for state in layer.convolutions:
-                    state.select(rows)
+            stored = sentences
         for layer in self.layers:
+            layer.self_attention.select(stored)
+            for state in layer.convolutions:
+                state.select(rows)
             if layer.cross_attention is not None:
                 layer.cross_attention.select(sentences)
         if self.padding_mask is not None:

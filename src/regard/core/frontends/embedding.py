@@ -106,8 +106,9 @@ class Embedding(FrontEnd):
         if context.documents is not None:
             rows = position.available_rows(length)
             return functional.embedding(context.documents.positions, rows)
-        if isinstance(position, LearnedPosition) and position.counts_tokens and not context.state:
-            return position.of_tokens(tokens)
+        learned = position if isinstance(position, LearnedPosition) else None
+        if learned is not None and learned.padding is not None and not context.state:
+            return learned.of_tokens(tokens)
         # Inside a CUDA graph only the device knows the position: gathered, never sliced.
         if isinstance(start, Tensor):
             rows = position.available_rows(end)

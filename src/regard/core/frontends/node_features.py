@@ -50,7 +50,13 @@ class NodeFeatures(FrontEnd):
         features = functional.dropout(features, self.spec.input_dropout, self.training)
         x = self.project(features)
         if self.degrees is not None:
-            x = x + self.degrees.weight[self._degrees(edges, x)]
+            rows, nodes = x.shape[:2]
+            # The loop at each node is no neighbour.
+            others = (edges[:, 1] != edges[:, 2]).long()
+            counts = torch.zeros(rows * nodes, dtype=torch.long, device=x.device)
+            counts = counts.index_add(0, edges[:, 0] * nodes + edges[:, 1], others)
+            degrees = counts.view(rows, nodes).clamp_max(len(self.degrees.weight) - 1)
+            x = x + self.degrees.weight[degrees]
         if self.laplacian is not None:
             assert eigenvectors is not None, "this model reads the Laplacian's eigenvectors"
             if self.training:
@@ -60,13 +66,3 @@ class NodeFeatures(FrontEnd):
                 eigenvectors = eigenvectors * signs
             x = x + self.laplacian(eigenvectors)
         return self.dropout(x)
-
-    def _degrees(self, edges: Tensor, x: Tensor) -> Tensor:
-        """The degree of each node, without itself, as rows of the table: [B, N]."""
-        assert self.degrees is not None, "this model has no embedding of degrees"
-        rows, nodes = x.shape[:2]
-        # The loop at each node is no neighbour.
-        others = (edges[:, 1] != edges[:, 2]).long()
-        counts = torch.zeros(rows * nodes, dtype=torch.long, device=x.device)
-        counts = counts.index_add(0, edges[:, 0] * nodes + edges[:, 1], others)
-        return counts.view(rows, nodes).clamp_max(len(self.degrees.weight) - 1)

@@ -54,19 +54,14 @@ def instance_scaling(kind: str | None, values: Tensor, observed: Tensor | None) 
     weight = torch.ones_like(values) if observed is None else observed.to(values.dtype)
     count = weight.sum(dim=1, keepdim=True)  # [B, 1, C]
     if kind == "mean":
-        return _mean_scaling(values * weight, count)
+        total = (values * weight).abs().sum(dim=1, keepdim=True)  # [B, 1, C]
+        # A channel without observations has the scale of the others of its batch.
+        of_batch = total.sum(dim=0) / count.sum(dim=0).clamp_min(1)  # [1, C]
+        scale = torch.where(count > 0, total / count.clamp_min(1), of_batch)
+        return Scaling(torch.zeros_like(scale), scale.clamp_min(_LEAST_MEAN))
     loc = (values * weight).sum(dim=1, keepdim=True) / count.clamp_min(1)
     variance = ((values - loc) * weight).square().sum(dim=1, keepdim=True) / count.clamp_min(1)
     return Scaling(loc, (variance + _LEAST_VARIANCE).sqrt())
-
-
-def _mean_scaling(values: Tensor, count: Tensor) -> Scaling:
-    total = values.abs().sum(dim=1, keepdim=True)  # [B, 1, C]
-    scale = total / count.clamp_min(1)
-    # A channel without observations has the scale of the others of its batch.
-    of_batch = total.sum(dim=0) / count.sum(dim=0).clamp_min(1)  # [1, C]
-    scale = torch.where(count > 0, scale, of_batch).clamp_min(_LEAST_MEAN)
-    return Scaling(torch.zeros_like(scale), scale)
 
 
 def draw_masked_patches(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -15,7 +15,7 @@ from regard.core.feedforward import ACTIVATIONS, FeedForward
 from regard.core.frontends.embedding import Table
 from regard.core.linear import Linear
 from regard.core.norm import Norm
-from regard.core.output import Output, OutputOptions, Outputs
+from regard.core.output import Inputs, Output, OutputOptions, Outputs
 from regard.core.quantized_linear import PackedWeight
 from regard.core.side import FrontEnd
 from regard.system import disk
@@ -34,8 +34,8 @@ class Reading:
     padding_mask: Tensor | None = None  # of it: True at what is no padding, or was observed
     front: Any = field(default_factory=FrontEnd)  # what read it
     pool: Pool | None = None  # that of the model
-    inputs: Mapping[str, Tensor] = field(default_factory=dict)  # all of them, by name
-    more: Mapping[str, Tensor] = field(default_factory=dict)  # what the front end took besides
+    inputs: Inputs = field(default_factory=dict)  # all of them, by name
+    more: Inputs = field(default_factory=dict)  # what the front end took besides
     options: OutputOptions = field(default_factory=OutputOptions)
     order: Any = None  # the patches that the encoder has seen, where others are hidden (MAE)
     pretrains: bool = False  # whether the head of a language model stands beside one of labels
@@ -222,15 +222,10 @@ class Pool(Head):
                 # The last token of each row, whichever side is padded: [B]
                 last = torch.where(padding_mask, positions, 0).amax(dim=1)
             return x[batch, last]
-        return mean_of_tokens(x, padding_mask)
-
-
-def mean_of_tokens(x: Tensor, padding_mask: Tensor | None) -> Tensor:
-    """The mean of each row's tokens: [B, T, D] → [B, D]."""
-    if padding_mask is None:
-        return x.mean(dim=1)
-    weight = padding_mask.to(x.dtype)[..., None]  # [B, T, 1]
-    return (x * weight).sum(dim=1) / weight.sum(dim=1).clamp_min(1)
+        if padding_mask is None:
+            return x.mean(dim=1)
+        weight = padding_mask.to(x.dtype)[..., None]  # [B, T, 1]
+        return (x * weight).sum(dim=1) / weight.sum(dim=1).clamp_min(1)
 
 
 class HeadFeedForward(nn.Module):

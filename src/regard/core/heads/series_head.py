@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -22,6 +23,9 @@ PARAMETERS = {
 }
 
 
+Parameters = tuple[Tensor, ...]  # of distributions, each [B, H, C]
+
+
 class DistributionParameters(nn.Module):
     """Linear maps to the parameters of a distribution: [..., W] → [..., count] each."""
 
@@ -33,7 +37,7 @@ class DistributionParameters(nn.Module):
     def extra_repr(self) -> str:
         return f"kind={self.kind!r}"
 
-    def forward(self, x: Tensor) -> tuple[Tensor, ...]:
+    def forward(self, x: Tensor) -> Parameters:
         values = [one(x) for one in self.maps]
         if self.kind == "negative_binomial":
             total, logits = values
@@ -48,9 +52,7 @@ def _positive(x: Tensor, least: float = 0.0) -> Tensor:
     return ((x + (x.square() + 4).sqrt()) / 2).clamp_min(least)
 
 
-def distribution(
-    kind: str, parameters: tuple[Tensor, ...], scaling: Scaling
-) -> distributions.Distribution:
+def distribution(kind: str, parameters: Parameters, scaling: Scaling) -> distributions.Distribution:
     """The distribution of forecasts on the scale of their windows."""
     # Never validated: the head's maps give valid parameters, and asking whether values are in the
     # support waits for the device, inside of a training step.
@@ -66,7 +68,7 @@ def distribution(
     return distributions.TransformedDistribution(located, [back], validate_args=False)
 
 
-def distribution_mean(kind: str, parameters: tuple[Tensor, ...], scaling: Scaling) -> Tensor:
+def distribution_mean(kind: str, parameters: Parameters, scaling: Scaling) -> Tensor:
     """The mean of each forecast on the scale of its window: [B, H, C]."""
     if kind == "negative_binomial":
         return distribution(kind, parameters, scaling).mean
@@ -124,7 +126,7 @@ class ForecastHead(SeriesHead):
         width = d_model if part.pool else d_model * windows.positions
         self.output = _output(part.output, width, part.horizon)
 
-    def forward(self, hidden: Tensor, scaling: Scaling) -> Tensor | tuple[Tensor, ...]:
+    def forward(self, hidden: Tensor, scaling: Scaling) -> Tensor | Parameters:
         output = self.output(self.dropout(_pooled(hidden, self.spec.pool)))
         if isinstance(output, tuple):
             return tuple(self._steps_first(one) for one in output)
@@ -196,7 +198,7 @@ class ChannelHead(SeriesHead):
         # The channels side by side: which one says something may matter.
         self.output = _output(part.output, self.channels * d_model, part.count)
 
-    def forward(self, hidden: Tensor, scaling: Scaling) -> Tensor | tuple[Tensor, ...]:
+    def forward(self, hidden: Tensor, scaling: Scaling) -> Tensor | Parameters:
         pooled = _pooled(hidden, self.spec.pool).unflatten(0, (-1, self.channels))  # [B, C, D]
         output = self.output(self.dropout(pooled.flatten(1)))
         if self.spec.range is None or isinstance(output, tuple):
@@ -220,3 +222,39 @@ class ChannelHead(SeriesHead):
         not on the scale of its window."""
         predicted = self(hidden, scaling)
         return predicted if isinstance(predicted, Tensor) else predicted[0]
+
+
+# ------------------------------------------------------------------ losses of forecasts
+
+# Each compares a forecast with the `future` [B, H, C] and gives the errors [B, H, C]. `scaling` is
+# asked for where the forecast is on the normalized scale of its window.
+ForecastLoss = Callable[[Any, Tensor, Callable[[], Scaling]], Tensor]
+
+
+def squared_error(forecast: Tensor, future: Tensor, scaling: Callable[[], Scaling]) -> Tensor:
+    """Points: [B, H, C]."""
+    return (forecast.float() - future).square()
+
+
+def mean_pinball_loss(
+    forecast: Tensor, future: Tensor, scaling: Callable[[], Scaling], *, levels: Sequence[float]
+) -> Tensor:
+    """Quantiles of these levels: [B, H, C, Q]."""
+    return pinball_loss(forecast, future, levels).mean(dim=-1)
+
+
+def negative_log_likelihood(
+    parameters: Parameters, future: Tensor, scaling: Callable[[], Scaling], *, kind: str
+) -> Tensor:
+    """A distribution of this kind by its parameters, each [B, H, C]."""
+    # Half precision has too few digits for logarithms of densities.
+    wide = tuple(one.to(torch.promote_types(one.dtype, torch.float32)) for one in parameters)
+    return -distribution(kind, wide, scaling()).log_prob(future)
+
+
+def pinball_loss(forecast: Tensor, future: Tensor, levels: Sequence[float]) -> Tensor:
+    """Pinball loss of quantiles: [B, H, C, Q] against [B, H, C] → [B, H, C, Q]."""
+    level = torch.tensor(levels, device=forecast.device, dtype=torch.float32)
+    error = future[..., None] - forecast.float()
+    # Its minimum over forecasts is the quantile of that level (Koenker and Bassett 1978).
+    return torch.maximum(level * error, (level - 1) * error)

@@ -15,12 +15,13 @@ import torch
 import triton
 import triton.language as tl
 from torch import Tensor
+from triton.language import constexpr
 
 _BLOCK = 2048
 _WARPS = 8
 _TABLE_MULTIPLE = 64
-_VECTOR = tl.constexpr(8)  # numbers that a lane reads at once
-_LOW = tl.constexpr(-3.0e38)
+_VECTOR = constexpr(8)  # numbers that a lane reads at once
+_LOW = constexpr(-3.0e38)
 _MAX_LOGITS = 1 << 31  # logits that exist at once; more rows are computed in chunks
 
 
@@ -41,7 +42,7 @@ def _store_results(losses, nlls, position, is_token, loss, nll):
 
 
 @triton.jit
-def _logsumexp(row, size, SUM: tl.constexpr, BLOCK: tl.constexpr):
+def _logsumexp(row, size, SUM: constexpr, BLOCK: constexpr):
     """log Σ exp(x) of a row, and Σ x if SUM asks for it.
 
     Each lane has its own running maximum and sums, which it updates once for all the numbers that
@@ -68,7 +69,7 @@ def _logsumexp(row, size, SUM: tl.constexpr, BLOCK: tl.constexpr):
 @triton.jit
 def _loss_kernel(
     logits, labels, losses, nlls, width, size, smoothing, smoothed,
-    SUM: tl.constexpr, BLOCK: tl.constexpr,
+    SUM: constexpr, BLOCK: constexpr,
 ):  # fmt: skip
     """The loss of one row of logits; its gradient takes the place of the logits.
 
@@ -101,7 +102,7 @@ def _loss_kernel(
 @triton.jit
 def _rdrop_kernel(
     logits, labels, losses, nlls, pairs, width, size, smoothing, smoothed, agreement,
-    SUM: tl.constexpr, BLOCK: tl.constexpr,
+    SUM: constexpr, BLOCK: constexpr,
 ):  # fmt: skip
     """R-Drop's loss (Liang et al. 2021) of one pair of rows, p and q: two dropouts of one input.
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import triton
 import triton.language as tl
+from triton.language import constexpr
 
 from regard.core.kernels.dependent_launch import wait_for_previous
 
@@ -19,15 +20,15 @@ def grouped_query_attention(
     q, k, v, new_k, new_v, mask, last, cos, sin, out,
     q_b, q_h, q_t, k_b, k_g, k_s, v_b, v_g, v_s, nk_b, nk_g, nv_b, nv_g, m_b, m_h, m_t, m_s,
     o_b, o_h, o_t, G, T, R, S, columns, scale,
-    BQ: tl.constexpr, BS: tl.constexpr, K: tl.constexpr, MASK: tl.constexpr, NEW: tl.constexpr,
-    LAST: tl.constexpr, ROPE: tl.constexpr, PRECISION: tl.constexpr, PDL: tl.constexpr,
+    BQ: constexpr, BS: constexpr, K: constexpr, MASK: constexpr, NEW: constexpr,
+    LAST: constexpr, ROPE: constexpr, PRECISION: constexpr, PDL: constexpr,
 ):  # fmt: skip
     """T queries of each of the R heads of one group: BQ rows, heads × queries, by each program.
 
     The two halves of the head dimension are loaded apart, as rotation pairs them.
     """
     wait_for_previous(PDL)
-    HALF: tl.constexpr = K // 2
+    HALF: constexpr = K // 2
     program = tl.program_id(0)
     b = (program // G).to(tl.int64)
     g = program % G
@@ -111,9 +112,9 @@ def grouped_query_attention(
 
 
 @triton.jit
-def _rotate(x, at, column, cos, sin, K: tl.constexpr):
+def _rotate(x, at, column, cos, sin, K: constexpr):
     """Rotary position embedding of x [K], which is stored at `at`."""
-    HALF: tl.constexpr = K // 2
+    HALF: constexpr = K // 2
     partner = tl.load(at + (column + HALF) % K).to(tl.float32)
     signed = tl.where(column < HALF, -partner, partner)
     return x * tl.load(cos + column % HALF) + signed * tl.load(sin + column % HALF)
@@ -124,8 +125,8 @@ def single_query_attention(
     q, k, v, new_k, new_v, mask, last, cos, sin, out,
     q_b, q_h, k_b, k_h, k_s, v_b, v_h, v_s, nk_b, nk_h, nv_b, nv_h, m_b, m_h, m_s, o_b, o_h,
     H, S, columns, scale,
-    BS: tl.constexpr, K: tl.constexpr, MASK: tl.constexpr, NEW: tl.constexpr, LAST: tl.constexpr,
-    ROPE: tl.constexpr, PDL: tl.constexpr,
+    BS: constexpr, K: constexpr, MASK: constexpr, NEW: constexpr, LAST: constexpr,
+    ROPE: constexpr, PDL: constexpr,
 ):  # fmt: skip
     """One query of a head that has keys of its own, by each program.
 

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import triton
 import triton.language as tl
+from triton.language import constexpr
 
 from regard.core.kernels.dependent_launch import launch_next, wait_for_previous
 
 
 @triton.jit
-def _activation(x, KIND: tl.constexpr):
+def _activation(x, KIND: constexpr):
     if KIND == "relu":
         x = tl.maximum(x, 0.0)
     if KIND == "gelu":
@@ -34,7 +35,7 @@ def _load(at, valid):
 
 
 @triton.jit
-def _norm_statistics(x, K, eps, NORM: tl.constexpr, ROW: tl.constexpr):
+def _norm_statistics(x, K, eps, NORM: constexpr, ROW: constexpr):
     """Mean (0 for RMSNorm) and inverse standard deviation of x [K]; ROW is a power of two."""
     column = tl.arange(0, ROW)
     row = _load(x + column, column < K)
@@ -46,7 +47,7 @@ def _norm_statistics(x, K, eps, NORM: tl.constexpr, ROW: tl.constexpr):
 
 
 @triton.jit
-def _row_or_zeros(row, at, valid, PRESENT: tl.constexpr):
+def _row_or_zeros(row, at, valid, PRESENT: constexpr):
     """The values of a row at these indices, in float32; zeros if there is no row."""
     values = tl.zeros_like(at).to(tl.float32)
     if PRESENT:
@@ -57,9 +58,9 @@ def _row_or_zeros(row, at, valid, PRESENT: tl.constexpr):
 @triton.jit
 def linear_one_row(
     x, weight, bias, gain, shift, residual, out, N, K, weight_stride, eps, offset,
-    NORM: tl.constexpr, ACTIVATION: tl.constexpr, GATED: tl.constexpr, BIAS: tl.constexpr,
-    SHIFT: tl.constexpr, RESIDUAL: tl.constexpr, ROW: tl.constexpr, BN: tl.constexpr,
-    BK: tl.constexpr, PDL: tl.constexpr,
+    NORM: constexpr, ACTIVATION: constexpr, GATED: constexpr, BIAS: constexpr,
+    SHIFT: constexpr, RESIDUAL: constexpr, ROW: constexpr, BN: constexpr,
+    BK: constexpr, PDL: constexpr,
 ):  # fmt: skip
     """x [K] → residual + activation(norm(x) Wᵀ + b) [N], BN outputs by each program.
 
@@ -120,9 +121,9 @@ def linear_one_row(
 @triton.jit(do_not_specialize=["M"])
 def linear_few_rows(
     x, weight, bias, residual, out, M, N, K, weight_stride, split,
-    ACTIVATION: tl.constexpr, GATED: tl.constexpr, BIAS: tl.constexpr, RESIDUAL: tl.constexpr,
-    BM: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr, PRECISION: tl.constexpr,
-    PDL: tl.constexpr,
+    ACTIVATION: constexpr, GATED: constexpr, BIAS: constexpr, RESIDUAL: constexpr,
+    BM: constexpr, BN: constexpr, BK: constexpr, PRECISION: constexpr,
+    PDL: constexpr,
 ):  # fmt: skip
     """x [M, K] → residual + activation(x Wᵀ + b) [M, N], a tile [BM, BN] by each program.
 
@@ -168,8 +169,8 @@ def linear_few_rows(
 @triton.jit
 def residual_sum_norm(
     x, parts, bias, gain, shift, total, out, part_stride, K, eps, offset,
-    PARTS: tl.constexpr, BIAS: tl.constexpr, TOTAL: tl.constexpr, NORM: tl.constexpr,
-    SHIFT: tl.constexpr, BK: tl.constexpr, PDL: tl.constexpr,
+    PARTS: constexpr, BIAS: constexpr, TOTAL: constexpr, NORM: constexpr,
+    SHIFT: constexpr, BK: constexpr, PDL: constexpr,
 ):  # fmt: skip
     """One row of x [M, K] by each program: x + Σ parts + bias, and the norm of that."""
     k = tl.arange(0, BK)
@@ -196,7 +197,7 @@ def residual_sum_norm(
 @triton.jit
 def embedding_lookup(
     tokens, table, positions, position, out, scale, K,
-    POSITIONS: tl.constexpr, BK: tl.constexpr, PDL: tl.constexpr,
+    POSITIONS: constexpr, BK: constexpr, PDL: constexpr,
 ):  # fmt: skip
     """The embedding of one token by each program, plus that of the position they all have."""
     wait_for_previous(PDL)

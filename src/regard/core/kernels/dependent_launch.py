@@ -13,6 +13,7 @@ from functools import cache
 import torch
 import triton
 import triton.language as tl
+from triton.language import constexpr
 
 
 @cache
@@ -22,14 +23,14 @@ def supports_pdl(device: torch.device) -> bool:
 
 
 @triton.jit
-def launch_next(PDL: tl.constexpr):
+def launch_next(PDL: constexpr):
     """Lets the kernel after this one begin at once."""
     if PDL:
         tl.extra.cuda.gdc_launch_dependents()
 
 
 @triton.jit
-def wait_for_previous(PDL: tl.constexpr):
+def wait_for_previous(PDL: constexpr):
     """Waits for the kernel before; then the one after may begin, if it was not let to before."""
     if PDL:
         tl.extra.cuda.gdc_wait()

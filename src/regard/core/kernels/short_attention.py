@@ -18,6 +18,7 @@ import torch
 import triton
 import triton.language as tl
 from torch import Tensor
+from triton.language import constexpr
 
 # MASK: what a query may attend to.
 _NO_MASK = 0
@@ -33,33 +34,19 @@ _LENGTHS = ["T", "S", "mask_b", "mask_t", "mask_s"]
 
 
 @triton.jit
-def _block(x, strides, program, H, T, K, BT: tl.constexpr, BK: tl.constexpr):
+def _block(
+    x, batch, head, x_b, x_h, x_t, x_k, T, K, BT: constexpr, BK: constexpr
+):  # fmt: skip
     """[BT, BK] pointers to the vectors of one sequence and head, and which of them exist."""
-    batch = (program // H).to(tl.int64)
     t = tl.arange(0, BT)[:, None]
     k = tl.arange(0, BK)[None, :]
-    first = x + batch * strides[0] + program % H * strides[1]
-    return first + t * strides[2] + k * strides[3], (t < T) & (k < K)
-
-
-@triton.jit
-def _load(x, strides, program, H, T, K, BT: tl.constexpr, BK: tl.constexpr):
-    """The vectors of one sequence and head: [BT, BK], zeros where none exist."""
-    at, valid = _block(x, strides, program, H, T, K, BT, BK)
-    return tl.load(at, mask=valid, other=0.0)
-
-
-@triton.jit
-def _store(x, strides, program, H, T, K, values, BT: tl.constexpr, BK: tl.constexpr):
-    """Writes the vectors of one sequence and head: [BT, BK]."""
-    at, valid = _block(x, strides, program, H, T, K, BT, BK)
-    tl.store(at, values.to(x.dtype.element_ty), mask=valid)
+    return x + batch * x_b + head * x_h + t * x_t + k * x_k, (t < T) & (k < K)
 
 
 @triton.jit
 def _visible(
-    mask, program, H, mask_b, mask_t, mask_s, T, S,
-    BT: tl.constexpr, BS: tl.constexpr, MASK: tl.constexpr,
+    mask, batch, mask_b, mask_t, mask_s, T, S,
+    BT: constexpr, BS: constexpr, MASK: constexpr,
 ):  # fmt: skip
     """[BT, BS] the attention mask: True where query t may attend to key s."""
     t = tl.arange(0, BT)[:, None]
@@ -68,13 +55,13 @@ def _visible(
     if MASK == 1:
         visible = visible & (s <= t)
     if MASK == 2:
-        mask_at = mask + (program // H).to(tl.int64) * mask_b + t * mask_t + s * mask_s
+        mask_at = mask + batch * mask_b + t * mask_t + s * mask_s
         visible = visible & (tl.load(mask_at, mask=visible, other=0) != 0)
     return visible
 
 
 @triton.jit
-def _dropout_factors(seed, program, rate, BT: tl.constexpr, BS: tl.constexpr):
+def _dropout_factors(seed, program, rate, BT: constexpr, BS: constexpr):
     """[BT, BS]: 0 for dropped weights, 1 / (1 − rate) for the others."""
     index = tl.arange(0, BT)[:, None] * BS + tl.arange(0, BS)[None, :]
     uniform = tl.rand(tl.load(seed), program * (BT * BS) + index)
@@ -83,16 +70,22 @@ def _dropout_factors(seed, program, rate, BT: tl.constexpr, BS: tl.constexpr):
 
 @triton.jit(do_not_specialize=_LENGTHS)
 def _forward_kernel(
-    q, k, v, out, logsumexp, mask, seed, q_strides, k_strides, v_strides, out_strides,
+    q, k, v, out, logsumexp, mask, seed,
+    q_b, q_h, q_t, q_k, k_b, k_h, k_t, k_k, v_b, v_h, v_t, v_k, o_b, o_h, o_t, o_k,
     mask_b, mask_t, mask_s, H, T, S, K, E, scale, rate,
-    BT: tl.constexpr, BS: tl.constexpr, BK: tl.constexpr, BE: tl.constexpr, MASK: tl.constexpr,
-    DROPOUT: tl.constexpr, PRECISION: tl.constexpr,
+    BT: constexpr, BS: constexpr, BK: constexpr, BE: constexpr, MASK: constexpr,
+    DROPOUT: constexpr, PRECISION: constexpr,
 ):  # fmt: skip
     program = tl.program_id(0)
-    queries = _load(q, q_strides, program, H, T, K, BT, BK)  # [BT, BK]
-    keys = _load(k, k_strides, program, H, S, K, BS, BK)  # [BS, BK]
-    values = _load(v, v_strides, program, H, S, E, BS, BE)  # [BS, BE]
-    visible = _visible(mask, program, H, mask_b, mask_t, mask_s, T, S, BT, BS, MASK)
+    batch = (program // H).to(tl.int64)
+    head = program % H
+    query_at, query_valid = _block(q, batch, head, q_b, q_h, q_t, q_k, T, K, BT, BK)
+    queries = tl.load(query_at, mask=query_valid, other=0.0)  # [BT, BK]
+    key_at, key_valid = _block(k, batch, head, k_b, k_h, k_t, k_k, S, K, BS, BK)
+    keys = tl.load(key_at, mask=key_valid, other=0.0)  # [BS, BK]
+    value_at, value_valid = _block(v, batch, head, v_b, v_h, v_t, v_k, S, E, BS, BE)
+    values = tl.load(value_at, mask=value_valid, other=0.0)  # [BS, BE]
+    visible = _visible(mask, batch, mask_b, mask_t, mask_s, T, S, BT, BS, MASK)
     scores = tl.dot(queries, tl.trans(keys), input_precision=PRECISION) * scale  # [BT, BS]
     scores = tl.where(visible, scores, float("-inf"))
     top = tl.max(scores, axis=1)
@@ -103,7 +96,8 @@ def _forward_kernel(
     if DROPOUT:
         weights = weights * _dropout_factors(seed, program, rate, BT, BS)
     mixed = tl.dot(weights.to(values.dtype), values, input_precision=PRECISION)  # [BT, BE]
-    _store(out, out_strides, program, H, T, E, mixed, BT, BE)
+    out_at, out_valid = _block(out, batch, head, o_b, o_h, o_t, o_k, T, E, BT, BE)
+    tl.store(out_at, mixed.to(values.dtype), mask=out_valid)
     t = tl.arange(0, BT)
     # +∞ makes all weights of a fully masked query zero in the backward pass.
     row_logsumexp = tl.where(total == 0.0, float("inf"), top + tl.log(total))
@@ -113,19 +107,26 @@ def _forward_kernel(
 @triton.jit(do_not_specialize=_LENGTHS)
 def _backward_kernel(
     q, k, v, grad, logsumexp, mask, seed, dq, dk, dv,
-    q_strides, k_strides, v_strides, grad_strides, dq_strides, dk_strides, dv_strides,
+    q_b, q_h, q_t, q_k, k_b, k_h, k_t, k_k, v_b, v_h, v_t, v_k, g_b, g_h, g_t, g_k,
+    dq_b, dq_h, dq_t, dq_k, dk_b, dk_h, dk_t, dk_k, dv_b, dv_h, dv_t, dv_k,
     mask_b, mask_t, mask_s, H, T, S, K, E, scale, rate,
-    BT: tl.constexpr, BS: tl.constexpr, BK: tl.constexpr, BE: tl.constexpr, MASK: tl.constexpr,
-    DROPOUT: tl.constexpr, PRECISION: tl.constexpr,
+    BT: constexpr, BS: constexpr, BK: constexpr, BE: constexpr, MASK: constexpr,
+    DROPOUT: constexpr, PRECISION: constexpr,
 ):  # fmt: skip
     program = tl.program_id(0)
-    queries = _load(q, q_strides, program, H, T, K, BT, BK)
-    keys = _load(k, k_strides, program, H, S, K, BS, BK)
-    values = _load(v, v_strides, program, H, S, E, BS, BE)
-    grads = _load(grad, grad_strides, program, H, T, E, BT, BE)  # [BT, BE]
+    batch = (program // H).to(tl.int64)
+    head = program % H
+    query_at, query_valid = _block(q, batch, head, q_b, q_h, q_t, q_k, T, K, BT, BK)
+    queries = tl.load(query_at, mask=query_valid, other=0.0)
+    key_at, key_valid = _block(k, batch, head, k_b, k_h, k_t, k_k, S, K, BS, BK)
+    keys = tl.load(key_at, mask=key_valid, other=0.0)
+    value_at, value_valid = _block(v, batch, head, v_b, v_h, v_t, v_k, S, E, BS, BE)
+    values = tl.load(value_at, mask=value_valid, other=0.0)
+    grad_at, grad_valid = _block(grad, batch, head, g_b, g_h, g_t, g_k, T, E, BT, BE)
+    grads = tl.load(grad_at, mask=grad_valid, other=0.0)  # [BT, BE]
     t = tl.arange(0, BT)
     total = tl.load(logsumexp + program * T + t, mask=t < T, other=float("inf"))
-    visible = _visible(mask, program, H, mask_b, mask_t, mask_s, T, S, BT, BS, MASK)
+    visible = _visible(mask, batch, mask_b, mask_t, mask_s, T, S, BT, BS, MASK)
     scores = tl.dot(queries, tl.trans(keys), input_precision=PRECISION) * scale
     weights = tl.exp(tl.where(visible, scores, float("-inf")) - total[:, None])
     weight_grads = tl.dot(grads, tl.trans(values), input_precision=PRECISION)
@@ -135,17 +136,21 @@ def _backward_kernel(
         dropped_weights = weights * factors
         weight_grads = weight_grads * factors
     # dV = Pᵀ dO
+    dv_at, dv_valid = _block(dv, batch, head, dv_b, dv_h, dv_t, dv_k, S, E, BS, BE)
     dropped_weights = dropped_weights.to(values.dtype)
     value_grads = tl.dot(tl.trans(dropped_weights), grads, input_precision=PRECISION)
-    _store(dv, dv_strides, program, H, S, E, value_grads, BS, BE)
+    tl.store(dv_at, value_grads.to(values.dtype), mask=dv_valid)
     # The softmax: dS = P ∘ (dP − Σ P ∘ dP)
     row_sums = tl.sum(weights * weight_grads, axis=1)
-    score_grads = (weights * (weight_grads - row_sums[:, None]) * scale).to(values.dtype)
+    score_grads = weights * (weight_grads - row_sums[:, None]) * scale
+    score_grads = score_grads.to(values.dtype)
     # dQ = dS K and dK = dSᵀ Q
+    dq_at, dq_valid = _block(dq, batch, head, dq_b, dq_h, dq_t, dq_k, T, K, BT, BK)
     query_grads = tl.dot(score_grads, keys, input_precision=PRECISION)
-    _store(dq, dq_strides, program, H, T, K, query_grads, BT, BK)
+    tl.store(dq_at, query_grads.to(values.dtype), mask=dq_valid)
+    dk_at, dk_valid = _block(dk, batch, head, dk_b, dk_h, dk_t, dk_k, S, K, BS, BK)
     key_grads = tl.dot(tl.trans(score_grads), queries, input_precision=PRECISION)
-    _store(dk, dk_strides, program, H, S, K, key_grads, BS, BK)
+    tl.store(dk_at, key_grads.to(values.dtype), mask=dk_valid)
 
 
 # --- launches ---
@@ -194,22 +199,10 @@ def _mask_pointer(mask: Tensor | None, placeholder: Tensor) -> Tensor:
     return placeholder if mask is None else mask.view(torch.uint8)
 
 
-def _empty_results(q: Tensor, k: Tensor, v: Tensor, *rest: Any) -> tuple[Tensor, Tensor]:
-    """Room for the output [B, H, T, E], and the log-sum-exp of the scores [B, H, T]."""
-    b, h, t, _ = q.shape
-    out = v.new_empty(b, t, h, v.shape[3]).transpose(1, 2)
-    return out, q.new_empty(b, h, t, dtype=torch.float32)
-
-
-def _empty_gradients(
-    grad: Tensor, q: Tensor, k: Tensor, v: Tensor, *rest: Any
-) -> tuple[Tensor, Tensor, Tensor]:
-    """Room for those of q, k and v, whose heads are adjacent, as the projections read them."""
-    dq, dk, dv = (
-        torch.empty_like(x.transpose(1, 2), memory_format=torch.contiguous_format).transpose(1, 2)
-        for x in (q, k, v)
-    )
-    return dq, dk, dv
+def _empty_heads(like: Tensor) -> Tensor:
+    """[B, H, T, K] whose heads are adjacent in memory, as the projections around it read them."""
+    b, h, t, k = like.shape
+    return like.new_empty(b, t, h, k).transpose(1, 2)
 
 
 def _launch_forward(
@@ -224,10 +217,11 @@ def _launch_forward(
 ) -> tuple[Tensor, Tensor]:
     """The output [B, H, T, E], and the log-sum-exp of the scores [B, H, T]."""
     b, h, t, _ = q.shape
-    out, logsumexp = _empty_results(q, k, v)
+    out = v.new_empty(b, t, h, v.shape[3]).transpose(1, 2)
+    logsumexp = torch.empty(b, h, t, device=q.device)
     _forward_kernel[(b * h,)](
         q, k, v, out, logsumexp, _mask_pointer(mask, seed), seed,
-        q.stride(), k.stride(), v.stride(), out.stride(), *_mask_strides(q, k, mask),
+        *q.stride(), *k.stride(), *v.stride(), *out.stride(), *_mask_strides(q, k, mask),
         h, t, k.shape[2], q.shape[3], v.shape[3], scale, rate,
         **_options(q, k, v, mask, causal, rate),
     )  # fmt: skip
@@ -238,7 +232,13 @@ def _launch_forward(
 
 _forward_op = torch.library.custom_op("regard::short_attention", _launch_forward, mutates_args=())
 
-_forward_op.register_fake(_empty_results)
+
+@_forward_op.register_fake
+def _(q: Tensor, k: Tensor, v: Tensor, *rest: Any) -> Any:
+    b, h, t, _ = q.shape
+    out = v.new_empty(b, t, h, v.shape[3]).transpose(1, 2)
+    logsumexp = q.new_empty(b, h, t, dtype=torch.float32)
+    return out, logsumexp
 
 
 @torch.library.custom_op("regard::short_attention_backward", mutates_args=())
@@ -255,17 +255,22 @@ def _backward_op(
     rate: float,
 ) -> tuple[Tensor, Tensor, Tensor]:
     b, h, t, _ = q.shape
-    gradients = _empty_gradients(grad, q, k, v)
-    strides = [tensor.stride() for tensor in (q, k, v, grad, *gradients)]
+    dq = _empty_heads(q)
+    dk = _empty_heads(k)
+    dv = _empty_heads(v)
     _backward_kernel[(b * h,)](
-        q, k, v, grad, logsumexp, _mask_pointer(mask, seed), seed, *gradients,
-        *strides, *_mask_strides(q, k, mask), h, t, k.shape[2], q.shape[3], v.shape[3], scale, rate,
+        q, k, v, grad, logsumexp, _mask_pointer(mask, seed), seed, dq, dk, dv,
+        *q.stride(), *k.stride(), *v.stride(), *grad.stride(),
+        *dq.stride(), *dk.stride(), *dv.stride(), *_mask_strides(q, k, mask),
+        h, t, k.shape[2], q.shape[3], v.shape[3], scale, rate,
         **_options(q, k, v, mask, causal, rate),
     )  # fmt: skip
-    return gradients
+    return dq, dk, dv
 
 
-_backward_op.register_fake(_empty_gradients)
+@_backward_op.register_fake
+def _(grad: Tensor, q: Tensor, k: Tensor, v: Tensor, *rest: Any) -> Any:
+    return _empty_heads(q), _empty_heads(k), _empty_heads(v)
 
 
 def _setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor]) -> None:

@@ -10,10 +10,11 @@ import torch
 import triton
 import triton.language as tl
 from torch import Tensor
+from triton.language import constexpr
 
 _BLOCK = 2048
 
-_LEAST = tl.constexpr(-(2**63))  # the key of what was taken already, and of what is outside
+_LEAST = constexpr(-(2**63))  # the key of what was taken already, and of what is outside
 
 
 # --- keys ---
@@ -46,7 +47,7 @@ def _unpack_index(key):
 
 @triton.jit
 def _piece_kernel(
-    logits, stride, size, maxima, sums, keys, COUNT: tl.constexpr, BLOCK: tl.constexpr
+    logits, stride, size, maxima, sums, keys, COUNT: constexpr, BLOCK: constexpr
 ):  # fmt: skip
     """Of one piece of a row: its maximum, Σ exp(x − maximum), and the keys of its top COUNT."""
     row = tl.program_id(0).to(tl.int64)
@@ -68,7 +69,7 @@ def _piece_kernel(
 
 
 @triton.jit
-def _logsumexp(maxima, sums, row, pieces, PIECES: tl.constexpr):
+def _logsumexp(maxima, sums, row, pieces, PIECES: constexpr):
     """log Σ exp of a row, from its pieces."""
     piece = tl.arange(0, PIECES)
     valid = piece < pieces
@@ -82,7 +83,7 @@ def _logsumexp(maxima, sums, row, pieces, PIECES: tl.constexpr):
 @triton.jit
 def _topk_kernel(
     maxima, sums, keys, normalizers, values, tokens, pieces, candidates,
-    COUNT: tl.constexpr, PIECES: tl.constexpr, CANDIDATES: tl.constexpr,
+    COUNT: constexpr, PIECES: constexpr, CANDIDATES: constexpr,
 ):  # fmt: skip
     """The top COUNT of one row, from the candidates of its pieces, and its log-sum-exp."""
     row = tl.program_id(0).to(tl.int64)
@@ -100,7 +101,7 @@ def _topk_kernel(
 @triton.jit
 def _greedy_kernel(
     maxima, sums, keys, t, limits, ended, totals, tokens, last, pieces, tokens_stride, end,
-    PIECES: tl.constexpr,
+    PIECES: constexpr,
 ):  # fmt: skip
     """The argmax of one row, with the bookkeeping of greedy decoding; see `take_best`."""
     row = tl.program_id(0).to(tl.int64)

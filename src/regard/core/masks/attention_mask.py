@@ -8,6 +8,7 @@ tensor, or the non-empty blocks.
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from functools import cached_property
 from typing import NamedTuple
 
@@ -68,27 +69,16 @@ class MaskAxes(NamedTuple):
         return cls(queries, keys, start + new, rows, Span(start))
 
 
+@dataclass(eq=False)
 class AttentionMask:
-    """Which query positions may attend to which key positions; True = may attend.
+    """Which query positions may attend to which key positions; True = may attend."""
 
-    `keys` are positions, or their number, counted from position 0.
-    """
-
-    def __init__(
-        self,
-        pattern: MaskPattern,
-        queries: Tensor,  # [T]
-        keys: Tensor | int,  # [S]
-        batch: int = 1,
-        span: Span | None = None,
-        limit: DeviceLimit | None = None,
-    ) -> None:
-        self.pattern = pattern
-        self.queries = queries
-        self._keys = keys
-        self.batch = batch
-        self.span = span
-        self.limit = limit
+    pattern: MaskPattern
+    queries: Tensor  # [T]
+    _keys: Tensor | int  # [S], or their number, counted from position 0
+    batch: int = 1
+    span: Span | None = None
+    limit: DeviceLimit | None = None
 
     @classmethod
     def lay(cls, pattern: MaskPattern, call: Call, axes: MaskAxes) -> AttentionMask:
@@ -273,6 +263,7 @@ def first_token(padding_mask: Tensor) -> Tensor:
     return padding_mask.long().argmax(dim=1, keepdim=True)
 
 
+@dataclass(eq=False)
 class ScoreBias:
     """A bias [B or 1, H, T, S] on the scores: as a tensor, or as the `term` that computes it for
     any positions.
@@ -281,11 +272,9 @@ class ScoreBias:
     mask is kept, because all layers of a stack share one bias.
     """
 
-    def __init__(self, tensor: Tensor | None = None, term: Term | None = None) -> None:
-        assert tensor is not None or term is not None
-        self._tensor = tensor
-        self.term = term
-        self._additive: tuple[AttentionMask, Tensor] | None = None  # with the mask it is for
+    _tensor: Tensor | None = None
+    term: Term | None = None
+    _additive: tuple[AttentionMask, Tensor] | None = None  # with the mask it is for
 
     @property
     def is_dense(self) -> bool:

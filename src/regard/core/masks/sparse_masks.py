@@ -100,10 +100,7 @@ class GlobalMask(MaskPattern):
         begin, end = self._bounds
         if low < begin or high >= end:
             return EVERYWHERE
-        ranges = [(0, begin)]
-        if self.last:
-            ranges.append((end, FAR))
-        return ranges
+        return [(0, begin), (end, FAR)]
 
 
 @dataclass(frozen=True)

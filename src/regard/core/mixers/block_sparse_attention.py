@@ -29,7 +29,6 @@ from regard.core.masks.mask_blocks import (
     Structure,
     block_plan,
     differs_by_row,
-    is_pointwise,
     sizes,
     structure,
 )
@@ -41,21 +40,6 @@ MAX_CONSTANT_SIZES = 4  # sizes of one kind of kernel that have a program of the
 MAX_FLEX_PROGRAMS = 64  # of one kind for all other sizes: batches of one row, dilated or not, …
 # Numbers of keys that are gathered at once on a CPU, so that they stay in the cache.
 PIECE = 1 << 20
-
-
-def attend(
-    q: Tensor,
-    k: Tensor,
-    v: Tensor,
-    mask: AttentionMask,
-    scale: float,
-    dropout: float,
-    bias: ScoreBias | None = None,
-) -> Tensor:
-    """The faster of the two kernels: FlexAttention on a GPU, where it can be had."""
-    if q.device.type == "cuda" and dropout == 0 and bias is None and is_pointwise(mask.pattern):
-        return flex(q, k, v, mask, scale)
-    return blocked(q, k, v, mask, scale, dropout, bias)
 
 
 def blocked(
@@ -342,10 +326,10 @@ def _flex_program(kernel: FlexKernel, call_sizes: Sizes) -> Any:
     With its sizes as constants a program is up to 1.6 times as fast (docs/log), but compiling takes
     seconds.
     """
-    if call_sizes not in _CONSTANT_SIZES[kernel]:
-        if len(_CONSTANT_SIZES[kernel]) == MAX_CONSTANT_SIZES:
-            return compiled_flex(kernel, None)
-        _CONSTANT_SIZES[kernel].add(call_sizes)
+    constant = _CONSTANT_SIZES[kernel]
+    if call_sizes not in constant and len(constant) == MAX_CONSTANT_SIZES:
+        return compiled_flex(kernel, None)
+    constant.add(call_sizes)
     return compiled_flex(kernel, call_sizes)
 
 

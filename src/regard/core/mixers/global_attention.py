@@ -11,7 +11,7 @@ from torch.nn import functional
 
 from regard import spec
 from regard.core.attention import Attention
-from regard.core.caches.kv_cache import Cache, CrossKV
+from regard.core.caches.kv_cache import Cache
 from regard.core.context import LayerContext
 from regard.core.heads.head import before_separator, question_ends
 from regard.core.linear import Linear
@@ -20,7 +20,7 @@ from regard.core.masks.mask import NO_MASK, Call, MaskPattern
 from regard.core.masks.sparse_masks import GlobalMask, GlobalTokenMask
 from regard.core.mixers.scaled_dot_product_attention import SoftmaxAttention, attention_weights
 from regard.core.positions.position_terms import NO_POSITION, LayerPosition, PositionTerms
-from regard.core.projection import Projection, SelfProjection, per_query_head
+from regard.core.projection import Memory, Projection, SelfProjection, per_query_head
 
 
 @dataclass(frozen=True)
@@ -145,8 +145,8 @@ class GlobalProjection(nn.Module):
         rows = rows.expand_as(found)  # [B, H, count, E]
         # Rows that only fill up to `count` keep what local attention found.
         is_global = which.gather(1, index)[:, None, :, None]
-        kept = torch.where(is_global, found.to(out.dtype), out.gather(2, rows))
-        return out.scatter(2, rows, kept)
+        replacement = torch.where(is_global, found.to(out.dtype), out.gather(2, rows))
+        return out.scatter(2, rows, replacement)
 
 
 class GlobalTokenAttention(Attention):
@@ -169,7 +169,7 @@ class GlobalTokenAttention(Attention):
         mask: AttentionMask,
         positions: PositionTerms | None,
         context: LayerContext,
-        memory: Tensor | CrossKV | None,
+        memory: Memory,
         cache: Cache,
     ) -> Tensor:
         out = super().attend(x, mask, positions, context, memory, cache)

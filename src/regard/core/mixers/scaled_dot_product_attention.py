@@ -8,8 +8,8 @@ return [B,H,T,E]. A query that may attend to nothing gets zeros, never NaN.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from importlib.util import find_spec
-from typing import Protocol
 
 import torch
 from torch import Tensor, nn
@@ -19,25 +19,11 @@ from regard.core.attention import Mixer
 from regard.core.caches.kv_cache import Cache, KVCache
 from regard.core.linear import keep_rows
 from regard.core.masks.attention_mask import AttentionMask, ScoreBias, additive_mask
+from regard.core.masks.mask_blocks import is_pointwise
 from regard.core.mixers import block_sparse_attention, edge_attention
 from regard.core.projection import per_query_head
 
-
-class Kernel(Protocol):
-    """A softmax attention kernel: q [B,H,T,K], k [B,G,S,K], v [B,G,S,E] → [B,H,T,E]."""
-
-    def __call__(
-        self,
-        q: Tensor,
-        k: Tensor,
-        v: Tensor,
-        mask: AttentionMask,
-        scale: float,
-        dropout: float,
-        bias: ScoreBias | None = None,
-    ) -> Tensor: ...
-
-
+Kernel = Callable[..., Tensor]  # (q, k, v, mask, scale, dropout, bias)
 HAS_TRITON = find_spec("triton") is not None
 MAX_FEW_QUERIES = 16  # queries of a head in a decoding step
 MIN_DROPOUT = 1e-9  # smaller rates count as 0
@@ -61,9 +47,12 @@ def dispatch(
     edges = edge_attention.edges_of(mask)
     if edges is not None:
         return edge_attention.attend(q, k, v, edges, mask, scale, dropout, bias)
-    sparse = mask.is_sparse and (bias is None or not bias.is_dense)
-    attend = block_sparse_attention.attend if sparse else fused
-    return attend(q, k, v, mask, scale, dropout, bias)
+    if not mask.is_sparse or (bias is not None and bias.is_dense):
+        return fused(q, k, v, mask, scale, dropout, bias)
+    # FlexAttention neither drops weights nor takes a bias here.
+    if q.is_cuda and dropout == 0 and bias is None and is_pointwise(mask.pattern):
+        return block_sparse_attention.flex(q, k, v, mask, scale)
+    return block_sparse_attention.blocked(q, k, v, mask, scale, dropout, bias)
 
 
 def fused(
@@ -87,7 +76,11 @@ def fused(
         dropout = 0.0
     if q.is_cuda and HAS_TRITON:
         if dropout == 0 and _has_few_queries(q, k, v) and (q.shape[2] == 1 or not causal):
-            return few_query_kernel(q, k, v, tensor, mask, scale)
+            from regard.core.kernels import decode_step
+
+            last, columns = mask.limit or (None, 1)
+            out = decode_step.attend(q, k, v, tensor, scale, last=last, columns=columns)
+            return out.transpose(1, 2)  # [B, T, H, E] → [B, H, T, E]
         if _is_short(q, k, v, tensor):
             from regard.core.kernels import short_attention
 
@@ -106,21 +99,6 @@ def fused(
     if tensor is None or mask.never_fully_masked or q.device.type == "cpu":
         return out
     return out.masked_fill(mask.fully_masked, 0.0)
-
-
-def few_query_kernel(
-    q: Tensor, k: Tensor, v: Tensor, tensor: Tensor | None, mask: AttentionMask, scale: float
-) -> Tensor:
-    """One decoding step on a GPU: the next token of each row, or that of each beam."""
-    from regard.core.kernels import decode_step
-
-    last = None
-    columns = 1
-    if mask.limit is not None:
-        last = mask.limit.position
-        columns = mask.limit.columns
-    out = decode_step.attend(q, k, v, tensor, scale, last=last, columns=columns)
-    return out.transpose(1, 2)  # [B, T, H, E] → [B, H, T, E]
 
 
 def few_query_products(

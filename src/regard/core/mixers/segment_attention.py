@@ -9,14 +9,14 @@ import torch
 from torch import Tensor, nn
 
 from regard.core.attention import Attention
-from regard.core.caches.kv_cache import Cache, CacheRoom, CrossKV
+from regard.core.caches.kv_cache import Cache, CacheRoom
 from regard.core.caches.segment_memory import CompressiveMemory, SegmentMemory
 from regard.core.context import LayerContext
 from regard.core.linear import Linear
 from regard.core.masks.attention_mask import AttentionMask
 from regard.core.mixers.scaled_dot_product_attention import SoftmaxAttention
 from regard.core.positions.position_terms import NO_POSITION, LayerPosition, PositionTerms
-from regard.core.projection import Projection
+from regard.core.projection import Memory, Projection
 
 
 class SegmentAttention(Attention):
@@ -39,7 +39,7 @@ class SegmentAttention(Attention):
         mask: AttentionMask,
         positions: PositionTerms | None,
         context: LayerContext,
-        memory: Tensor | CrossKV | None,
+        memory: Memory,
         cache: Cache,
     ) -> Tensor:
         """x [B, T, D] attends to the memory [B, M, D] and to itself: [B, H, T, E]."""

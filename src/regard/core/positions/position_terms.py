@@ -48,11 +48,10 @@ class StackPosition(nn.Module):
 
 def bias_terms(term: Term, mask: AttentionMask, ids: Tensor) -> PositionTerms:
     """A score bias that follows from positions alone."""
-    # Sparse kernels ask for the pairs they see: no [1, H, T, S] is made.
-    if mask.is_sparse:
-        return PositionTerms(ids, bias=ScoreBias(term=term))
-    # Made here and not in a layer, because a layer may run twice (activation checkpointing).
-    return PositionTerms(ids, bias=ScoreBias(term(mask.queries, mask.keys), term))
+    # Made here and not in a layer, because a layer may run twice (activation checkpointing). Sparse
+    # kernels ask for the pairs they see: no [1, H, T, S] is made.
+    tensor = None if mask.is_sparse else term(mask.queries, mask.keys)
+    return PositionTerms(ids, bias=ScoreBias(tensor, term))
 
 
 # ------------------------------------------------------------------ of a layer

@@ -137,12 +137,8 @@ class LearnedPosition(_Rows):
         super().__init__()
         self.table = nn.Parameter(normal(length + offset, d_model))
         self.offset = offset  # RoBERTa counts from the id of padding + 1, BART and OPT from 2
+        # Of the tokens that positions do not count, instead of counting all that stand before.
         self.padding = padding
-
-    @property
-    def counts_tokens(self) -> bool:
-        """Whether positions count all tokens but padding, instead of what stands before."""
-        return self.padding is not None
 
     def of_tokens(self, tokens: Tensor) -> Tensor:
         """The vectors [B, T, D] of whole rows [B, T], in which padding tokens do not count."""

@@ -19,10 +19,8 @@ from torch.autograd.function import once_differentiable
 
 from regard.core.block import AnyBlock, LayerInputs
 from regard.core.context import Context, LayerContext
-from regard.core.residual import SequentialResidual
+from regard.core.residual import SequentialResidual, Sublayer
 from regard.core.stack import Stack, StackParts
-
-Sublayer = Callable[[Tensor], Tensor]
 
 
 class ReversibleBlock(AnyBlock):
@@ -97,21 +95,19 @@ class ReversibleStack(Stack):
             steps += block.steps(each, layer)
             if each.memory is not None:
                 memories[id(each.memory)] = each.memory
-        return run_reversibly(x, steps, (*self.blocks.parameters(), *memories.values()))
+        inputs_besides = (*self.blocks.parameters(), *memories.values())
+        return _Reversible.apply(x, steps, *inputs_besides)
 
 
 # ------------------------------------------------------------------ the backward pass
 
 
-def run_reversibly(x: Tensor, steps: Sequence[Sublayer], inputs: Sequence[Tensor]) -> Tensor:
+class _Reversible(torch.autograd.Function):
     """All `steps` on both streams [B, T, 2·D], saving nothing but the end; `inputs` is all that
     gradients must reach besides x: parameters, and an encoder memory."""
-    return _Reversible.apply(x, tuple(steps), *inputs)
 
-
-class _Reversible(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: Any, x: Tensor, steps: tuple[Sublayer, ...], *inputs: Tensor) -> Tensor:
+    def forward(ctx: Any, x: Tensor, steps: list[Sublayer], *inputs: Tensor) -> Tensor:
         ctx.steps = steps
         ctx.rng_states = []
         ctx.autocast = _autocast(x)

@@ -11,14 +11,14 @@ from torch.nn import functional
 
 from regard.core.attention import Attention
 from regard.core.block import LayerInputs
-from regard.core.caches.kv_cache import NO_CACHE, Cache, CrossKV
+from regard.core.caches.kv_cache import NO_CACHE, Cache
 from regard.core.context import LayerContext
 from regard.core.linear import Linear
 from regard.core.masks.attention_mask import AttentionMask, ScoreBias
 from regard.core.masks.mask import DocumentMask, FullMask, MaskPattern
 from regard.core.norm import Norm
 from regard.core.positions.position_terms import PositionTerms
-from regard.core.projection import Projection
+from regard.core.projection import Memory, Projection
 from regard.core.stack import Stack, StackParts
 
 
@@ -112,7 +112,7 @@ class WindowAttention(Attention):
         mask: AttentionMask,
         positions: PositionTerms | None,
         context: LayerContext,
-        memory: Tensor | CrossKV | None = None,
+        memory: Memory = None,
         cache: Cache = NO_CACHE,
     ) -> Tensor:
         """x [B, side², D] → same; the mask and the positions of the stack are of whole images."""

@@ -75,10 +75,6 @@ class Halting:
         self.steps = self.steps + running + ends * remainder
         self.remainder = remainder * (1 - ends) - (running - ends) * probability
 
-    def ponder_cost(self) -> Tensor:
-        """The ponder cost: the mean number of steps of a position, times `cost`."""
-        return self.spec.cost * self.steps.mean()
-
 
 class UniversalStack(Stack):
     """A stack of one shared block with timing signals and halting."""
@@ -108,5 +104,6 @@ class UniversalStack(Stack):
             x = context.layer_done(layer, x)
         if halting is None:
             return x
-        layer.add_loss("ponder", halting.ponder_cost())
+        # The ponder cost: the mean number of steps of a position.
+        layer.add_loss("ponder", halting.spec.cost * halting.steps.mean())
         return halting.mean

@@ -24,7 +24,7 @@ from regard.core.caches.kv_cache import DecoderState
 from regard.core.context import Context
 from regard.core.frontends.lagged_values import Covariates
 from regard.core.heads.contrastive_head import GUMBEL_TEMPERATURE
-from regard.core.heads.forecast_loss import ForecastLoss
+from regard.core.heads.series_head import ForecastLoss
 from regard.core.stack import Stack
 from regard.data.padding import IGNORED
 from regard.models.sentence_transformers import SentencePooling

@@ -17,7 +17,7 @@ from regard import spec
 from regard.builder.heads import build_forecast_loss
 from regard.core.frontends.lagged_values import Covariates, LaggedValues
 from regard.core.frontends.series_patches import Scaling, SeriesPatches
-from regard.core.heads.forecast_loss import ForecastLoss
+from regard.core.heads.series_head import ForecastLoss
 from regard.evaluation.metrics.metric import OutputKind
 from regard.evaluation.task import Outputs
 from regard.models import Model, SeriesModel

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-
 from torch import Tensor
 from torch.nn import functional
 
 from regard import spec
 from regard.core.context import AuxiliaryLosses, Context
 from regard.core.linear import Linear
-from regard.core.output import Output, OutputOptions, Outputs
+from regard.core.output import Inputs, Output, OutputOptions, Outputs
 from regard.core.side import Side
 from regard.wirings.core_model import CoreModel
 
@@ -59,12 +57,12 @@ class LinearForecaster(CoreModel):
             return output.mT, {}
         return output.unflatten(2, (self.spec.horizon, len(levels))).transpose(1, 2), {}
 
-    def hidden_states(self, inputs: Mapping[str, Tensor], context: Context) -> Tensor:
+    def hidden_states(self, inputs: Inputs, context: Context) -> Tensor:
         """There are none (DLinear, NLinear): the forward pass is the forecast."""
         forecasts, _ = self(inputs["past_values"], None, context)
         return forecasts
 
-    def outputs(self, inputs: Mapping[str, Tensor], options: OutputOptions) -> Outputs:
+    def outputs(self, inputs: Inputs, options: OutputOptions) -> Outputs:
         return {"prediction_outputs": Output(self.hidden_states(inputs, options.context))}
 
     def predict(

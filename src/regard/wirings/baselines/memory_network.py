@@ -5,7 +5,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 
 import torch
 from torch import Tensor, nn
@@ -18,7 +18,7 @@ from regard.core.linear import normal
 from regard.core.masks.attention_mask import AttentionMask
 from regard.core.masks.mask import PaddingMask
 from regard.core.mixers.scaled_dot_product_attention import SoftmaxAttention
-from regard.core.output import Output, OutputOptions, Outputs
+from regard.core.output import Inputs, Output, OutputOptions, Outputs
 from regard.core.probe import HasHeads
 from regard.core.side import Side
 from regard.wirings.core_model import CoreModel, bool_mask
@@ -142,7 +142,7 @@ class MemoryNetwork(CoreModel):
             question_mask = torch.ones_like(question, dtype=torch.bool)
         return self.hops(story, story_mask, question, question_mask, context), {}
 
-    def hidden_states(self, inputs: Mapping[str, Tensor], context: Context) -> Tensor:
+    def hidden_states(self, inputs: Inputs, context: Context) -> Tensor:
         """The answer's vector [B, D]; a story may hold its question, as in `split_inputs`."""
         if "question" in inputs:
             masks = (bool_mask(inputs, "story_mask"), bool_mask(inputs, "question_mask"))
@@ -151,10 +151,10 @@ class MemoryNetwork(CoreModel):
             hidden, _ = self(*self.split_inputs(inputs["story"]), context)
         return hidden
 
-    def head_output(self, hidden: Tensor, inputs: Mapping[str, Tensor]) -> Tensor:
+    def head_output(self, hidden: Tensor, inputs: Inputs) -> Tensor:
         return self.head(hidden)
 
-    def outputs(self, inputs: Mapping[str, Tensor], options: OutputOptions) -> Outputs:
+    def outputs(self, inputs: Inputs, options: OutputOptions) -> Outputs:
         return {"logits": Output(self.head(self.hidden_states(inputs, options.context)))}
 
     @staticmethod

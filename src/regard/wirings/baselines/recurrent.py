@@ -40,7 +40,7 @@ CELLS: dict[str, Callable[..., nn.RNN | nn.GRU | nn.LSTM]] = {
     "gru": nn.GRU,
     "lstm": nn.LSTM,
 }
-CellState = tuple[Tensor, Tensor | None]  # a layer's hidden state [B, D], and an LSTM's cell state
+CellState = tuple[Tensor, ...]  # a layer's hidden state [B, D], and an LSTM's cell state
 
 
 @dataclass
@@ -283,17 +283,16 @@ class RecurrentDecoder(Network):
         """
         ends: list[CellState] = []
         for i, cells in enumerate(self.cells):
-            cell = None if state.cell is None else state.cell[:, i]
-            begin = (state.hidden[:, i], cell)
+            begin = tuple(one[:, i] for one in (state.hidden, state.cell) if one is not None)
             if padding_mask is None:
                 y, end = _run(cells, x, begin)
             else:
                 y, end = _run_masked(cells, x, begin, padding_mask)
             ends.append(end)
             x = probe.through(f"{i}.residual", self.dropout(y))
-        state.hidden = torch.stack([hidden for hidden, _ in ends], dim=1)  # [B, L, D]
+        state.hidden = torch.stack([end[0] for end in ends], dim=1)  # [B, L, D]
         if self.lstm:
-            state.cell = torch.stack([cell for _, cell in ends if cell is not None], dim=1)
+            state.cell = torch.stack([end[1] for end in ends], dim=1)
         return x
 
     # -------------------------------------------------------------- step by step, with attention
@@ -368,13 +367,13 @@ class _ProbedSteps:
 
 def _run(cells: nn.Module, x: Tensor, state: CellState) -> tuple[Tensor, CellState]:
     """One layer over a whole sequence, in one call."""
-    hidden, cell = state
     # PyTorch's states have a leading dimension for its own layers, of which each module has one.
-    if cell is None:
-        y, end = cells(x, hidden[None].contiguous())
-        return y, (end[0], None)
-    y, (end, last) = cells(x, (hidden[None].contiguous(), cell[None].contiguous()))
-    return y, (end[0], last[0])
+    begin = tuple(one[None].contiguous() for one in state)
+    if len(begin) == 1:
+        y, end = cells(x, *begin)
+        return y, (end[0],)
+    y, ends = cells(x, begin)
+    return y, tuple(end[0] for end in ends)
 
 
 def _run_masked(
@@ -383,12 +382,9 @@ def _run_masked(
     """The same step by step; at padding the state stays as it is."""
     outputs = []
     for position, is_token in zip(x.split(1, dim=1), padding_mask.unbind(dim=1), strict=True):
-        y, (hidden, cell) = _run(cells, position, state)
+        y, after = _run(cells, position, state)
         outputs.append(y)
-        old_hidden, old_cell = state
         # is_token [B] selects row by row: the new state, or the old one at padding.
-        hidden = torch.where(is_token[:, None], hidden, old_hidden)
-        if cell is not None and old_cell is not None:
-            cell = torch.where(is_token[:, None], cell, old_cell)
-        state = (hidden, cell)
+        pairs = zip(after, state, strict=True)
+        state = tuple(torch.where(is_token[:, None], new, old) for new, old in pairs)
     return torch.cat(outputs, dim=1), state
