@@ -70,7 +70,10 @@ class Retention:
         steps = sorted(scores)
         retained = set(steps[-self.last :])
         if self.best:
-            retained |= self._best(scores)
+            finite = {step: s for step, s in scores.items() if s is not None and math.isfinite(s)}
+            # Among equals the earliest: those after it have the score of the same validation.
+            ranked = sorted(sorted(finite), key=finite.__getitem__, reverse=self.greater_is_better)
+            retained.update(ranked[: self.best])
         if self.every:
             # Of 0, 500, 1000, … with 800: 0, 1000 (the first at or after 800), 2000 (after 1600).
             periods = {step // self.every: step for step in reversed(steps)}
@@ -80,12 +83,6 @@ class Retention:
             old = [step for step in steps if step <= steps[-1] - self.reach]
             retained.add(old[-1] if old else steps[0])
         return retained
-
-    def _best(self, scores: Mapping[int, float | None]) -> set[int]:
-        finite = {step: s for step, s in scores.items() if s is not None and math.isfinite(s)}
-        # Among equals the earliest: those after it have the score of the same validation.
-        ranked = sorted(sorted(finite), key=finite.__getitem__, reverse=self.greater_is_better)
-        return set(ranked[: self.best])
 
 
 # --- checkpoints ---
@@ -186,8 +183,7 @@ class Checkpoints:
 
     def progresses(self) -> list[dict[str, Any]]:
         """The progress of each checkpoint on disk: any of them may be the one to resume from."""
-        values = [_read_progress(checkpoint) for checkpoint in self._folders()]
-        return [progress for progress in values if progress is not None]
+        return [_read_progress(checkpoint) for checkpoint in self._folders()]
 
     def _delete(self, checkpoint: Path) -> None:
         # By one rename: a crash in the middle leaves no half of it that looks damaged.
@@ -215,7 +211,7 @@ class Checkpoints:
             if step_of(checkpoint) > step or checkpoint.name.endswith(_REPLACED):
                 self._delete(checkpoint)
             else:
-                score = (_read_progress(checkpoint) or {}).get("score")
+                score = _read_progress(checkpoint).get("score")
                 # A damaged one may have anything there.
                 scores[step_of(checkpoint)] = score if isinstance(score, float) else None
         retained = self.retention.retained(scores)
@@ -251,12 +247,12 @@ def step_of(checkpoint: Path) -> int:
 def damage(checkpoint: Path) -> str | None:
     """What is wrong with a checkpoint folder, or None if it is intact."""
     try:
-        hashes = json.loads(disk.read_bytes(checkpoint / _HASHES))
+        hashes = disk.read_json_object(checkpoint / _HASHES, CheckpointError)
         names = {path.name for path in checkpoint.iterdir()} - {_HASHES}
-    except (OSError, ValueError, RecursionError):
-        return "its list of hashes is missing or unreadable"
-    if not isinstance(hashes, dict) or _PROGRESS not in hashes:
-        return "its list of hashes is incomplete"
+    except (OSError, CheckpointError):
+        return "its list of hashes is unreadable"
+    if _PROGRESS not in hashes:
+        return "its list of hashes is missing or incomplete"
     for name in sorted(names | hashes.keys()):
         if name not in hashes:
             return f"{name} has no hash"
@@ -281,13 +277,11 @@ def check_tensors(tensors: Mapping[str, Tensor], expected: Mapping[str, Tensor])
             )
 
 
-def _read_progress(checkpoint: Path) -> dict[str, Any] | None:
-    """The progress of a checkpoint that may be damaged; None if it cannot be read."""
-    try:
-        progress = json.loads(disk.read_bytes(checkpoint / _PROGRESS))
-    except (OSError, ValueError, RecursionError):
-        return None
-    return progress if isinstance(progress, dict) else None
+def _read_progress(checkpoint: Path) -> dict[str, Any]:
+    """The progress of a checkpoint; empty where it cannot be read."""
+    with contextlib.suppress(CheckpointError):
+        return disk.read_json_object(checkpoint / _PROGRESS, CheckpointError)
+    return {}
 
 
 # --- asynchronous saving ---

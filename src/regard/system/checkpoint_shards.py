@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import itertools
 import json
-import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
@@ -19,7 +18,6 @@ Tensors = dict[str, Tensor]
 Ranges = tuple[tuple[int, int], ...]  # (start, length) of each piece
 
 LAYOUT = "layout"  # the group of all layouts
-_SHARD = re.compile(r"(?P<group>.+)\.(?P<rank>\d+)-of-(?P<ranks>\d+)")
 
 
 @dataclass(frozen=True)
@@ -103,20 +101,16 @@ def split(
 
 def merge(groups: Mapping[str, Tensors]) -> dict[str, Tensors]:
     """The groups of a sharded checkpoint as one process would have written them."""
-    if LAYOUT not in groups:
+    layouts = {name: Layout.from_tensor(each) for name, each in groups.get(LAYOUT, {}).items()}
+    if not layouts:
         return dict(groups)
-    layouts = {name: Layout.from_tensor(tensor) for name, tensor in groups[LAYOUT].items()}
+    ranks = len(next(iter(layouts.values())).ranges)
     merged: dict[str, Tensors] = {}
-    shards: dict[str, dict[int, Tensors]] = {}
-    for name, tensors in groups.items():
-        match = _SHARD.fullmatch(name)
-        if match is not None:
-            shards.setdefault(match["group"], {})[int(match["rank"])] = tensors
-        elif name != LAYOUT:
-            merged[name] = dict(tensors)
-    for group, by_rank in shards.items():
-        parts = [by_rank[rank] for rank in sorted(by_rank)]
-        for name in parts[0]:
-            layout = layouts[parameter_of(name)]
-            merged[group][name] = layout.join([part[name] for part in parts])
+    for group, common in groups.items():
+        if shard_name(group, 0, ranks) in groups:
+            parts = [groups[shard_name(group, rank, ranks)] for rank in range(ranks)]
+            merged[group] = common | {
+                name: layouts[parameter_of(name)].join([part[name] for part in parts])
+                for name in parts[0]
+            }
     return merged

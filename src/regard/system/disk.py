@@ -18,6 +18,7 @@ import re
 import shutil
 import stat
 import sys
+import tomllib
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -154,7 +155,7 @@ def read_text(path: Path, error: type[RegardError]) -> str:
         raise error(f"cannot read {path}: {failure.strerror}", _FETCH_AGAIN) from None
     except UnicodeDecodeError as failure:
         problem = f"{path} is not UTF-8 text (byte {failure.start})"
-        raise error(problem, _FETCH_AGAIN) from None
+        raise error(problem, "save it as UTF-8, or fetch the folder again") from None
 
 
 def parse_json(text: str) -> Any:
@@ -188,6 +189,14 @@ def read_json_object(path: Path, error: type[RegardError]) -> dict[str, Any]:
     if not isinstance(value, dict):
         raise error(f"{path} is not a JSON object", _FETCH_AGAIN)
     return value
+
+
+def read_toml(path: Path, error: type[RegardError]) -> dict[str, Any]:
+    """The content of a TOML file; `error` where it cannot be read or is damaged."""
+    try:
+        return tomllib.loads(read_text(path, error).removeprefix("\ufeff"))  # a mark of editors
+    except tomllib.TOMLDecodeError as failure:
+        raise error(f"{path} is not valid TOML: {failure}", "correct that line") from None
 
 
 def json_value(value: Any) -> Any:

@@ -87,19 +87,12 @@ def _start_worker(
 ) -> None:
     global _worker_function
     _worker_function = function
-    end_with_parent()
-    if setup is not None:
-        setup()
-
-
-def end_with_parent() -> None:
-    """Lets this worker end with the process that it was forked from (PR_SET_PDEATHSIG).
-
-    A parent that is killed cannot end its workers. They would wait for work forever, and hold the
-    locks of the files that they inherited.
-    """
+    # A parent that is killed cannot end its workers. They would wait for work forever, and hold the
+    # locks of the files that they inherited.
     if sys.platform.startswith("linux"):
         ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+    if setup is not None:
+        setup()
 
 
 def call(item: Any) -> Any:

@@ -12,7 +12,7 @@ from regard.evaluation.metrics.texts import Bleu, Chrf
 from regard.evaluation.scores import TITLES, Score
 from regard.evaluation.tasks import TASKS
 from regard.system import disk
-from regard.training.recipe.schema import SECTIONS, Recipe
+from regard.training.recipe.schema import Recipe
 from regard.training.result import Result
 from regard.training.run_evaluation import task_name
 from regard.training.run_folder import RunFolder
@@ -23,35 +23,7 @@ _DECIMALS = {"mse": 4, "mae": 4, "quantile_loss": 4, "loss": 4, "perplexity": 3}
 
 def write(run_folder: RunFolder, recipe: Recipe, name: str, result: Result) -> None:
     """States data, settings, score and signature; everything in it comes from the run."""
-    card = text(with_relative_paths(recipe), name, result)
-    disk.write_file(run_folder.folder / "README.md", card)
-
-
-def with_relative_paths(recipe: Recipe) -> Recipe:
-    """The recipe without the places of its files on this machine, which a card should not tell."""
-    sections = {
-        name: getattr(recipe, name).model_copy(
-            update={
-                key: _relative(value)
-                for key, value in getattr(recipe, name).model_dump(exclude_none=True).items()
-            }
-        )
-        for name in SECTIONS
-    }
-    return recipe.model_copy(update=sections)
-
-
-def _relative(value: Any) -> Any:
-    """An absolute path relative to the current folder, or its name alone; other values as is."""
-    if isinstance(value, tuple):
-        return tuple(_relative(one) for one in value)
-    if not isinstance(value, str) or not Path(value).is_absolute():
-        return value
-    path = Path(value)
-    return str(path.relative_to(Path.cwd())) if path.is_relative_to(Path.cwd()) else path.name
-
-
-def text(recipe: Recipe, name: str, result: Result) -> str:
+    recipe = with_relative_paths(recipe)
     card = TASKS[task_name(recipe)].card
     assert card is not None, "what is trained has one"
     codes = (recipe.data.languages or "").split("-")
@@ -66,7 +38,7 @@ def text(recipe: Recipe, name: str, result: Result) -> str:
     table = "\n".join(_score_table(recipe, result.scores))
     settings = "\n".join(_settings(recipe))
     # The YAML header is what the Hugging Face hub reads.
-    return f"""---
+    text = f"""---
 library_name: regard
 pipeline_tag: {card.pipeline_tag}
 {languages}---
@@ -91,6 +63,26 @@ pipeline_tag: {card.pipeline_tag}
 {settings}
 ```
 """
+    disk.write_file(run_folder.folder / "README.md", text)
+
+
+def with_relative_paths(recipe: Recipe) -> Recipe:
+    """The recipe without the places of its files on this machine, which a card should not tell."""
+    sections = {
+        name: section.model_copy(update={key: _relative(value) for key, value in section})
+        for name, section in recipe
+    }
+    return recipe.model_copy(update=sections)
+
+
+def _relative(value: Any) -> Any:
+    """An absolute path relative to the current folder, or its name alone; other values as is."""
+    if isinstance(value, tuple):
+        return tuple(_relative(one) for one in value)
+    if not isinstance(value, str) or not Path(value).is_absolute():
+        return value
+    path = Path(value)
+    return str(path.relative_to(Path.cwd())) if path.is_relative_to(Path.cwd()) else path.name
 
 
 def _data_source(recipe: Recipe) -> str:
@@ -151,13 +143,12 @@ def _cell(key: str, value: float) -> str:
 
 def _settings(recipe: Recipe) -> list[str]:
     """The recipe as TOML, to train the model again."""
-    sections = [name for name in SECTIONS if name != "tune" or recipe.is_finetuning]
     lines: list[str] = []
-    for section in sections:
-        # None is no value of TOML: such keys keep their defaults.
-        lines.append(f"[{section}]")
-        values = getattr(recipe, section).model_dump(exclude_none=True)
-        lines += [f"{key} = {toml_value(value)}" for key, value in values.items()]
+    # None is no value of TOML: such keys keep their defaults.
+    for section, values in recipe.model_dump(exclude_none=True).items():
+        if section != "tune" or recipe.is_finetuning:
+            lines.append(f"[{section}]")
+            lines += [f"{key} = {toml_value(value)}" for key, value in values.items()]
     return lines
 
 

@@ -6,7 +6,6 @@ It is written to state/model.json, so that a run resumes with the model it began
 from __future__ import annotations
 
 import math
-import tomllib
 from collections.abc import Collection, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -289,24 +288,14 @@ def read_file(path: Path) -> spec.Model:
         raise SettingError(f"{path} is a folder, not a spec", "give a JSON or TOML file in it")
     if path.name == "config.json":
         return folders.peek(path.parent).spec
-    if path.suffix == ".toml":
-        data = _read_toml(path)
-    else:
-        data = disk.read_json_object(path, SettingError)
-    model = spec.from_dict(data)
+    read = disk.read_toml if path.suffix == ".toml" else disk.read_json_object
+    model = spec.from_dict(read(path, SettingError))
     if not isinstance(model, spec.Model):
         raise ModelError(
             f"{path} describes a {type(model).__name__}, which is not a model by itself",
             "describe an Encoder, a Decoder, an EncoderDecoder, …",
         )
     return model
-
-
-def _read_toml(path: Path) -> dict[str, Any]:
-    try:
-        return tomllib.loads(disk.read_text(path, SettingError).removeprefix("\ufeff"))
-    except tomllib.TOMLDecodeError as error:
-        raise SettingError(f"{path} is not valid TOML: {error}", "correct that line") from None
 
 
 def _with_vocabulary(

@@ -24,7 +24,6 @@ from regard.system import memory
 from regard.system.errors import DataError
 from regard.training import model_spec
 from regard.training.engine.metrics_log import summary_writer_class
-from regard.training.objectives.objective import Objective
 from regard.training.parallel.ranks import Ranks
 from regard.training.recipe.options import MOST_INITIAL, Ema
 from regard.training.recipe.schema import FILE_KEYS, Recipe
@@ -50,7 +49,11 @@ def check(recipe: Recipe, parts: Parts = NO_PARTS) -> None:
         if folder is not None:
             folders.peek(Path(folder), parts.kinds)
     if parts.spec is None and not recipe.is_finetuning:
-        _check_model(recipe, parts.objective_of(recipe))
+        if recipe.model.spec is not None:
+            description = model_spec.read_file(Path(recipe.model.spec))
+            parts.objective_of(recipe).check_spec(description, from_file=True)
+        # Only the spec, no weights: the largest preset is checked in milliseconds.
+        require_memory(parameter_count(nominal_spec(recipe)), recipe)
 
 
 def _files(recipe: Recipe, parts: Parts) -> list[str]:
@@ -90,15 +93,6 @@ def nominal_spec(recipe: Recipe, tokens: int = _NOMINAL) -> spec.Model:
     """The spec of the recipe's model, as if its data had so many tokens, or classes."""
     target = tokens if recipe.objective_settings.data == "pairs" else None
     return model_spec.describe(recipe, tokens, target)
-
-
-def _check_model(recipe: Recipe, objective: type[Objective]) -> None:
-    """A model of another kind, sizes that do not fit together, or into memory."""
-    if recipe.model.spec is not None:
-        description = model_spec.read_file(Path(recipe.model.spec))
-        objective.check_spec(description, from_file=True)
-    # Only the spec, no weights: the largest preset is checked in milliseconds.
-    require_memory(parameter_count(nominal_spec(recipe)), recipe)
 
 
 def require_memory(count: int, recipe: Recipe) -> None:

@@ -64,9 +64,12 @@ def run(
     with _recorded(setup) as scores:
         run_folder.check_objective(setup.parts.objective_name)
         _set_up_process(setup)
+        objective = None
         with ranks.main_first() as is_main:
-            objective = assemble(setup) if is_main else None
-        recipe = ranks.broadcast(recipe if objective is None else objective.setup.recipe)
+            if is_main:
+                objective = assemble(setup)
+                recipe = objective.setup.recipe
+        recipe = ranks.broadcast(recipe)
         if objective is None:  # the other ranks read what the main rank has written
             objective = assemble(replace(setup, recipe=recipe), again=True)
         # The main rank may fail next, and remove the folder that the others still read.

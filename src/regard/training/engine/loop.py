@@ -340,22 +340,20 @@ class Loop:
         scaler = self.optimizer.scaler
         # A finite loss with infinite gradients: the scale was too large for fp16.
         overflow = scaler.enabled and math.isfinite(loss)
-        rows = _rows(pending.batches)
-        examples = self._examples(rows)
+        shown = self._rows(pending.batches)
         record = {
             "event": "skipped",
             "step": pending.step,
             "loss": loss,
             "gradient_norm": norm,
-            "rows": rows,
-            "examples": examples,
+            **shown,
         }
         what = "loss or gradient is not finite"
-        shown = "".join("\n    " + " ⇒ ".join(_texts(example)) for example in examples)
+        texts = "".join("\n    " + " ⇒ ".join(_texts(each)) for each in shown["examples"])
         if overflow:
             record |= {"event": "overflow", "loss_scale": scaler.scale.item()}
             what = "fp16 gradients overflowed; the loss scale was halved"
-            shown = ""
+            texts = ""
         # An overflow is normal while the loss scale still has room to fall.
         if not (overflow and scaler.scale.item() >= 1):
             self.progress.bad += 1
@@ -366,7 +364,7 @@ class Loop:
         self.metrics.write(record)
         self.say(
             f"step {pending.step}: {what}; update skipped "
-            f"(loss {loss}, gradient norm {norm}){shown}"
+            f"(loss {loss}, gradient norm {norm}){texts}"
         )
         if self.progress.bad >= MAX_SKIPPED_UPDATES and not self.spikes.enabled:
             raise DivergenceError(
@@ -375,12 +373,14 @@ class Loop:
                 DIVERGENCE_REPAIR,
             )
 
-    def _examples(self, rows: list[int]) -> list[dict[str, Any]]:
+    def _rows(self, batches: list[Batch]) -> dict[str, list[Any]]:
+        """The rows of some batches, and the first of them as text."""
+        rows = [int(row) for batch in batches for row in batch.rows]
         examples = self.objective.examples(rows[:EXAMPLES_IN_A_REPORT])
         more = len(rows) - EXAMPLES_IN_A_REPORT
         if more > 0:
             examples = [*examples, {"row": -1, "text": f"… {more} more"}]
-        return examples
+        return {"rows": rows, "examples": examples}
 
     # --- loss spikes ------------------------------------------------------------------------------
 
@@ -418,7 +418,6 @@ class Loop:
 
     def _report_rollback(self, left_out: list[tuple[Position, Batch]]) -> None:
         """Records batches that are skipped, before the update that would have been theirs."""
-        rows = _rows([batch for _, batch in left_out])
         spikes = [
             {"step": stretch.spike, "loss": stretch.loss}
             for stretch in self.progress.skipped
@@ -430,8 +429,7 @@ class Loop:
                 "step": self.progress.step,
                 "spikes": spikes,
                 "batches": len(left_out),
-                "rows": rows,
-                "examples": self._examples(rows),
+                **self._rows([batch for _, batch in left_out]),
             }
         )
 
@@ -597,18 +595,25 @@ class Loop:
         progress.window = (loss, nll, tokens)
         # A resumed run truncates its log to here, and writes the same lines again.
         progress.metrics_position = self.metrics.position()
-        groups = {"weights": self.averaging.current(), "optimizer": self.optimizer.state()}
-        if self.averaging.ema is not None:
-            groups["ema"] = self.averaging.ema
-        if isinstance(self.objective, CarriesState):
-            carry = self.objective.carry
-            groups["carry"] = {name: self.ranks.all_rows(tensor) for name, tensor in carry.items()}
+        groups = self._copied_groups() | {"optimizer": self.optimizer.state()}
+        if "carry" in groups:
+            rows = {name: self.ranks.all_rows(tensor) for name, tensor in groups["carry"].items()}
+            groups["carry"] = rows
         state = HostCopy.of(self.strategy.written_groups(groups))
         values = asdict(progress)  # a deep copy
         shards = self.strategy.shard_names(groups)
         export = self._copy_exported()
         self._background_save.start(partial(self._write, values, state, shards, export))
         self._update_clock()
+
+    def _copied_groups(self) -> dict[str, Tensors]:
+        """The tensors of the state that are copied in place: weights, averages, carried state."""
+        groups = {"weights": self.averaging.current()}
+        if self.averaging.ema is not None:
+            groups["ema"] = self.averaging.ema
+        if isinstance(self.objective, CarriesState):
+            groups["carry"] = self.objective.carry
+        return groups
 
     def _copy_exported(self) -> HostCopy | None:
         """The files to export, unless they are already written and the same."""
@@ -677,18 +682,10 @@ class Loop:
         torch.set_num_threads(threads)
         # Of the full tensors, what this rank holds.
         groups = {group: self.strategy.parts(each) for group, each in saved.groups.items()}
-        check_tensors(groups.get("weights", {}), self.averaging.parameters)
-        assign(self.averaging.parameters, groups["weights"])
-        self.optimizer.load(groups.get("optimizer", {}))
-        copied = {}
-        if self.averaging.ema is not None:
-            copied["ema"] = self.averaging.ema
-        if isinstance(self.objective, CarriesState):
-            copied["carry"] = self.objective.carry
-        for group, tensors in copied.items():
+        for group, tensors in self._copied_groups().items():
             check_tensors(groups.get(group, {}), tensors)
-            for name, tensor in tensors.items():
-                tensor.copy_(groups[group][name])
+            assign(tensors, groups[group])
+        self.optimizer.load(groups.get("optimizer", {}))
         self.averaging.leave_out_damaged(self.progress, self.say)
         self.window = torch.tensor(self.progress.window, dtype=torch.float64, device=self.device)
         if not self.metrics.truncate(self.progress.metrics_position):
@@ -710,10 +707,6 @@ class Loop:
             # Unknown words of the data were counted when it was prepared.
             warnings.simplefilter("ignore", RegardWarning)
             yield
-
-
-def _rows(batches: list[Batch]) -> list[int]:
-    return [int(row) for batch in batches for row in batch.rows]
 
 
 def _texts(example: dict[str, Any]) -> list[str]:

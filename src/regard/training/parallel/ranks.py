@@ -230,16 +230,21 @@ def started_by_torchrun() -> bool:
 
 
 def is_main_process() -> bool:
-    return not started_by_torchrun() or int(os.environ["RANK"]) == 0
+    return not started_by_torchrun() or _number("RANK", 0) == 0
 
 
 def was_restarted() -> bool:
     """Whether torchrun's elastic agent started this process again after a failure."""
-    return int(os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")) > 0
+    return _number("TORCHELASTIC_RESTART_COUNT", 0) > 0
 
 
 def may_be_restarted() -> bool:
-    return int(os.environ.get("TORCHELASTIC_MAX_RESTARTS", "0")) > 0
+    return _number("TORCHELASTIC_MAX_RESTARTS", 0) > 0
+
+
+def _number(variable: str, default: int) -> int:
+    """What a launcher has set in the environment."""
+    return int(os.environ.get(variable, default))
 
 
 @contextmanager
@@ -248,7 +253,7 @@ def joined(device: str, tensor: int) -> Iterator[Ranks]:
 
     `tensor` ranks share a copy of the model; 0: all of them.
     """
-    if not started_by_torchrun() or int(os.environ["WORLD_SIZE"]) == 1:
+    if not started_by_torchrun() or _number("WORLD_SIZE", 1) == 1:
         yield ONE_RANK
         return
     with lost_ranks_reported():
@@ -275,7 +280,7 @@ def _backend(device: str) -> str:
     on_gpu = device.startswith("cuda") or (device == "auto" and torch.cuda.is_available())
     if not on_gpu:
         return "gloo"
-    ranks_here = int(os.environ.get("LOCAL_WORLD_SIZE", "1"))
+    ranks_here = _number("LOCAL_WORLD_SIZE", 1)
     if ranks_here > torch.cuda.device_count():
         if is_main_process():
             count = torch.cuda.device_count()
@@ -289,7 +294,7 @@ def rank_device(device: torch.device) -> torch.device:
     """The device of this rank: the GPU of its number on this machine."""
     if not started_by_torchrun() or device.type != "cuda":
         return device
-    return torch.device("cuda", int(os.environ.get("LOCAL_RANK", "0")) % torch.cuda.device_count())
+    return torch.device("cuda", _number("LOCAL_RANK", 0) % torch.cuda.device_count())
 
 
 def start(processes: int, arguments: Sequence[str]) -> int:

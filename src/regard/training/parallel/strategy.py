@@ -221,10 +221,10 @@ class Strategy:
 
 
 @torch.no_grad()
-def assign(parameters: Mapping[str, nn.Parameter], weights: Mapping[str, Tensor]) -> None:
+def assign(tensors: Mapping[str, Tensor], values: Mapping[str, Tensor]) -> None:
     # In place: captured CUDA graphs read them there.
-    for name, parameter in parameters.items():
-        parameter.copy_(weights[name])
+    for name, tensor in tensors.items():
+        tensor.copy_(values[name])
 
 
 def connect_parts(model: nn.Module, ranks: Ranks) -> None:

@@ -37,7 +37,30 @@ _DATA: dict[DataKind, tuple[str, str]] = {
 def parse(values: Mapping[str, Mapping[str, Any]]) -> Recipe:
     """A checked recipe, or an error that names the key and the repair."""
     recipe = validated(values)
-    _check(recipe)
+    train = recipe.train
+    metrics = recipe.objective_settings.metrics
+    if train.metric not in metrics:
+        raise SettingError(
+            f"{train.metric} is not a score of {recipe.task}", f"choose: {', '.join(metrics)}"
+        )
+    if train.schedule != "paper" and train.learning_rate is None:
+        raise SettingError(f"schedule = {train.schedule!r} needs a peak", "set learning_rate")
+    _check_data(recipe)
+    _check_teacher(recipe)
+    for key in _READ_BY.keys() - _LEFT_OVER:
+        if _is_set(recipe, key):
+            _check_is_read(recipe, key)
+    for key, needed in _NEEDS.items():
+        if _is_set(recipe, key) and not _is_set(recipe, needed):
+            raise SettingError(f"{key} has no effect without {needed}", f"give --{needed} too")
+    _check_mixture(recipe)
+    if recipe.is_finetuning:
+        # But for the horizon of a new head.
+        _check_no_architecture(recipe, "the model that is fine-tuned", "horizon")
+        return recipe
+    if recipe.model.spec is not None:
+        _check_no_architecture(recipe, "the spec", "spec")
+    _check_model(recipe)
     return recipe
 
 
@@ -70,34 +93,6 @@ def _setting_error(error: ValidationError) -> SettingError:
         repair = f"correct {key}: {field.description}"
     message = first["msg"].lower().removeprefix("value error, ")
     return SettingError(f"{key} = {first['input']!r}: {message}", repair)
-
-
-def _check(recipe: Recipe) -> None:
-    """Raises `SettingError` where settings of a recipe contradict each other."""
-    train = recipe.train
-    metrics = recipe.objective_settings.metrics
-    if train.metric not in metrics:
-        raise SettingError(
-            f"{train.metric} is not a score of {recipe.task}", f"choose: {', '.join(metrics)}"
-        )
-    if train.schedule != "paper" and train.learning_rate is None:
-        raise SettingError(f"schedule = {train.schedule!r} needs a peak", "set learning_rate")
-    _check_data(recipe)
-    _check_teacher(recipe)
-    for key in _READ_BY.keys() - _LEFT_OVER:
-        if _is_set(recipe, key):
-            _check_is_read(recipe, key)
-    for key, needed in _NEEDS.items():
-        if _is_set(recipe, key) and not _is_set(recipe, needed):
-            raise SettingError(f"{key} has no effect without {needed}", f"give --{needed} too")
-    _check_mixture(recipe)
-    if recipe.is_finetuning:
-        # But for the horizon of a new head.
-        _check_no_architecture(recipe, "the model that is fine-tuned", "horizon")
-        return
-    if recipe.model.spec is not None:
-        _check_no_architecture(recipe, "the spec", "spec")
-    _check_model(recipe)
 
 
 def _is_set(recipe: Recipe, key: str) -> bool:

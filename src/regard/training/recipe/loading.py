@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import importlib.resources
 import os
-import tomllib
 from collections import ChainMap
 from collections.abc import Mapping
 from pathlib import Path
@@ -265,11 +264,6 @@ def _read(name: str | Path) -> dict[str, dict[str, Any]]:
             f"there is no recipe {str(name)!r}",
             f"give the path of a TOML file, or a packaged one; {hint}",
         )
-    try:
-        values = tomllib.loads(disk.read_bytes(path).decode("utf-8-sig"))  # editors may add a mark
-    except UnicodeDecodeError as error:
-        raise SettingError(f"{path} is not UTF-8: {error}", "save it as UTF-8") from None
-    except tomllib.TOMLDecodeError as error:
-        raise SettingError(f"{path} is not valid TOML: {error}", "correct that line") from None
+    values = disk.read_toml(path, SettingError)
     validated(values)
     return values
