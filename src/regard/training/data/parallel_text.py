@@ -44,7 +44,6 @@ from regard.training.data.splits import (
     split_of,
 )
 from regard.training.objectives.distillation import teacher_folder
-from regard.training.recipe.schema import Recipe
 from regard.training.recipe.sections import DataSettings
 from regard.training.run_folder import RunFolder
 from regard.training.setup import Setup, Split
@@ -282,21 +281,17 @@ def _held_out_splits(setup: Setup) -> dict[str, Split]:
     valid = _corpora_of_files(data, "valid_")
     if valid:
         return {"train": split_of(corpora), "valid": split_of(valid)}
-    intervals: set[int] = set()
-
-    def hold_out(name: str, corpus: Split) -> dict[str, Split]:
+    every = {}
+    for name, corpus in corpora.items():
         # One of so many pairs is held out; of fewer there would be none.
-        first = itertools.islice(corpus(), HOLD_OUT_EVERY)
-        is_large = sum(1 for _ in first) == HOLD_OUT_EVERY
-        interval = HOLD_OUT_EVERY if is_large else HOLD_OUT_OF_FEW_EVERY
-        intervals.add(interval)
-        return one_in(interval, corpus, MAX_HELD_OUT // len(corpora))
-
-    splits = held_out_of_each(corpora, hold_out)
+        is_large = len(list(itertools.islice(corpus(), HOLD_OUT_EVERY))) == HOLD_OUT_EVERY
+        every[name] = HOLD_OUT_EVERY if is_large else HOLD_OUT_OF_FEW_EVERY
+    most = MAX_HELD_OUT // len(corpora)
+    splits = held_out_of_each(corpora, lambda name, corpus: one_in(every[name], corpus, most))
     held_out = list(splits["valid"]())
     # Of fewer than ten pairs none is held out, which is said where nothing is validated.
     if held_out:
-        which = " or ".join(f"{interval}th" for interval in sorted(intervals))
+        which = " or ".join(f"{interval}th" for interval in sorted(set(every.values())))
         setup.say(
             f"no validation files: every {which} pair, {len(held_out):,} in all, "
             "is held out for validation"
@@ -444,31 +439,24 @@ def _tokenizers(setup: Setup, train: Split) -> tuple[Tokenizer, Tokenizer]:
     elif recipe.distillation_weight:
         source, target = open_translation_tokenizers(teacher_folder(recipe))
     else:
+        # The tokens of a generated task are all that there are; a text may hold any character.
+        fallback = recipe.generated_task is None
+        learn = partial(
+            train_tokenizer, kind=choice.tokenizer, size=choice.vocabulary, byte_fallback=fallback
+        )
         sample = evenly_spaced(train, choice.tokenizer_examples)
-        source, target = _learn_tokenizers(recipe, sample)
+        if choice.joint:
+            # One pass over both sides, as Section 5.1 has one vocabulary for both.
+            source = learn(text for pair in sample() for text in pair)
+            target = source
+        else:
+            source = learn(text for text, _ in sample())
+            target = learn(text for _, text in sample())
     origin = "that of the teacher" if recipe.distillation_weight else choice.tokenizer
     sizes = f"{len(source):,} tokens"
     if source is not target:
         sizes = f"{len(source):,} source and {len(target):,} target tokens"
     setup.say(f"tokenizer: {origin}, {sizes}")
-    return source, target
-
-
-def _learn_tokenizers(recipe: Recipe, train: Split) -> tuple[Tokenizer, Tokenizer]:
-    kind = recipe.tokens.tokenizer
-    vocabulary = recipe.tokens.vocabulary
-    # The tokens of a generated task are all that there are; a text may hold any character.
-    fallback = recipe.generated_task is None
-
-    def learn(texts: Iterable[str]) -> Tokenizer:
-        return train_tokenizer(texts, kind, vocabulary, byte_fallback=fallback)
-
-    if recipe.tokens.joint:
-        # One pass over both sides, as Section 5.1 has one vocabulary for both.
-        joint = learn(text for pair in train() for text in pair)
-        return joint, joint
-    source = learn(source for source, _ in train())
-    target = learn(target for _, target in train())
     return source, target
 
 
