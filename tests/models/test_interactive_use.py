@@ -62,3 +62,11 @@ def test_keywords_that_do_not_fit(translator: Translator) -> None:
 def test_a_task_that_a_model_lacks_names_those_it_has(translator: Translator) -> None:
     with pytest.raises(ModelError, match=r"cannot `classify`\n.*it can: translate"):
         translator.classify(TEXT)
+
+
+def test_names_of_transformers_mean_the_same(translator: Translator) -> None:
+    greedy = translator.translate(TEXT, beam=1)
+    assert translator.translate(TEXT, num_beams=1) == greedy
+    assert translator.translate(TEXT, do_sample=False) == greedy
+    assert translator.translate(TEXT, temperature=0, seed=3) == greedy
+    assert translator.translate(TEXT, num_beams=3) == translator.translate(TEXT, beam=3)

@@ -153,6 +153,13 @@ def test_numbers_of_numpy_are_numbers(models: Models) -> None:
     assert by_numpy == models.lm.generate("The", max_new_tokens=3, temperature=0.5, top_k=4)
 
 
+def test_max_length_counts_the_prompt_too(models: Models) -> None:
+    given = len(models.lm.tokens("The dog")["input_ids"][0])
+    both = models.lm.generate("The dog", max_length=given + 3)
+    assert both == models.lm.generate("The dog", max_new_tokens=3)
+    assert "max_length" in refused(lambda: models.lm.generate("The dog", max_length=1)).problem
+
+
 @pytest.mark.parametrize("wrong", ["no", 0, 1, 0.0, [True], "True"], ids=repr)
 def test_sample_is_true_or_false(wrong: Any) -> None:
     assert "sample" in refused(lambda: choose_strategy(None, {"sample": wrong})).problem

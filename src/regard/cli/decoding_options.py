@@ -39,7 +39,7 @@ DEFAULT_LENGTH_PENALTY = "gnmt:0.6"
 # Defaults are None throughout: only then can a flag that was set be told from one that was not,
 # and the model folder's generation_config.json apply where no flag says otherwise.
 sampling_options = options(
-    option("--temperature", "sampling: temperature that divides the logits  [1]", Number()),
+    option("--temperature", "sampling: the logits are divided by it; 0 is greedy  [1]", Number()),
     option("--top-k", "sampling: only the K most likely tokens  [all]", INDEX),
     option("--top-p", "sampling: smallest set of tokens with this total probability  [1]", SHARE),
     option(
@@ -90,14 +90,14 @@ def decoding_strategy(flags: Mapping[str, Any]) -> Strategy | None:
 
     Flags that belong to another strategy are an error instead of being ignored.
     """
-    from regard.decode.strategy import BeamSearch, Greedy, Sampling, parse_length_penalty
+    from regard.decode.strategy import BeamSearch, Greedy, parse_length_penalty, sampling
 
     beam = flags["beam"]
     penalty = flags["penalty"]
     n_best = flags.get("n_best")
     if flags["sample"]:
         refuse_flags(("beam", "penalty", "n_best"), "--sample does not use beam search")
-        return Sampling(**_sampling_settings(flags))
+        return sampling(**_sampling_settings(flags))
     refuse_flags(SAMPLING_FLAGS, "only applies to sampling", "add --sample")
     # A beam of one hypothesis is greedy search, which is faster.
     if beam == 1 and n_best is None:
@@ -116,11 +116,11 @@ def generation_strategy(
 
     None where no flag says anything.
     """
-    from regard.decode.strategy import BeamSearch, Greedy, Sampling
+    from regard.decode.strategy import BeamSearch, Greedy, sampling
 
     if not greedy and beam is None:
-        sampling = _sampling_settings(flags)
-        return Sampling(**sampling) if sampling else None
+        settings = _sampling_settings(flags)
+        return sampling(**settings) if settings else None
     repair = "leave it out, or leave out --greedy and --beam"
     refuse_flags(SAMPLING_FLAGS, "only applies to sampling", repair)
     if beam in (None, 1):

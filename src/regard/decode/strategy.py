@@ -147,6 +147,12 @@ class BeamSearch:
 Strategy = Greedy | Sampling | BeamSearch
 
 
+def sampling(**settings: Any) -> Strategy:
+    """Sampling by its settings; at a temperature of 0 the likeliest token is always drawn."""
+    drawn = Sampling(**{**settings, "temperature": settings.get("temperature") or 1.0})
+    return Greedy() if settings.get("temperature") == 0 else drawn
+
+
 # --- strategies by keywords ---
 
 
@@ -154,12 +160,15 @@ class DecodingOptions(TypedDict, total=False):
     """The keywords of `translate` and `generate` that set the strategy.
 
     `beam` and `length_penalty` (`gnmt:0.6`, `power:1.0`) are of beam search, a beam of 1 is greedy;
-    the others are of sampling: any of them, or `sample=True`, draws by chance.
+    the others are of sampling: any of them, or `sample=True`, draws by chance; a temperature of 0
+    is greedy too. `num_beams` and `do_sample` are the names of transformers.
     """
 
     beam: int
+    num_beams: int
     length_penalty: str
     sample: bool
+    do_sample: bool
     temperature: float
     top_k: int
     top_p: float
@@ -168,6 +177,7 @@ class DecodingOptions(TypedDict, total=False):
 
 
 _SEARCH_OPTIONS = ("beam", "length_penalty")
+_OTHER_NAMES = {"num_beams": "beam", "do_sample": "sample"}
 
 
 def choose_strategy(
@@ -182,7 +192,9 @@ def choose_strategy(
         if name not in DecodingOptions.__annotations__:
             names = [*DecodingOptions.__annotations__, *other_keywords]
             raise SettingError(f"unknown decoding option {name!r}", did_you_mean(name, names))
-    values: dict[str, Any] = {name: value for name, value in options.items() if value is not None}
+    values: dict[str, Any] = {
+        _OTHER_NAMES.get(name, name): value for name, value in options.items() if value is not None
+    }
     if strategy is not None and not isinstance(strategy, Strategy):
         raise SettingError(
             f"{strategy!r} is not a decoding strategy",
@@ -207,7 +219,7 @@ def choose_strategy(
             f"pass either {' and '.join(_SEARCH_OPTIONS)}, or sampling options",
         )
     if draws:
-        return Sampling(**values)
+        return sampling(**values)
     width = whole_number("beam", search.get("beam", BeamSearch.width))
     # sample=False alone, or a beam of 1
     if not search or (width == 1 and "length_penalty" not in search):

@@ -47,7 +47,14 @@ _DEFAULT_NEW_TOKENS = 100
 # each, which must not be that of another text.
 _SEGMENT_KEYS = 1 << 32
 _NO_END_TOKEN = -1
-_GENERATE_KEYWORDS = ("max_new_tokens", "stream", "draft", "first_index", "truncation")
+_GENERATE_KEYWORDS = (
+    "max_new_tokens",
+    "max_length",
+    "stream",
+    "draft",
+    "first_index",
+    "truncation",
+)
 
 # Receives the number of a prompt and the next token of its continuation.
 OnToken = Callable[[int, int], None]
@@ -95,6 +102,7 @@ class LanguageModel(TokenizerModel):
         strategy: Strategy | None = None,
         *,
         max_new_tokens: int | None = None,
+        max_length: int | None = None,
         stream: Callable[[str], None] | None = None,
         draft: LanguageModel | None = None,
         first_index: int = 0,
@@ -102,6 +110,8 @@ class LanguageModel(TokenizerModel):
         **options: Unpack[DecodingOptions],
     ) -> list[str]:
         """The continuation of each text, up to an end token or `max_new_tokens`.
+
+        `max_length` is the limit of text and continuation together.
 
         Decoding is set by `strategy` or keywords (`temperature=0.8, top_p=0.9, seed=7`, or
         `beam=4`); by default by generation_config.json, or greedy search and 100 tokens.
@@ -151,7 +161,7 @@ class LanguageModel(TokenizerModel):
         self._decode(
             prompts,
             strategy or self.defaults.strategy or Greedy(),
-            [max_new_tokens or self._new_tokens(prompt) for prompt in prompts],
+            [max_new_tokens or self._new_tokens(prompt, max_length) for prompt in prompts],
             on_token,
             None if draft is None else self._draft_model(draft),
             first_index,
@@ -162,8 +172,15 @@ class LanguageModel(TokenizerModel):
             append(row, decoder.end())
         return texts
 
-    def _new_tokens(self, prompt: Sequence[int]) -> int:
-        """The default number of new tokens after a prompt."""
+    def _new_tokens(self, prompt: Sequence[int], max_length: int | None) -> int:
+        """How many new tokens `max_length` leaves room for, or the default number."""
+        if max_length is not None:
+            if whole_number("max_length", max_length) <= len(prompt):
+                raise SettingError(
+                    f"a text has {len(prompt):,} tokens, and max_length is {max_length:,}",
+                    "raise it, or use max_new_tokens",
+                )
+            return max_length - len(prompt)
         return self.defaults.new_tokens(len(prompt)) or _DEFAULT_NEW_TOKENS
 
     def _decode(
