@@ -29,8 +29,7 @@ _STREAM = 0x1A6E
 class _Draws(NamedTuple):
     """The random numbers of an epoch, for each row."""
 
-    top: NDArray[np.int64]  # [N], where the crop begins in the padded image
-    left: NDArray[np.int64]  # [N]
+    corner: NDArray[np.int64]  # [N, 2], where the crop begins in the image, as (y, x)
     mirrored: NDArray[np.bool_]  # [N]
     mixup: NDArray[np.float32]  # [N], the weight of the image itself
     operation: NDArray[np.int64]  # [N], which operation of TrivialAugment
@@ -57,8 +56,7 @@ class Augmentation:
     def crops(self, rows: Rows, epoch: int) -> tuple[NDArray[np.int64], NDArray[np.bool_]]:
         """Where the crops of these rows begin [B, 2], as (y, x); which are mirrored [B]."""
         draws = _draws(self, epoch)
-        corner = np.stack([draws.top[rows], draws.left[rows]], axis=1)
-        return corner - self.padding, draws.mirrored[rows]
+        return draws.corner[rows], draws.mirrored[rows]
 
     def operations(self, rows: Rows, epoch: int) -> tuple[NDArray[np.int64], NDArray[np.float32]]:
         """The operation of TrivialAugment for each of these rows, and its magnitude: both [B]."""
@@ -110,8 +108,8 @@ def _draws(settings: Augmentation, epoch: int) -> _Draws:
     cut = more.random(rows) < 0.5
     if settings.cutmix:
         box[:, 0] = more.beta(settings.cutmix, settings.cutmix, rows)
-    top, left, _ = (raw % offsets).astype(np.int64).T
-    return _Draws(top, left, uniform < settings.flip, weights, operation, magnitude, box, cut)
+    corner = (raw[:, :2] % offsets).astype(np.int64) - settings.padding
+    return _Draws(corner, uniform < settings.flip, weights, operation, magnitude, box, cut)
 
 
 def crop_and_flip(pixels: Tensor, corner: Tensor, mirrored: Tensor) -> Tensor:

@@ -339,7 +339,9 @@ def _made_once(setup: Setup, name: str, pairs: Callable[[], Iterable[Pair]]) -> 
 
 def _standard_input(data: DataSettings) -> Iterable[Pair]:
     if sys.stdin.isatty():  # nobody types a corpus
-        return ()
+        raise DataError(
+            "there are no pairs to train on", "pipe source<TAB>target lines into standard input"
+        )
     return text_files.pairs("-", format="tsv", languages=_languages(data))
 
 
@@ -410,18 +412,8 @@ def _teacher_translations(setup: Setup, train: Split) -> Iterator[Pair]:
 
 def write_jsonl(path: Path, pairs: Iterable[Pair]) -> None:
     """Pairs as JSON Lines, complete or not at all."""
-
-    def lines() -> Iterator[str]:
-        count = 0
-        for source, target in pairs:
-            yield disk.json_line({"source": source, "target": target})
-            count += 1
-        if not count:
-            raise DataError(
-                "there are no pairs to train on", "pipe source<TAB>target lines into standard input"
-            )
-
-    disk.write_lines(path, lines())
+    lines = (disk.json_line({"source": source, "target": target}) for source, target in pairs)
+    disk.write_lines(path, lines)
 
 
 # --- tokenizers -----------------------------------------------------------------------------------

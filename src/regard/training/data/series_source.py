@@ -248,12 +248,6 @@ class SeriesWindows(Source):
     def lengths(self, split: str) -> NDArray[Any]:
         return np.full((len(self.splits[split]), 1), self.positions)
 
-    def evaluation_rows(self, split: str) -> list[Rows]:
-        # One window may be larger than the budget: many channels, long look-back.
-        size = max(1, self.evaluation_factor * self.settings.batch_tokens // self.positions)
-        count = len(self.splits[split])
-        return [np.arange(begin, min(begin + size, count)) for begin in range(0, count, size)]
-
     def collate(self, split: str, rows: Rows, position: Position) -> Batch:
         values = torch.from_numpy(np.ascontiguousarray(self.splits[split][rows]))  # [B, L + H, C]
         tensors = {}
