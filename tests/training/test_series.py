@@ -114,11 +114,11 @@ def test_windows_look_back_into_the_split_before_but_forecast_in_their_own(
     valid = stored.windows("valid", 24, 5)
     assert len(train) == 240 - 24 - 5 + 1
     assert len(valid) == 80 - 5 + 1
-    assert np.array_equal(valid[0, 24:], stored.values[240:245])
-    assert np.array_equal(valid[-1, 24:], stored.values[315:320])
+    assert np.array_equal(valid[0, 24:], stored.series.values[240:245])
+    assert np.array_equal(valid[-1, 24:], stored.series.values[315:320])
     # Standardized by what trains.
-    assert np.allclose(stored.values[:240].mean(axis=0), 0, atol=1e-5)
-    assert np.allclose(stored.values[:240].std(axis=0), 1, atol=1e-5)
+    assert np.allclose(stored.series.values[:240].mean(axis=0), 0, atol=1e-5)
+    assert np.allclose(stored.series.values[:240].std(axis=0), 1, atol=1e-5)
 
 
 # ------------------------------------------------------------------ losses

@@ -10,7 +10,6 @@ from typing import Any
 import numpy as np
 
 from regard.data.corpus import Corpus
-from regard.data.series import Series
 from regard.decode.strategy import BeamSearch
 from regard.evaluation import evaluation, examples
 from regard.evaluation.evaluation import Data, Evaluation, MetricChoice
@@ -159,10 +158,10 @@ def _stored_examples(run_folder: RunFolder, task: str, split: str, model: Any) -
     """The examples of a split, as the run has stored them."""
     if task == "forecast":
         stored = open_series(run_folder)
+        part = stored.part(split, model.length)
         # In the units of the data: `forecast` standardizes its input itself.
-        values = stored.processor.restored(stored.rows(split, model.length))
-        dates = stored.dates_of(split, model.length)
-        return [Series(values.astype(np.float32), stored.processor.columns, dates)]
+        values = stored.processor.restored(part.values)
+        return [replace(part, values=values.astype(np.float32))]
     if task in ("nodes", "graphs"):
         data = open_graphs(run_folder)
         rows = set(data.rows(split))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import pairwise
@@ -18,7 +18,6 @@ from regard.data.file_access import read_arrays, write_arrays
 from regard.data.series import (
     CALENDAR,
     PROCESSOR_FILE,
-    Dates,
     Series,
     SeriesProcessor,
     Values,
@@ -38,31 +37,20 @@ _ORDER = ("train", "valid", "test")  # in time; other splits follow
 
 @dataclass(frozen=True)
 class StoredSeries:
-    """Standardized values [time steps, channels], and where each split begins and ends.
+    """A standardized series, and where each split of it begins and ends."""
 
-    `dates` are those of all time steps, if every one has a date.
-    """
-
-    values: Values
+    series: Series
     borders: dict[str, tuple[int, int]]
     processor: SeriesProcessor
-    dates: Dates | None = None
 
-    def rows(self, split: str, length: int) -> Values:
+    def part(self, split: str, length: int) -> Series:
         """The steps of a split, after as many as its first window looks back."""
-        return self.values[self.steps(split, length)]
-
-    def dates_of(self, split: str, length: int) -> Dates | None:
-        """The dates of these steps."""
-        return None if self.dates is None else self.dates[self.steps(split, length)]
-
-    def steps(self, split: str, length: int) -> slice:
         begin, end = self.borders[split]
-        return slice(max(0, begin - length), end)
+        return self.series.of_rows(slice(max(0, begin - length), end))
 
     def windows(self, split: str, length: int, horizon: int) -> Values:
         """All windows with what follows them: [windows, length + horizon, channels]."""
-        rows = self.rows(split, length)
+        rows = self.part(split, length).values
         if len(rows) < length + horizon:
             raise DataError(
                 f"{split!r} has {len(rows)} steps, too few for {length} and the {horizon} after",
@@ -90,17 +78,17 @@ def stored_series(
         if counts:
             processor = SeriesProcessor.of_counts(train)
         processor = processor or SeriesProcessor.of(train)
-        dates = [part.dates for part in parts.values() if part.dates is not None]
+        series = _joined(parts.values())
         arrays: dict[str, Any] = {
-            "values": np.concatenate([processor.standardized(part) for part in parts.values()]),
+            "values": processor.standardized(series),
             "splits": list(parts),
             "ends": np.cumsum([len(part) for part in parts.values()]),
-            "columns": processor.columns,
+            "columns": series.columns,
             "mean": processor.mean,
             "std": processor.std,
         }
-        if len(dates) == len(parts):
-            arrays["dates"] = np.concatenate(dates)
+        if series.dates is not None:
+            arrays["dates"] = series.dates
         write_arrays(path, arrays)
     return open_series(setup.run_folder)
 
@@ -111,14 +99,13 @@ def open_series(run_folder: RunFolder) -> StoredSeries:
     borders = pairwise([0, *arrays["ends"].tolist()])
     columns, mean, std = (tuple(arrays[name].tolist()) for name in ("columns", "mean", "std"))
     return StoredSeries(
-        arrays["values"],
+        Series(arrays["values"], columns, arrays.get("dates")),
         dict(zip(arrays["splits"].tolist(), borders, strict=True)),
         SeriesProcessor(columns, mean, std),
-        arrays.get("dates"),
     )
 
 
-def _joined(parts: Iterator[Series]) -> Series:
+def _joined(parts: Iterable[Series]) -> Series:
     """A split may come in pieces, one after the other."""
     pieces = list(parts)
     if not pieces:
@@ -203,14 +190,14 @@ class SeriesWindows(Source):
         names = model.processor.time_features
         self.time_features: dict[str, Values] = {}
         if names:
-            assert data.dates is not None, "checked when the model was described"
-            features = calendar_features(data.dates, names)  # [time steps, features]
-            width = model.length + model.horizon
+            dates = data.series.dates
+            assert dates is not None, "checked when the model was described"
+            features = replace(data, series=Series(calendar_features(dates, names), names))
             self.time_features = {
-                split: windows(features[data.steps(split, model.length)], width)
+                split: features.windows(split, model.length, model.horizon)
                 for split in data.borders
             }
-        self.has_missing = bool(np.isnan(data.values).any())
+        self.has_missing = bool(np.isnan(data.series.values).any())
 
     @classmethod
     def prepare(cls, setup: Setup, base: Any) -> StoredSeries:
@@ -288,7 +275,7 @@ def _with_time_features(data: StoredSeries, description: Any) -> SeriesProcessor
             f"{len(CALENDAR)}: {', '.join(CALENDAR)}",
             f"give one with {len(CALENDAR)}, or with 0",
         )
-    if part.time_features and data.dates is None:
+    if part.time_features and data.series.dates is None:
         raise ModelError(
             "this model reads the calendar, but the series has no dates",
             "give a CSV file with dates as 2016-07-01 00:00:00 in its first column",

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import sys
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -18,6 +18,7 @@ from regard.core.seeding import derive_seed, philox
 from regard.data.audio import RATE, Samples, mel_scale_hertz, resample
 from regard.training.recipe.sections import TrainSettings
 
+Intervals = NDArray[np.float64]
 # Apart from the streams that order recordings and augment images.
 _STREAM = 0x50D
 # What is drawn from a stream of its own, so that one setting does not shift another's numbers.
@@ -73,10 +74,10 @@ class SoundAugmentation:
 
     def mask_waveform(self, samples: Samples, row: int, epoch: int) -> Samples:
         """SpecAugment for models of waveforms: stretches and bands of silence."""
-        bands = self._frequency_masks(row, epoch)
+        bands = self._masks(row, epoch, "frequency")
         if len(bands):
             samples = _without_bands(samples, bands)
-        for begin, end in _places(self._time_masks(row, epoch), len(samples)):
+        for begin, end in _places(self._masks(row, epoch, "time"), len(samples)):
             samples[begin:end] = 0.0
         return samples
 
@@ -87,41 +88,32 @@ class SoundAugmentation:
         """
         # Park et al. mask by 0, which is the mean of what their models read.
         mean = features[..., :frames].mean()
-        for begin, end in _places(self._time_masks(row, epoch), frames):
+        for begin, end in _places(self._masks(row, epoch, "time"), frames):
             features[..., begin:end] = mean
-        for begin, end in _places(self._frequency_masks(row, epoch), features.shape[1]):
+        for begin, end in _places(self._masks(row, epoch, "frequency"), features.shape[1]):
             features[:, begin:end, :frames] = mean
 
-    def _time_masks(self, row: int, epoch: int) -> NDArray[np.float64]:
-        generator = self._generator(row, epoch, _TIME_MASKS)
-        return _intervals(generator, self.settings.time_masks, self.settings.time_mask_width)
-
-    def _frequency_masks(self, row: int, epoch: int) -> NDArray[np.float64]:
-        generator = self._generator(row, epoch, _FREQUENCY_MASKS)
-        return _intervals(
-            generator, self.settings.frequency_masks, self.settings.frequency_mask_width
-        )
+    def _masks(self, row: int, epoch: int, axis: Literal["time", "frequency"]) -> Intervals:
+        """Intervals inside [0, 1], each of a uniform length up to the width: [count, 2]."""
+        count = getattr(self.settings, f"{axis}_masks")
+        generator = self._generator(row, epoch, _TIME_MASKS if axis == "time" else _FREQUENCY_MASKS)
+        lengths, places = generator.random((count, 2)).T
+        lengths = getattr(self.settings, f"{axis}_mask_width") * lengths
+        begin = places * (1 - lengths)
+        return np.stack([begin, begin + lengths], axis=1)
 
     def _generator(self, row: int, epoch: int, purpose: int) -> np.random.Generator:
         key = derive_seed(self.settings.seed, _STREAM, epoch)
         return np.random.Generator(philox(key, int(row), row=purpose))
 
 
-def _intervals(generator: np.random.Generator, count: int, width: float) -> NDArray[np.float64]:
-    """Intervals inside [0, 1], each of a uniform length up to `width`: [count, 2]."""
-    lengths, places = generator.random((count, 2)).T
-    lengths = width * lengths
-    begin = places * (1 - lengths)
-    return np.stack([begin, begin + lengths], axis=1)
-
-
-def _places(intervals: NDArray[np.float64], count: int) -> list[list[int]]:
+def _places(intervals: Intervals, count: int) -> list[list[int]]:
     """Intervals of [0, 1] as places among so many: from the first to before the second."""
     places: list[list[int]] = np.rint(intervals * count).astype(np.int64).tolist()
     return places
 
 
-def _without_bands(samples: Samples, bands: NDArray[np.float64]) -> Samples:
+def _without_bands(samples: Samples, bands: Intervals) -> Samples:
     """A band-stop filter; `bands` [count, 2] are shares of the mel scale."""
     length = -(-len(samples) // _FFT_MULTIPLE) * _FFT_MULTIPLE
     spectrum = np.fft.rfft(samples, length)

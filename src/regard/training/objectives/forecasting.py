@@ -167,7 +167,7 @@ def _with_calendar(
 ) -> spec.SeriesEncoderDecoder:
     """The model with the time features that there are: those of the calendar, if dates are."""
     part = description.input
-    if not part.time_features or data.dates is not None:
+    if not part.time_features or data.series.dates is not None:
         return description
     setup.say("the series has no dates: the model reads no time features")
     return replace(description, input=replace(part, time_features=0))
