@@ -107,11 +107,11 @@ class GradientDistance(Study):
             f"{name} {10 ** mean(orders):.0e}" if orders else f"{name} 0"
             for name, orders in ends.items()
         )
-        reason = (
+        return judge_sentences(
+            sentences,
             f"Over {numbers['distances'][-1]} steps the gradient becomes so many times that at "
-            f"distance 1 (geometric mean; small and large recurrent weights): {listed}."
+            f"distance 1 (geometric mean; small and large recurrent weights): {listed}.",
         )
-        return judge_sentences(sentences, reason)
 
     def show(self, numbers: Numbers) -> Shown:
         distances = numbers["distances"]
@@ -230,13 +230,14 @@ class FixedContext(Study):
         vector = loss["GRU, one vector"]
         attention = loss["GRU with attention"]
         lengths = numbers["lengths"]
-        reason = (
+        # What both lose is the difficulty of long texts, not the bottleneck.
+        return judge(
+            vector - attention >= 10,
+            vector >= 20,
             f"From {lengths[0]} to {lengths[-1]} letters, accuracy falls by {vector:.0f} points "
             f"with one vector, by {attention:.0f} with attention and by "
-            f"{loss['Transformer']:.0f} in the Transformer."
+            f"{loss['Transformer']:.0f} in the Transformer.",
         )
-        # What both lose is the difficulty of long texts, not the bottleneck.
-        return judge(vector - attention >= 10, vector >= 20, reason)
 
     def show(self, numbers: Numbers) -> Shown:
         return chart_and_table(
@@ -359,9 +360,11 @@ class Algorithms(OnAlgorithms):
             longer = {name: mean(scores["longer"]) for name, scores in models.items()}
             gaps[task] = longer["LSTM"] - longer["Transformer"]
         listed = ", ".join(f"{gap:+.1f} points in {task}" for task, gap in gaps.items())
-        reason = f"On longer inputs the LSTM is right more often by {listed}."
         # Below 5 points the held-out rows do not tell models apart.
-        return judge_cases([gap >= 5 for gap in gaps.values()], reason)
+        return judge_cases(
+            [gap >= 5 for gap in gaps.values()],
+            f"On longer inputs the LSTM is right more often by {listed}.",
+        )
 
 
 class UniversalDepth(OnAlgorithms):
@@ -425,12 +428,13 @@ class UniversalDepth(OnAlgorithms):
                 f"{mean(universal['test']):.0f} %), one layer {mean(one_layer['longer']):.0f} % "
                 f"({mean(one_layer['test']):.0f} %)"
             )
-        reason = (
-            f"On longer inputs the Universal Transformer is right in {'; '.join(parts)}."
-            f"{failures(longer)}"
-        )
         sentences = {
             "the Universal Transformer decides both": every(decides),
             "one layer cannot": every(cannot),
         }
-        return judge_sentences(sentences, reason, main_first=True)
+        return judge_sentences(
+            sentences,
+            f"On longer inputs the Universal Transformer is right in {'; '.join(parts)}."
+            f"{failures(longer)}",
+            main_first=True,
+        )

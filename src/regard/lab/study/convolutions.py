@@ -79,15 +79,16 @@ class Pointwise(Study):
         # The others are the wider ones.
         base = losses.pop("width 1")
         best = min(losses, key=lambda name: mean(losses[name]))
-        reason = (
-            f"The two forms differ by {worst:.1e}. After {numbers['steps']} steps at equal "
-            f"parameters the loss is {mean_text(base)} with width 1 and {mean_text(losses[best])} "
-            f"with {best}, the best wider one."
-        )
         # By more than noise and by more than a trifle.
         gain = mean(base) - mean(losses[best])
         wider_helps = gain > 0.01 * mean(base) and exceeds(base, losses[best])
-        return judge(not wider_helps, worst <= ROUNDING, reason)
+        return judge(
+            not wider_helps,
+            worst <= ROUNDING,
+            f"The two forms differ by {worst:.1e}. After {numbers['steps']} steps at equal "
+            f"parameters the loss is {mean_text(base)} with width 1 and {mean_text(losses[best])} "
+            f"with {best}, the best wider one.",
+        )
 
     def show(self, numbers: Numbers) -> Shown:
         runs = numbers["runs"]
@@ -205,11 +206,12 @@ class ReceptiveField(Study):
         ]
         # All fields at the largest depth are listed, right and wrong ones.
         measured = ", ".join(f"{kind} {runs[0][-1]}" for kind, runs in fields.items())
-        reason = (
+        return judge(
+            not wrong,
+            not {"attention", "1×1 convolution"} & {*wrong},
             f"Positions seen through {depths[-1]} layers of {numbers['length']}: {measured}. "
-            f"Not as predicted: {', '.join(wrong) or 'none'}."
+            f"Not as predicted: {', '.join(wrong) or 'none'}.",
         )
-        return judge(not wrong, not {"attention", "1×1 convolution"} & {*wrong}, reason)
 
     def show(self, numbers: Numbers) -> Shown:
         depths = numbers["depths"]

@@ -107,12 +107,12 @@ class Heads(Study):
         best = min((name for name in losses if name != "1"), key=lambda name: mean(losses[name]))
         # Of all heads of both layers.
         share = mean(removable(run["curve"]) / (LAYERS * MANY) for run in numbers["pruning"])
-        reason = (
+        return judge_cases(
+            [exceeds(losses["1"], losses[best]), share >= 0.5],
             f"Loss {mean_text(losses['1'])} with one head, {mean_text(losses[best])} with {best}; "
             f"{100 * share:.0f} % of {LAYERS * MANY} heads can go for "
-            f"{100 * TOLERANCE:.0f} % of the loss."
+            f"{100 * TOLERANCE:.0f} % of the loss.",
         )
-        return judge_cases([exceeds(losses["1"], losses[best]), share >= 0.5], reason)
 
     def show(self, numbers: Numbers) -> Shown:
         losses = numbers["losses"]
@@ -222,11 +222,11 @@ class TiedProjections(Study):
         at one of the two; else it does not hold."""
         # Separate ones, one with fewer parameters, one with as many.
         separate, tied, equal = (column(numbers["runs"][name], "loss") for name in QUICK)
-        reason = (
+        return judge_cases(
+            [exceeds(values, separate) for values in (tied, equal)],
             f"Loss after {numbers['steps']} steps: {mean_text(separate)} with separate matrices, "
-            f"{mean_text(tied)} with one, {mean_text(equal)} with one and as many parameters."
+            f"{mean_text(tied)} with one, {mean_text(equal)} with one and as many parameters.",
         )
-        return judge_cases([exceeds(values, separate) for values in (tied, equal)], reason)
 
     def show(self, numbers: Numbers) -> Shown:
         runs = numbers["runs"]
@@ -291,17 +291,18 @@ class HeadRoles(Study):
         to say where the open ones decide that."""
         # Voita et al. judge positional and syntactic heads apart, and so does the rule.
         relations = [row for row in numbers["roles"] if row["role"] not in POSITIONAL]
-        related = [_has_head(row) for row in relations]
+        related = [*map(_has_head, relations)]
         # Heads for neighbours are the commonest (Voita et al., Section 5.2).
         near = [_has_head(row) for row in numbers["roles"] if row["role"] in POSITIONAL]
         best = max(relations, key=lambda row: row["attention"] / max(row["chance"], row["control"]))
-        reason = (
+        return judge(
+            every([share(related, 0.5), some(near)]),
+            some(related),
             f"{related.count(True)} of {len(related)} relations and {near.count(True)} of "
             f"{len(near)} positional roles have a head on {numbers['text']}; the strongest is "
             f"{best['head']} for {best['role']}: {best['attention'] / best['chance']:.1f} times "
-            f"uniform attention, {best['attention'] / best['control']:.1f} times the control."
+            f"uniform attention, {best['attention'] / best['control']:.1f} times the control.",
         )
-        return judge(every([share(related, 0.5), some(near)]), some(related), reason)
 
     def show(self, numbers: Numbers) -> Shown:
         counted = [row for row in numbers["roles"] if row["pairs"] >= FEWEST_PAIRS]
@@ -335,9 +336,8 @@ def _has_head(row: dict[str, Any]) -> Truth:
     if row["pairs"] < FEWEST_PAIRS:
         return None
     # The control of a positional role is the role itself.
-    control = 0.0 if row["role"] in POSITIONAL else row["control"]
-    least = max(TIMES_UNIFORM * row["chance"], TIMES_CONTROL * control)
-    return bool(row["attention"] >= least)
+    is_related = row["role"] in POSITIONAL or row["attention"] >= TIMES_CONTROL * row["control"]
+    return bool(row["attention"] >= TIMES_UNIFORM * row["chance"] and is_related)
 
 
 def _attention(scored: Roles, role: str, head: Head) -> float:
@@ -356,15 +356,13 @@ def at_same_distance(sentence: Sentence) -> Sentence:
         if start + link.end - link.start in words
     ]
     # What is related in truth, by the same kind of relation, is no control.
-    related = {(link.kind, link.start, link.end) for link in sentence.links}
-    others = [link for link in links if (link.kind, link.start, link.end) not in related]
+    others = [link for link in links if link not in sentence.links]
     return replace(sentence, links=tuple(others))
 
 
 def _sentences(count: int) -> tuple[list[Sentence], str]:
     """Parsed sentences, and the name of their text."""
-    file = os.environ.get("REGARD_CONLLU")
-    if file:
+    if file := os.environ.get("REGARD_CONLLU"):
         return read_conllu(file)[:count], Path(file).name
     generated = islice(builtin.sentences("test", pronouns=False), count)
     # Through the format: what holds for these holds for a file of the user's.
@@ -429,14 +427,15 @@ class Induction(Study):
         first_layer = mean(max(run["induction"][0]) for run in numbers["runs"])
         previous = mean(column(best, "previous"))
         ratio = mean(column(best, "composition"))
-        reason = (
-            f"The best induction score of layer 2 is {induction:.2f} (layer 1: {first_layer:.2f}), "
-            f"the best previous-token head of layer 1 attends {previous:.2f} to the token before, "
-            f"and their K-composition is {ratio:.2f} times the mean of all pairs."
-        )
         # One layer cannot do it: it would need to know what came before a key.
         is_induction = induction >= 0.4 and first_layer < induction / 2
-        return judge(previous >= 0.4 and ratio > 1, is_induction, reason)
+        return judge(
+            previous >= 0.4 and ratio > 1,
+            is_induction,
+            f"The best induction score of layer 2 is {induction:.2f} (layer 1: {first_layer:.2f}), "
+            f"the best previous-token head of layer 1 attends {previous:.2f} to the token before, "
+            f"and their K-composition is {ratio:.2f} times the mean of all pairs.",
+        )
 
     def show(self, numbers: Numbers) -> Shown:
         # A score of each head, with all seeds: they have stored [layers][heads].

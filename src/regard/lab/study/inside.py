@@ -236,12 +236,13 @@ class FeedForwardUnits(Study):
         has_key = values["shared"] >= 2 * values["chance"]
         # Both may be 0 in a model that learned little, and 0 ≥ 2 · 0.
         has_value = values["follows"] >= 2 * values["shuffled"] and values["follows"] > 0
-        reason = (
+        return judge_cases(
+            [has_key, has_value],
             f"The triggers of a unit share their last word in {values['shared']:.0%} (chance "
             f"{values['chance']:.0%}); the token that it promotes most follows one of them for "
-            f"{values['follows']:.0%} of the units ({values['shuffled']:.0%} with shuffled values)."
+            f"{values['follows']:.0%} of the units ({values['shuffled']:.0%} with shuffled "
+            "values).",
         )
-        return judge_cases([has_key, has_value], reason)
 
     def show(self, numbers: Numbers) -> Shown:
         runs = numbers["runs"]

@@ -89,12 +89,13 @@ class Warmup(Study):
         at_highest = cold[-1] - warm[-1]
         # Each variant may choose its rate, as one would who tunes it.
         at_best = min(cold) - min(warm)
-        reason = (
+        return judge(
+            at_best >= 0.1,
+            at_highest >= 0.1,
             f"Warm-up lowers the final loss by {at_highest:.2f} nats at the rate "
             f"{numbers['rates'][-1]}, and by {at_best:.2f} between the best rates ({min(warm):.2f} "
-            f"against {min(cold):.2f})."
+            f"against {min(cold):.2f}).",
         )
-        return judge(at_best >= 0.1, at_highest >= 0.1, reason)
 
     def show(self, numbers: Numbers) -> Shown:
         rates = numbers["rates"]
@@ -150,8 +151,11 @@ class Depth(Study):
         # Every step deeper must pay, not only the first.
         falls = all(deep < shallow - noise for shallow, deep in pairwise(losses.values()))
         listed = ", ".join(f"{depth} layers {loss:.3f}" for depth, loss in losses.items())
-        reason = f"Held-out loss: {listed}; the standard deviation over seeds is {noise:.3f}."
-        return judge(falls, min(deeper) < first - noise, reason)
+        return judge(
+            falls,
+            min(deeper) < first - noise,
+            f"Held-out loss: {listed}; the standard deviation over seeds is {noise:.3f}.",
+        )
 
     def show(self, numbers: Numbers) -> Shown:
         losses = numbers["losses"]
@@ -248,19 +252,19 @@ class DataHunger(Study):
             *_, before, last = (without_failed(losses, CHANCE) for losses in by_width.values())
             falls[name] = reductions(last, before)
         listed = ", ".join(f"{mean(fall):.1%} ({name})" for name, fall in falls.items() if fall)
-        reason = (
-            f"On {int(least):,} characters the LSTM has a loss of "
-            f"{mean(by_data['LSTM'][least]):.3f}, the Transformer of "
-            f"{mean(by_data['Transformer'][least]):.3f}.{failures(with_least)} The last step in "
-            f"width lowers the loss by {listed}."
-        )
         sentences = {
             "with little data the LSTM is better": above(gains, MATTERS),
             "the LSTM saturates where the Transformer goes on": every(
                 [above(falls["Transformer"], MATTERS), negated(above(falls["LSTM"], MATTERS))]
             ),
         }
-        return judge_sentences(sentences, reason)
+        return judge_sentences(
+            sentences,
+            f"On {int(least):,} characters the LSTM has a loss of "
+            f"{mean(by_data['LSTM'][least]):.3f}, the Transformer of "
+            f"{mean(by_data['Transformer'][least]):.3f}.{failures(with_least)} The last step in "
+            f"width lowers the loss by {listed}.",
+        )
 
     def show(self, numbers: Numbers) -> Shown:
         by_data, by_width = (

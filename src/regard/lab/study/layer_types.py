@@ -201,12 +201,13 @@ class PathLength(Study):
         # One step more for each position is what cannot be done in parallel.
         growing = [name for name, chain in numbers["chains"].items() if chain[-1] > chain[0]]
         at_end = ", ".join(f"{name} {values[-1]}" for name, values in paths.items())
-        reason = (
-            f"Paths between the ends of {lengths[-1]} positions: {at_end}; the chain of operations "
-            f"grows with n in {', '.join(growing) or 'none'}."
-        )
         can_tell = True if lengths[-1] >= 3 * lengths[0] else None
-        return judge(growing == ["recurrent"], can_tell and linear and is_short, reason)
+        return judge(
+            growing == ["recurrent"],
+            can_tell and linear and is_short,
+            f"Paths between the ends of {lengths[-1]} positions: {at_end}; the chain of operations "
+            f"grows with n in {', '.join(growing) or 'none'}.",
+        )
 
     def show(self, numbers: Numbers) -> Shown:
         return [
@@ -270,12 +271,13 @@ class Complexity(Study):
         )
         width = numbers["width"]
         listed = ", ".join(f"{name} n^{value:.2f}" for name, value in exponents.items())
-        reason = (
-            f"Operations grow as {listed}; self-attention does more than the recurrent layer from "
-            f"n = {crossing:.0f} on, at d = {width}."
-        )
         # 2·n²·d·2 against 2·n·d²·2 operations: they meet at n = d.
-        return judge(width / 2 <= crossing <= 2 * width, as_stated, reason)
+        return judge(
+            width / 2 <= crossing <= 2 * width,
+            as_stated,
+            f"Operations grow as {listed}; self-attention does more than the recurrent layer from "
+            f"n = {crossing:.0f} on, at d = {width}.",
+        )
 
     def show(self, numbers: Numbers) -> Shown:
         # What hardware makes of it: few large products are faster than many small ones.
@@ -354,11 +356,12 @@ class LayerTypes(Study):
             if abs(measured - expected) > TOLERANCE
         ]
         fits = 12 - len(misses)
-        reason = (
+        return judge(
+            fits == 12,
+            fits >= 10,
             f"{fits} of 12 exponents of n are as printed; others: {', '.join(misses) or 'none'}. "
-            f"The path of plain convolutions grows as n^{plain:.2f}, not as a logarithm."
+            f"The path of plain convolutions grows as n^{plain:.2f}, not as a logarithm.",
         )
-        return judge(fits == 12, fits >= 10, reason)
 
     def show(self, numbers: Numbers) -> Shown:
         exponents = numbers["exponents"]

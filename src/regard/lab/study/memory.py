@@ -57,16 +57,17 @@ class AttentionMemory(Study):
         lengths = numbers["lengths"]
         growth = {name: growth_exponent(lengths, numbers[name]) for name in ("explicit", "fused")}
         last = {name: numbers[name][-1] for name in ("explicit", "fused", "weights")}
-        reason = (
-            f"The peak grows as n^{growth['explicit']:.2f} with explicit weights and as "
-            f"n^{growth['fused']:.2f} with the fused kernel; at n = {lengths[-1]} they take "
-            f"{last['explicit'] / 1e6:.1f} and {last['fused'] / 1e6:.1f} MB, the weights alone "
-            f"{last['weights'] / 1e6:.1f} MB."
-        )
         # A peak below that would mean that something was not seen.
         holds_weights = last["explicit"] >= last["weights"]
         holds = growth["explicit"] >= 1.7 and growth["fused"] <= 1.2 and holds_weights
-        return judge(holds, holds or last["explicit"] > 2 * last["fused"], reason)
+        return judge(
+            holds,
+            holds or last["explicit"] > 2 * last["fused"],
+            f"The peak grows as n^{growth['explicit']:.2f} with explicit weights and as "
+            f"n^{growth['fused']:.2f} with the fused kernel; at n = {lengths[-1]} they take "
+            f"{last['explicit'] / 1e6:.1f} and {last['fused'] / 1e6:.1f} MB, the weights alone "
+            f"{last['weights'] / 1e6:.1f} MB.",
+        )
 
     def show(self, numbers: Numbers) -> Shown:
         lengths = numbers["lengths"]
@@ -133,13 +134,15 @@ class KVCache(Study):
         exponent = growth_exponent(lengths, cached)
         factor = again[-1] / cached[-1]
         same = all(column(numbers["runs"], "same"))
-        reason = (
+        # Reading the cache grows with n too, but it is small beside the weights here.
+        return judge(
+            exponent < 0.35 and factor >= 3,
+            same and factor > 1,
             f"After {lengths[-1]} tokens the next one takes {1000 * cached[-1]:.1f} ms with the "
             f"cache and {1000 * again[-1]:.1f} ms without ({factor:.1f} times); with the cache the "
-            f"cost grows as n^{exponent:.2f}; the tokens are {'the same' if same else 'different'}."
+            f"cost grows as n^{exponent:.2f}; the tokens are "
+            f"{'the same' if same else 'different'}.",
         )
-        # Reading the cache grows with n too, but it is small beside the weights here.
-        return judge(exponent < 0.35 and factor >= 3, same and factor > 1, reason)
 
     def show(self, numbers: Numbers) -> Shown:
         lengths = numbers["lengths"]
@@ -224,11 +227,12 @@ class TrainingMemory(Study):
             for name, of in ratios.items()
             if name != "float32"
         )
-        reason = (
+        return judge(
+            fast,
+            small and accumulates and recomputes,
             f"Against float32 on {numbers['device']}: {listed}; the accumulated gradient differs "
-            f"by {difference:.0e}."
+            f"by {difference:.0e}.",
         )
-        return judge(fast, small and accumulates and recomputes, reason)
 
     def show(self, numbers: Numbers) -> Shown:
         runs = {

@@ -89,12 +89,13 @@ class EfficientAttention(Study):
         cheap = [name for name in losses if flops[name] < flops["softmax"] / 2]
         both = {*as_good} & {*cheap}
         worst = max(losses, key=losses.__getitem__)
-        reason = (
+        return judge(
+            as_good == [*losses] and len(both) >= 3,
+            bool(both),
             f"Within 3 % of softmax ({softmax:.3f}): {', '.join(as_good) or 'none'}; "
             f"with less than half of its operations: {', '.join(cheap) or 'none'}; the worst is "
-            f"{worst} with {losses[worst]:.3f}."
+            f"{worst} with {losses[worst]:.3f}.",
         )
-        return judge(as_good == [*losses] and len(both) >= 3, bool(both), reason)
 
     def show(self, numbers: Numbers) -> Shown:
         flops = numbers["flops"]
@@ -180,8 +181,9 @@ class Transfer(Study):
             + (f" ({truths.count(None)} open)" if None in truths else "")
             for name, truths in helps.items()
         )
-        reason = f"Better than softmax by 1 % or more: {listed}.{failed}"
-        return judge_sentences(sentences, reason, main_first=True)
+        return judge_sentences(
+            sentences, f"Better than softmax by 1 % or more: {listed}.{failed}", main_first=True
+        )
 
     def show(self, numbers: Numbers) -> Shown:
         losses = numbers["losses"]

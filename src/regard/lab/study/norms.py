@@ -214,11 +214,6 @@ class NormPlacement(Study):
             sizes = {"d_model": 64, "heads": 2, "d_ff": 128}
             return language_model(task.vocabulary, layers=layers, residual=PLACES[place], **sizes)
 
-        def gradients(place: str, depth: int, seed: int) -> list[float]:
-            """The norm of the gradient in the outer feed-forward weights of each layer."""
-            blocks = _blocks_with_gradients(model(place, depth), task, seed)
-            return [float(block.feedforward.outer.weight.grad.norm()) for block in blocks]
-
         def losses(name: str, seed: int) -> list[float]:
             """The test loss after training with each rate."""
             place, warmup = name.split(", ")
@@ -235,7 +230,8 @@ class NormPlacement(Study):
             "depths": depths,
             "gradients": {
                 place: [
-                    [gradients(place, depth, seed) for depth in depths] for seed in effort.seeds
+                    [_gradients(model(place, depth), task, seed, "outer") for depth in depths]
+                    for seed in effort.seeds
                 ]
                 for place in PLACES
             },
@@ -269,14 +265,14 @@ class NormPlacement(Study):
         gradients_differ = falls["pre-norm"] >= FALLS > falls["post-norm"]
         # The rate that decides, or the highest one.
         at = needed[-1] if needed else -1
-        reason = (
+        return judge_cases(
+            [gradients_differ, bool(needed)],
             f"From {numbers['depths'][0]} to {numbers['depths'][-1]} layers the last layer's "
             f"gradient falls by a factor of {falls['pre-norm']:.2f} with pre-norm and "
             f"{falls['post-norm']:.2f} with post-norm. At a rate of {rates[at]:g} the loss without "
             f"warm-up is higher by {post[at]:.2f} nats with post-norm and {pre[at]:.2f} with "
-            "pre-norm."
+            "pre-norm.",
         )
-        return judge_cases([gradients_differ, bool(needed)], reason)
 
     def show(self, numbers: Numbers) -> Shown:
         depths = numbers["depths"]
@@ -309,13 +305,13 @@ class NormPlacement(Study):
         ]
 
 
-def _blocks_with_gradients(
-    description: spec.Model, task: Task, seed: int, dtype: torch.dtype = torch.float32
-) -> Any:
-    """The blocks at their initial weights, with the gradients of a first batch."""
-    model: Any = build_seeded(description, seed).to(dtype)
+def _gradients(description: spec.Model, task: Task, seed: int, matrix: str) -> list[float]:
+    """The norm of the gradient in a feed-forward matrix of each layer, at the initial weights."""
+    # In float64: without residuals the gradient falls below what float32 can hold.
+    model: Any = build_seeded(description, seed).double()
     mean_loss(model, next(task.stream(seed))).backward()  # type: ignore[no-untyped-call]
-    return model.stack.blocks
+    feedforwards = [block.feedforward for block in model.stack.blocks]
+    return [float(getattr(one, matrix).weight.grad.norm()) for one in feedforwards]
 
 
 RESIDUALS: dict[str, spec.Residual] = {
@@ -380,13 +376,14 @@ class Residuals(Study):
         # Vanishing and exploding gradients are alike here.
         passing = {name for name, value in last.items() if 1 / LARGE < value < LARGE}
         listed = ", ".join(f"{name} {value:.1e}" for name, value in last.items())
-        reason = (
+        passes = passing - {"post-norm"} == {"pre-norm"}
+        return judge(
+            passes,
+            without > with_residuals,
             f"Gradient of the first over the last of {numbers['depths'][-1]} blocks: {listed}. "
             f"With {depth} layers, trained for {numbers['steps']} steps, the loss is "
-            f"{with_residuals:.2f} with residuals and {without:.2f} without."
+            f"{with_residuals:.2f} with residuals and {without:.2f} without.",
         )
-        passes = passing - {"post-norm"} == {"pre-norm"}
-        return judge(passes, without > with_residuals, reason)
 
     def show(self, numbers: Numbers) -> Shown:
         depths = numbers["depths"]
@@ -427,9 +424,5 @@ def _deep_model(task: Task, residual: spec.Residual, depth: int, width: int) -> 
 
 def _gradient_ratio(task: Task, residual: spec.Residual, depth: int, seed: int) -> float:
     """‖gradient of the first block‖ / ‖that of the last‖, in their feed-forward weights."""
-    # In float64: without residuals the gradient falls below what float32 can hold.
-    model = _deep_model(task, residual, depth, 32)
-    blocks = _blocks_with_gradients(model, task, seed, torch.float64)
-    # The inner weights of the feed-forward networks: all variants have them.
-    first, last = (blocks[i].feedforward.inner.weight.grad.norm() for i in (0, -1))
-    return max(float(first / last), 1e-300)
+    first, *_, last = _gradients(_deep_model(task, residual, depth, 32), task, seed, "inner")
+    return max(first / last, 1e-300)

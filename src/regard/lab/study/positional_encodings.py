@@ -73,14 +73,15 @@ class Sinusoids(Study):
         worst = max(*numbers["shift_errors"], numbers["fitted_error"])
         # In units of the distance of neighbours, which depends on d_model.
         nearest = numbers["nearest"] / numbers["neighbour"]
-        reason = (
-            f"Among {numbers['length']:,} positions the largest value is {numbers['largest']:.4g}, "
-            f"the nearest two are {numbers['nearest_offset']} apart ({nearest:.3g} of the distance "
-            f"of neighbours), and the linear map of a shift misses by at most {worst:.1e}."
-        )
         # 1e-12: rounding of float64, in which the table is computed.
         is_linear = numbers["largest"] <= 1 + 1e-12 and worst <= 1e-6 and nearest >= 1e-6
-        return judge(nearest > 0.1, is_linear, reason)
+        return judge(
+            nearest > 0.1,
+            is_linear,
+            f"Among {numbers['length']:,} positions the largest value is {numbers['largest']:.4g}, "
+            f"the nearest two are {numbers['nearest_offset']} apart ({nearest:.3g} of the distance "
+            f"of neighbours), and the linear map of a shift misses by at most {worst:.1e}.",
+        )
 
     def show(self, numbers: Numbers) -> Shown:
         errors = map("{:.1e}".format, numbers["shift_errors"])
@@ -200,17 +201,18 @@ class Wavelengths(Study):
         )
         rises = [after > before for before, after in pairwise(numbers["products"])]
         falling = [*rises, True].index(True)
-        reason = (
+        # Slow dimensions are the high ones if wavelengths are sorted already.
+        grows = measured == sorted(measured)
+        as_stated = error <= 0.05 and grows and numbers["variation"] <= 1e-6
+        return judge(
+            not any(rises),
+            as_stated,
             f"Measured wavelengths go from {measured[0]:.2f} (dimension {dimensions[0]}) to "
             f"{measured[-1]:,.0f} (dimension {dimensions[-1]}), within {100 * error:.1f} % of the "
             "formula: the slow sinusoids are the high dimensions. The dot product varies by "
             f"{numbers['variation']:.1e} over positions, and falls without a rise up to a distance "
-            f"of {falling}; of {len(rises)} steps {sum(rises)} go up."
+            f"of {falling}; of {len(rises)} steps {sum(rises)} go up.",
         )
-        # Slow dimensions are the high ones if wavelengths are sorted already.
-        grows = measured == sorted(measured)
-        as_stated = error <= 0.05 and grows and numbers["variation"] <= 1e-6
-        return judge(not any(rises), as_stated, reason)
 
     def show(self, numbers: Numbers) -> Shown:
         dimensions = numbers["dimensions"]

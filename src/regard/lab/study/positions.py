@@ -140,10 +140,6 @@ class Extrapolation(Study):
         is not so; else it does not hold, or is too small to say where the seeds do not tell."""
         shares = {kind: shares_left(numbers, kind) for kind in numbers["accuracies"]}
         listed = ", ".join(f"{kind} {_percent(values)}" for kind, values in shares.items())
-        reason = (
-            f"Accuracy at {LONGER} letters as a share of that at {TRAINED}, the longest in "
-            f"training: {listed}.{failures(shares, ' to copy')}"
-        )
         # ALiBi's share above the mean of another kind.
         sentences = {
             "sinusoids extrapolate": above(shares["sinusoidal"], EXTRAPOLATES),
@@ -153,7 +149,12 @@ class Extrapolation(Study):
                 for kind in ("sinusoidal", "learned")
             ),
         }
-        return judge_sentences(sentences, reason, main_first=True)
+        return judge_sentences(
+            sentences,
+            f"Accuracy at {LONGER} letters as a share of that at {TRAINED}, the longest in "
+            f"training: {listed}.{failures(shares, ' to copy')}",
+            main_first=True,
+        )
 
     def show(self, numbers: Numbers) -> Shown:
         return chart_and_table(

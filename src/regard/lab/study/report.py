@@ -141,8 +141,9 @@ class StudyResult:
         """How it was made, in a few words."""
         # Quick results must not be taken for full ones.
         seeds = len(self.effort.seeds)
+        kind = self.effort.choose("quick", "full")
         runs = "1 seed" if seeds == 1 else f"{seeds} seeds"
-        return f"{'quick' if self.effort.quick else 'full'}, {runs}, {self.seconds:.0f} s"
+        return f"{kind}, {runs}, {self.seconds:.0f} s"
 
     # --- for people ---
 
@@ -272,25 +273,25 @@ def _power(match: re.Match[str]) -> str:
     exponent = int(match[2])
     if exponent == 0:
         return mantissa
-    power = f"10<sup>{exponent}</sup>".replace("-", "−")
-    return power if mantissa == "1" else f"{mantissa}·{power}"
+    return f"{mantissa}·10<sup>{exponent}</sup>".replace("-", "−").removeprefix("1·")
 
 
 def page(results: Sequence[StudyResult]) -> str:
     """A self-contained page: contents with the verdicts, then the studies by topic."""
-    # A page of one study has its title and no contents.
-    title = "Claims of the literature, measured"
-    if len(results) == 1:
-        title = results[0].title
     # Studies come in the order of their topics.
     topics = [(topic, list(group)) for topic, group in groupby(results, lambda one: one.topic)]
+    # A page of one study has its title and no contents.
+    title = results[0].title
+    contents = []
+    if len(results) > 1:
+        title = "Claims of the literature, measured"
+        contents = [_contents(topics)]
     parts = [
         f'<main><div class="top"><h1>{escape(title)}</h1>',
         # Light and dark change places without a script.
         '<label><input type="checkbox" id="theme"> other colours</label></div>',
+        *contents,
     ]
-    if len(results) > 1:
-        parts.append(_contents(topics))
     for topic, group in topics:
         parts.append(f'<h2 class="topic">{escape(topic)}</h2>')
         parts += [result.html() for result in group]
@@ -308,11 +309,10 @@ def _contents(topics: Sequence[tuple[str, Sequence[StudyResult]]]) -> str:
         '<nav class="contents">',
     ]
     for topic, results in topics:
-        parts.append(f"<section><h2>{escape(topic)}</h2><ul>")
-        for result in results:
-            parts.append(
-                f'<li><a href="#{escape(result.name)}">{escape(result.title)}</a>'
-                f'<span class="mark {result.mark}">{escape(result.verdict.outcome)}</span></li>'
-            )
-        parts.append("</ul></section>")
+        items = (
+            f'<li><a href="#{escape(result.name)}">{escape(result.title)}</a>'
+            f'<span class="mark {result.mark}">{escape(result.verdict.outcome)}</span></li>'
+            for result in results
+        )
+        parts.append(f"<section><h2>{escape(topic)}</h2><ul>{''.join(items)}</ul></section>")
     return "".join([*parts, "</nav>"])

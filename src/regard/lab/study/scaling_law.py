@@ -146,17 +146,18 @@ class ScalingLaw(Study):
         predicted = law.loss(parameters, tokens)
         least, most = interval([one.loss(parameters, tokens) for one in laws])
         miss = loss / predicted - 1
-        reason = (
-            f"α = {law.size_exponent:.2f} ({low:.2f} to {high:.2f}), "
-            f"β = {law.data_exponent:.2f}. For N = {parameters:,.0f} the law predicts "
-            f"{predicted:.3f} ({least:.3f} to {most:.3f}); measured: {loss:.3f}, {miss:+.1%}."
-        )
         # At the largest D, from each model of the ladder to the next
         ends = [[*of_size.values()][-1] for of_size in _means(numbers["points"]).values()]
         falls = all(after < before for before, after in pairwise(ends))
         # The interval is of the fit alone; one seed of the larger model varies as well.
         is_predicted = least <= loss <= most or abs(miss) <= 0.05
-        return judge(is_predicted, low > 0 and falls, reason)
+        return judge(
+            is_predicted,
+            low > 0 and falls,
+            f"α = {law.size_exponent:.2f} ({low:.2f} to {high:.2f}), "
+            f"β = {law.data_exponent:.2f}. For N = {parameters:,.0f} the law predicts "
+            f"{predicted:.3f} ({least:.3f} to {most:.3f}); measured: {loss:.3f}, {miss:+.1%}.",
+        )
 
     def show(self, numbers: Numbers) -> Shown:
         law, *laws = _laws(numbers)

@@ -87,13 +87,14 @@ class ScoreScaling(Study):
         is_linear = all(abs(ratio - 1) < 0.1 for ratio in ratios)
         vanishes = unscaled[-1] < unscaled[0] / 10
         stays = abs(scaled[-1] / scaled[0] - 1) < 0.25
-        reason = (
+        return judge(
+            is_linear,
+            vanishes and stays,
             f"From d_k = {widths[0]} to {widths[-1]}, Var(q·k)/d_k is {min(ratios):.3f} to "
             f"{max(ratios):.3f}; the Jacobian's median norm goes from {unscaled[0]:.3g} to "
             f"{unscaled[-1]:.2g} without the scale, and from {scaled[0]:.3g} to {scaled[-1]:.3g} "
-            "with it."
+            "with it.",
         )
-        return judge(is_linear, vanishes and stays, reason)
 
     def show(self, numbers: Numbers) -> Shown:
         widths = numbers["widths"]
@@ -316,13 +317,6 @@ class SoftLookup(Study):
         flat = mean(run["mean_error"][-1] for run in runs)
         above = max(run["above_bound"] for run in runs)
         lowest, *_, highest = numbers["temperatures"]
-        reason = (
-            f"At τ = {lowest:g} the result differs from the best key's value by {hard:.1e} of its "
-            f"norm, at τ = {highest:g} from the mean of all values by {flat:.2g}; the bound is "
-            f"exceeded by {above:.1e}. The translator predicts {model['same'][0]:.1f} % of its "
-            f"{model['tokens']:,} tokens as before with hard look-ups, and {model['same'][-1]:.1f} "
-            "% with means of all values."
-        )
         # Of a model that cannot translate, nothing follows.
         can_tell = model["tokens"] >= FEWEST_TOKENS and model["right"] >= 50
         sentences = {
@@ -330,7 +324,15 @@ class SoftLookup(Study):
             "the translator looks up": model["same"][0] >= LOOKED_UP if can_tell else None,
             "and needs to": model["same"][-1] < NEEDED if can_tell else None,
         }
-        return judge_sentences(sentences, reason, main_first=True)
+        return judge_sentences(
+            sentences,
+            f"At τ = {lowest:g} the result differs from the best key's value by {hard:.1e} of its "
+            f"norm, at τ = {highest:g} from the mean of all values by {flat:.2g}; the bound is "
+            f"exceeded by {above:.1e}. The translator predicts {model['same'][0]:.1f} % of its "
+            f"{model['tokens']:,} tokens as before with hard look-ups, and {model['same'][-1]:.1f} "
+            "% with means of all values.",
+            main_first=True,
+        )
 
     def show(self, numbers: Numbers) -> Shown:
         runs = numbers["runs"]

@@ -107,13 +107,14 @@ class LabelSmoothing(Study):
         perplexity, quality, calibration, _ = (
             differences(column(smoothed, score), column(none, score)) for score in SCORES
         )
-        reason = (
-            f"Smoothing changes the perplexity by {mean(perplexity):+.2f}, BLEU by "
-            f"{mean(quality):+.1f} and the calibration error by {mean(calibration):+.1f} points."
-        )
         # A change counts if it is larger than its own spread over the seeds.
         better, worse = (mean(change) > deviation(change) for change in (quality, perplexity))
-        return judge(better, worse, reason)
+        return judge(
+            better,
+            worse,
+            f"Smoothing changes the perplexity by {mean(perplexity):+.2f}, BLEU by "
+            f"{mean(quality):+.1f} and the calibration error by {mean(calibration):+.1f} points.",
+        )
 
     def show(self, numbers: Numbers) -> Shown:
         named = {f"ε = {VARIANTS[name]:g}": runs for name, runs in numbers["runs"].items()}
@@ -189,11 +190,12 @@ class TeacherForcing(Study):
             mean(mean(run["forced"][part]) - mean(run["free"][part]) for run in numbers["runs"])
             for part in (slice(0, POSITIONS // 3), slice(-(POSITIONS // 3), None))
         )
-        reason = (
+        return judge(
+            last > first,
+            last >= 2,
             f"With its own output the model is right {first:.1f} points less often in the first "
-            f"third of the positions, and {last:.1f} points in the last."
+            f"third of the positions, and {last:.1f} points in the last.",
         )
-        return judge(last > first, last >= 2, reason)
 
     def show(self, numbers: Numbers) -> Shown:
         positions = numbers["positions"]
@@ -255,12 +257,13 @@ class DecoderOnly(Study):
         noise = max(map(deviation, losses))
         # Perplexities would exaggerate: losses are compared.
         ratio = alone / both
-        reason = (
-            f"Held-out loss of the target: {alone:.3f} decoder-only, {both:.3f} encoder–decoder "
-            f"({ratio - 1:+.1%}; the standard deviation over seeds is {noise:.3f})."
-        )
         is_as_good = ratio <= 1.02 or alone - both <= noise
-        return judge(is_as_good, is_as_good or ratio <= 1.1, reason)
+        return judge(
+            is_as_good,
+            is_as_good or ratio <= 1.1,
+            f"Held-out loss of the target: {alone:.3f} decoder-only, {both:.3f} encoder–decoder "
+            f"({ratio - 1:+.1%}; the standard deviation over seeds is {noise:.3f}).",
+        )
 
     def show(self, numbers: Numbers) -> Shown:
         scores = numbers["scores"]
@@ -379,11 +382,12 @@ class Ablation(Study):
             ", ".join(name for name, agree in agrees.items() if agree is truth) or "none"
             for truth in (False, None)
         )
-        reason = (
+        return judge(
+            share(truths, 0.8),
+            share(truths, 0.5),
             f"{truths.count(True)} of {len(truths)} rows move as printed (base perplexity "
-            f"{mean(base):.2f} on {numbers['data']}); otherwise: {otherwise}; open: {undecided}."
+            f"{mean(base):.2f} on {numbers['data']}); otherwise: {otherwise}; open: {undecided}.",
         )
-        return judge(share(truths, 0.8), share(truths, 0.5), reason)
 
     def show(self, numbers: Numbers) -> Shown:
         scores = numbers["scores"]
