@@ -73,7 +73,7 @@ class GradientDistance(Study):
     def measure(self, effort: Effort) -> Numbers:
         samples = effort.choose(4, 32)
 
-        def norms(seed: int) -> dict[str, list[float]]:
+        def norms(seed: int) -> Numbers:
             layers = {"attention": _attention(seed)} | {
                 f"{name}, {size}": _recurrent(cell, radius, seed)
                 for (name, cell), (size, radius) in product(CELLS.items(), RADII.items())
@@ -290,7 +290,7 @@ class OnAlgorithms(Study):
     def measure(self, effort: Effort) -> Numbers:
         steps = effort.choose(*self.steps)
 
-        def exact(task: str, name: str, seed: int) -> dict[str, float]:
+        def exact(task: str, name: str, seed: int) -> Numbers:
             data = TaskBatches(self.tasks[task])
             description = self.model(name, len(data.vocabulary))
             # An endless stream: nothing can be memorized.

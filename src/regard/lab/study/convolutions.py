@@ -115,7 +115,7 @@ class Pointwise(Study):
 
 
 @torch.no_grad()
-def _equality(seed: int) -> dict[str, float]:
+def _equality(seed: int) -> Numbers:
     """Differences and times of the network and of two convolutions with its weights."""
     torch.manual_seed(seed)
     model: Any = build(language_model(100))

@@ -85,7 +85,7 @@ class Heads(Study):
         steps = effort.choose(200, 800)
         task = english(effort)
 
-        def measure(heads: int, seed: int) -> dict[str, Any]:
+        def measure(heads: int, seed: int) -> Numbers:
             model = trained(
                 language_model(task.vocabulary, heads=heads), seed, task.stream(seed), steps
             )
@@ -157,7 +157,7 @@ def removable(curve: list[float]) -> int:
 
 
 @torch.no_grad()
-def _prune(model: Any, batch: Batch) -> dict[str, Any]:
+def _prune(model: Any, batch: Batch) -> Numbers:
     """What each head is worth, and the loss as the least important are ablated one by one."""
 
     def loss_without(off: Sequence[Head]) -> float:
@@ -331,7 +331,7 @@ class HeadRoles(Study):
         ]
 
 
-def _has_head(row: dict[str, Any]) -> Truth:
+def _has_head(row: Numbers) -> Truth:
     # Means over a few pairs are chance.
     if row["pairs"] < FEWEST_PAIRS:
         return None
@@ -397,7 +397,7 @@ class Induction(Study):
         tokens = repeated(TEST_PERIOD, 32, torch.Generator().manual_seed(0))
         names = [f"decoder.{layer}.self" for layer in range(LAYERS)]
 
-        def measure(seed: int) -> dict[str, Any]:
+        def measure(seed: int) -> Numbers:
             model: Any = build_seeded(description, seed)
             losses = train(model, _batches(seed), steps)
             probe = Probe(names)
@@ -462,7 +462,7 @@ class Induction(Study):
         ]
 
 
-def _best(run: dict[str, Any]) -> dict[str, float]:
+def _best(run: Numbers) -> Numbers:
     """The strongest previous-token and induction heads, and their composition over the mean."""
     # The two heads that the mechanism is made of, by what they do.
     previous = run["previous"][0]

@@ -70,7 +70,7 @@ class Explanation(Study):
             "English": builtin_task(builtin_text, [next(builtin_text("test", 500, 0))], 5000),
         }
 
-        def measure(name: str, seed: int) -> dict[str, float]:
+        def measure(name: str, seed: int) -> Numbers:
             task = tasks[name]
             model = trained(language_model(task.vocabulary), seed, task.stream(seed), steps)
             (test,) = task.test
@@ -212,7 +212,7 @@ class FeedForwardUnits(Study):
             len(builtin_vocabulary()), d_model=32, d_ff=128, layers=LAYERS, activation="relu"
         )
 
-        def measure(seed: int) -> dict[str, Any]:
+        def measure(seed: int) -> Numbers:
             model = trained(description, seed, builtin_text("train", 20_000, seed), steps)
             probe = Probe(["*.hidden"])
             with torch.no_grad():
@@ -266,9 +266,7 @@ class FeedForwardUnits(Study):
 
 
 @torch.no_grad()
-def _layer(
-    model: Any, layer: int, hidden: Tensor, batch: Batch, rng: random.Random
-) -> dict[str, Any]:
+def _layer(model: Any, layer: int, hidden: Tensor, batch: Batch, rng: random.Random) -> Numbers:
     """The units of a layer by their activations [B, T, F].
 
     f(x · Kᵀ), the coefficients of the memories (Geva et al. 2021, Section 2).
@@ -285,7 +283,7 @@ def _layer(
     # A permutation, so that on the whole the same tokens are promoted.
     other = dict(zip(units, rng.sample(units, len(units)), strict=True))
 
-    def measured(unit: int) -> dict[str, Any]:
+    def measured(unit: int) -> Numbers:
         # Positions stand for the text that ends there.
         triggers = active[:, unit].topk(TRIGGERS).indices.tolist()
         tokens = [last[i] for i in triggers]
@@ -380,7 +378,7 @@ class Ambiguity(Study):
         words = Vocabulary([word for text, last in texts for word in (*text, *last)])
         description = language_model(len(words), d_model=32, d_ff=128, layers=AMBIGUITY_LAYERS)
 
-        def measure(seed: int) -> dict[str, Any]:
+        def measure(seed: int) -> Numbers:
             model = trained(description, seed, _batches(words, seed), steps)
             return {case: _contrasts(model, case, words, seed) for case in CASES}
 
@@ -438,7 +436,7 @@ def _batches(words: Vocabulary, seed: int) -> Iterator[Batch]:
 
 
 @torch.no_grad()
-def _contrasts(model: Any, case: str, words: Vocabulary, seed: int) -> dict[str, Any]:
+def _contrasts(model: Any, case: str, words: Vocabulary, seed: int) -> Numbers:
     rng = random.Random(f"held out {seed}")
     right = []
     distances = []

@@ -40,6 +40,7 @@ from regard.lab.study.training_run import (
     character_text,
     evaluate,
     language_model,
+    non_embedding_parameters,
     train,
 )
 from regard.look.drawing import Axis, Chart, Series
@@ -133,7 +134,7 @@ class Depth(Study):
         task = builtin_task(builtin_text, [next(builtin_text("test", 600, seed=0, rows=100))])
         return {
             "widths": widths,
-            "parameters": {depth: _block_parameters(depth, widths[depth]) for depth in DEPTHS},
+            "parameters": {n: non_embedding_parameters(_deep_model(n, widths[n])) for n in DEPTHS},
             "losses": effort.each(
                 DEPTHS,
                 lambda depth, seed: task.score(_deep_model(depth, widths[depth]), seed, steps).loss,
@@ -183,17 +184,13 @@ def _deep_model(depth: int, width: int) -> spec.Model:
     return language_model(words, layers=depth, d_model=width, d_ff=4 * width, heads=HEADS)
 
 
-def _block_parameters(depth: int, width: int) -> int:
-    # Wide models have more embeddings; the budget is of what computes.
-    embedding = len(builtin_vocabulary()) * width  # the output matrix is the same one
-    return parameter_count(_deep_model(depth, width)) - embedding
-
-
 def width_of(depth: int) -> int:
     """The multiple of the number of heads for which the blocks come nearest to the budget."""
-    # Heads divide the width.
+    # Heads divide the width. Wide models have more embeddings; the budget is of what computes.
     widths = range(2 * HEADS, 129, HEADS)
-    return min(widths, key=lambda width: abs(_block_parameters(depth, width) - BUDGET))
+    return min(
+        widths, key=lambda width: abs(non_embedding_parameters(_deep_model(depth, width)) - BUDGET)
+    )
 
 
 WIDTHS = [16, 32, 64, 128, 256]

@@ -92,12 +92,6 @@ def layer_flops(name: str, length: int, width: int) -> float:
     return total
 
 
-@torch.no_grad()
-def layer_seconds(name: str, length: int, width: int) -> float:
-    """The time of one forward pass: the fastest of three."""
-    return fastest(_pass(name, length, width), 3)
-
-
 # ------------------------------------------------------------------ sequential operations
 
 
@@ -240,6 +234,7 @@ class Complexity(Study):
     source = "Vaswani et al. 2017, Table 1 and Section 4"
     seeds = (1, 1)  # counts do not depend on chance
 
+    @torch.no_grad()
     def measure(self, effort: Effort) -> Numbers:
         lengths = [32, 64, 128, 256, 512, 1024, effort.choose(2048, 4096)]
         return {
@@ -247,7 +242,7 @@ class Complexity(Study):
             "width": WIDTH,
             "flops": {name: [layer_flops(name, n, WIDTH) for n in lengths] for name in COUNTED},
             "seconds": {
-                name: [layer_seconds(name, n, WIDTH) for n in lengths]
+                name: [fastest(_pass(name, n, WIDTH), 3) for n in lengths]
                 for name in effort.over(COUNTED)
             },
         }
@@ -263,7 +258,8 @@ class Complexity(Study):
         exponents = {
             name: growth_exponent(lengths[half:], counts[half:]) for name, counts in flops.items()
         }
-        crossing = crossing_length(numbers)
+        # Operations are a·n² and b·n: they meet at b/a.
+        crossing = flops["recurrent"][-1] / flops["self-attention"][-1] * lengths[-1]
         # Counts, not times: they do not depend on the machine.
         as_stated = all(
             abs(exponent - (2 if name == "self-attention" else 1)) < 0.1
@@ -285,13 +281,6 @@ class Complexity(Study):
             *_over_lengths(numbers, "flops", "Operations of one layer", "MFLOP", 1e-6),
             *_over_lengths(numbers, "seconds", "Time of one layer", "ms", 1000),
         ]
-
-
-def crossing_length(numbers: Numbers) -> float:
-    """The n at which self-attention and the recurrent layer do as many operations."""
-    # Operations are a·n² and b·n: they meet at b/a.
-    flops = {name: counts[-1] for name, counts in numbers["flops"].items()}
-    return float(flops["recurrent"] / flops["self-attention"] * numbers["lengths"][-1])
 
 
 TABLE_WIDTH = 32

@@ -111,7 +111,7 @@ class KVCache(Study):
         description: Any = language_model(VOCABULARY, lengths[-1] + 8)
 
         @torch.no_grad()
-        def measure(seed: int) -> dict[str, Any]:
+        def measure(seed: int) -> Numbers:
             model: Any = build_seeded(description, seed).eval()
             with seeded(seed):
                 # A random prompt: what is said does not change the cost.
@@ -163,7 +163,7 @@ class KVCache(Study):
         )
 
 
-def _next_token(model: Any, prompt: Tensor) -> dict[str, Any]:
+def _next_token(model: Any, prompt: Tensor) -> Numbers:
     """Seconds with a cache and without, and whether both choose the same token."""
     # Room for the steps below.
     state = model.start(model.encode(prompt), capacity=8)
@@ -250,7 +250,7 @@ class TrainingMemory(Study):
         ]
 
 
-def _steps(repeats: int, seed: int) -> dict[str, dict[str, float]]:
+def _steps(repeats: int, seed: int) -> Numbers:
     model: Any = build_seeded(language_model(VOCABULARY, layers=4), seed).train()
     with seeded(seed):
         # Random tokens: cost does not depend on what is said.

@@ -80,7 +80,7 @@ class Norms(Study):
             for name, norm in NORMS.items()
         }
 
-        def score(name: str, size: str, seed: int) -> dict[str, float]:
+        def score(name: str, size: str, seed: int) -> Numbers:
             stream = builtin_pairs("train", 5000, seed, rows=BATCHES[size])
             model = trained(_translator(NORMS[name], layers), seed, stream, steps)
             loss = evaluate(model, test).loss
@@ -155,7 +155,7 @@ def _translator(norm: spec.Norm, layers: int) -> spec.Model:
 
 
 @torch.no_grad()
-def _moves(norm: spec.Norm, layers: int, seed: int) -> dict[str, float]:
+def _moves(norm: spec.Norm, layers: int, seed: int) -> Numbers:
     """The relative change of the first row's output as the other rows change, in training mode."""
     # In float64: what is left is rounding, or none.
     model: Any = build_seeded(_translator(norm, layers), seed).train().double()

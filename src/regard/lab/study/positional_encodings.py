@@ -322,7 +322,7 @@ class Permutation(Study):
 
 
 @torch.no_grad()
-def _differences(position: str, seed: int, sequences: int) -> dict[str, float]:
+def _differences(position: str, seed: int, sequences: int) -> Numbers:
     """The three differences for one encoder with random weights."""
     vocabulary = 50
     # Dropout is off in evaluation mode: the function itself is compared.

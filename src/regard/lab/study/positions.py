@@ -60,7 +60,7 @@ class LearnedPositions(Study):
         # Enough for the loss to fall well below that of word frequencies.
         steps = {"English": effort.choose(100, 600), "reversing": effort.choose(130, 400)}
 
-        def score(name: str, kind: str, seed: int) -> dict[str, float]:
+        def score(name: str, kind: str, seed: int) -> Numbers:
             model = language_model(tasks[name].vocabulary, LENGTH, position=kind)
             return tasks[name].score(model, seed, steps[name])._asdict()
 

@@ -14,7 +14,6 @@ from torch import Tensor
 from torch.nn import functional
 
 from regard import spec
-from regard.builder.parameter_count import parameter_count
 from regard.lab.plan.compute_optimal import Law
 from regard.lab.study.figure import Shown, Table, column, mean
 from regard.lab.study.study import Effort, Numbers, Study, Verdict, judge
@@ -24,6 +23,7 @@ from regard.lab.study.training_run import (
     character_text,
     evaluate,
     language_model,
+    non_embedding_parameters,
     train,
 )
 from regard.look.drawing import Axis, Chart, Series
@@ -236,7 +236,7 @@ def _model(width: int) -> spec.Model:
 
 def size(width: int) -> int:
     """The parameters of a model without its embeddings."""
-    return parameter_count(_model(width)) - width * len(character_text().characters)
+    return non_embedding_parameters(_model(width))
 
 
 def larger_width(width: int) -> int:

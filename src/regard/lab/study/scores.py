@@ -68,7 +68,7 @@ class ScoreScaling(Study):
         widths = [4, 16, 64, 256, 512, 1024]
         queries = effort.choose(1000, 10_000)
 
-        def measure(seed: int) -> list[dict[str, float]]:
+        def measure(seed: int) -> list[Numbers]:
             with seeded(seed):
                 return [_at_width(width, queries) for width in widths]
 
@@ -137,7 +137,7 @@ def _by_seed(numbers: Numbers, key: str) -> list[list[float]]:
     return [column(run, key) for run in numbers["runs"]]
 
 
-def _at_width(width: int, queries: int) -> dict[str, float]:
+def _at_width(width: int, queries: int) -> Numbers:
     """The measurements at one d_k."""
     # [SETS, queries / SETS, d_k] and [SETS, KEYS, d_k]
     q = torch.randn(SETS, queries // SETS, width)
@@ -372,7 +372,7 @@ class SoftLookup(Study):
 # ------------------------------------------------------------------ the formula
 
 
-def _look_up(queries: int, seed: int) -> dict[str, Any]:
+def _look_up(queries: int, seed: int) -> Numbers:
     """All curves of one set of keys and values."""
     generator = torch.Generator().manual_seed(seed)
     # In float64, so that the limits are those of the formula and not of the numbers.
@@ -391,7 +391,7 @@ def _look_up(queries: int, seed: int) -> dict[str, Any]:
     twice = torch.cat([keys, best_keys], dim=1)
     both = torch.cat([values, other], dim=1)
 
-    def at(temperature: float) -> dict[str, float]:
+    def at(temperature: float) -> Numbers:
         soft = _attend(q, keys, values, temperature)
         tied = _attend(q, twice, both, temperature)
         weight = (scores / temperature).softmax(-1).amax(-1)
@@ -427,7 +427,7 @@ def _relative(*errors: Tensor) -> float:
 
 
 @torch.no_grad()
-def predictions(model: Any, texts: LabelledBatch) -> dict[str, Any]:
+def predictions(model: Any, texts: LabelledBatch) -> Numbers:
     """What a translator predicts at each temperature of its cross-attention, in %."""
     mixers = [block.cross.mixer for block in model.decoder.blocks]
     scales = [mixer.scale for mixer in mixers]

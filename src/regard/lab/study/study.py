@@ -17,7 +17,7 @@ from regard.system.errors import SettingError
 if TYPE_CHECKING:  # the list of studies is read without NumPy
     from regard.lab.study.figure import Shown
 
-# Plain JSON values: measurements of each seed, from which everything that is shown follows.
+# Plain JSON values: measurements of a seed, or of all, from which all that is shown follows.
 Numbers = dict[str, Any]
 # Whether a sentence of a claim is so; None where the numbers are too few or too noisy to say.
 Truth = bool | None

@@ -273,6 +273,11 @@ def compare(variants: Variants, task: Task, steps: int, effort: Effort) -> Numbe
     return {"runs": runs, "parameters": parameter_counts(variants), "steps": steps}
 
 
+def non_embedding_parameters(model: Any) -> int:
+    """How many parameters a language model has besides its embeddings, which its head shares."""
+    return parameter_count(model) - model.vocab_size * model.d_model
+
+
 def parameter_counts(variants: Variants) -> dict[str, int]:
     """How many parameters each variant has."""
     return {name: parameter_count(model) for name, model in variants.items()}

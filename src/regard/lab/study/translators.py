@@ -82,7 +82,7 @@ class LabelSmoothing(Study):
         batch = next(builtin_pairs("test", 500, seed=0, rows=effort.choose(60, 300)))
         has_target = batch.targets != NO_TARGET
 
-        def scores(variant: str, seed: int) -> dict[str, float]:
+        def scores(variant: str, seed: int) -> Numbers:
             model = _translator(seed, steps, VARIANTS[variant])
             # [B, T, V], with the true tokens before each position
             with torch.no_grad():
@@ -169,7 +169,7 @@ class TeacherForcing(Study):
             shares: list[float] = (100 * right.sum(0).double() / has_target.sum(0)).tolist()
             return shares
 
-        def measure(seed: int) -> dict[str, list[float]]:
+        def measure(seed: int) -> Numbers:
             model = _translator(seed, steps)
             rows = translate(model, batch, limit=POSITIONS + 1)
             # A translation that has ended goes on with ends, wrong where words are due.
@@ -355,7 +355,7 @@ class Ablation(Study):
         # 100 sentences, the same for all rows
         held_out = next(pair_batches(data.held_out, data.words, seed=0, rows=100))
 
-        def score(name: str, seed: int) -> dict[str, float]:
+        def score(name: str, seed: int) -> Numbers:
             batches = pair_batches(data.training, data.words, seed)
             smoothing = ROWS[name].smoothing
             model = trained(models[name], seed, batches, steps, smoothing=smoothing)
