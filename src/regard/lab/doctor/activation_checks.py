@@ -7,13 +7,13 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.module_tracker import ModuleTracker
 
 from regard.core.context import Context
 from regard.core.probe import AttentionCall, Probe
-from regard.lab.doctor.run_evidence import RunEvidence, carry_untouched
+from regard.lab.doctor.run_evidence import RunEvidence
 from regard.training.diagnostics.finding import Finding
 from regard.training.diagnostics.information_flow import ROWS, forward
 from regard.training.diagnostics.nonfinite import ModelTracker
@@ -31,18 +31,12 @@ NEARLY_UNIFORM = 1e-2
 
 
 def check_activations(run: RunEvidence) -> Iterator[Finding]:
-    if run.objective is None:
-        return
     if run.weights is not None and all(t.isfinite().all() for t in run.weights.values()):
         yield from dead_units(run)
         yield from attention_weights(run)
 
 
 # --- dead units -----------------------------------------------------------------------------------
-
-
-def _device(model: nn.Module) -> torch.device:
-    return next(model.parameters()).device
 
 
 _ACTIVATIONS = ("relu", "gelu", "silu")
@@ -72,14 +66,10 @@ class _UnitActivity(TorchDispatchMode):
 
 def _dead_shares(run: RunEvidence) -> dict[str, float]:
     """The share of units that no position of some batches activates, by module."""
-    objective = run.objective
-    assert objective is not None
-    tracker = ModelTracker(objective.model)
+    tracker = ModelTracker(run.objective.model)
     activity = _UnitActivity(tracker)
-    objective.model.eval()
-    with torch.no_grad(), carry_untouched(objective), tracker, activity:
-        for batch in run.batches[:BATCHES]:
-            objective.loss(batch.to(_device(objective.model)).tensors)
+    with torch.no_grad(), tracker, activity:
+        list(run.losses(BATCHES))
     return {
         # GELU and SiLU come close to zero, and never reach it.
         module: float((largest < 1e-6).to(torch.float32).mean())
@@ -122,7 +112,6 @@ class AttentionSummary:
 def _summaries(run: RunEvidence) -> dict[str, AttentionSummary]:
     probe = Probe(["*.weights"])
     objective = run.objective
-    assert objective is not None
     objective.model.eval()
     with torch.no_grad():
         model = objective.trained_model

@@ -28,8 +28,6 @@ SAMPLE = 200_000  # characters to measure a tokenizer on
 
 
 def check_inputs(run: RunEvidence) -> Iterator[Finding]:
-    if run.objective is None:
-        return
     findings = list(tokenizer_checks(run))
     # Words that a tokenizer does not know are all alike.
     yield from findings or identical_inputs(run)
@@ -71,7 +69,7 @@ def identical_inputs(run: RunEvidence) -> Iterator[Finding]:
 def _different_examples(run: RunEvidence) -> float:
     """The share of inputs that differ before they are encoded."""
     examples = run.examples.get("train", [])
-    if not examples or run.objective is None or not stored_data.is_text(run.objective):
+    if not examples or not stored_data.is_text(run.objective):
         return 1.0
     return len({example[0] for example in examples}) / len(examples)
 
@@ -81,7 +79,6 @@ def _different_examples(run: RunEvidence) -> float:
 
 def tokenizer_checks(run: RunEvidence) -> Iterator[Finding]:
     """Unknown tokens; a tokenizer that was learnt from other text, or has been exchanged."""
-    assert run.objective is not None
     sample = _text_samples(run)
     is_learnt = not run.recipe.tokens.tokenizer.endswith(".json") and not run.recipe.is_finetuning
     for side, tokenizer in stored_data.tokenizers(run.objective).items():
@@ -117,7 +114,6 @@ def _unknown(side: str, share: float, is_learnt: bool) -> Finding:
 
 def _text_samples(run: RunEvidence) -> dict[str, list[str]]:
     """Some training text by side."""
-    assert run.objective is not None
     texts = run.texts
     if texts:
         return {"text": [texts["train"][:SAMPLE]]}
@@ -132,7 +128,6 @@ def _unknown_share(run: RunEvidence, side: str, tokenizer: Tokenizer) -> float:
     unknown = tokenizer.special_token_id("unk")
     if unknown is None:
         return 0.0
-    assert run.objective is not None
     data = run.objective.data
     if isinstance(data, ParallelCorpora | TextCorpora):
         ids = data.train.columns[side].tokens[: stored_data.MAX_TOKENS]
@@ -180,7 +175,6 @@ def _fragmentation(side: str, tokenizer: Tokenizer, text: list[str]) -> Iterator
 
 def _exchanged(run: RunEvidence) -> Iterator[Finding]:
     """Stored token ids that the tokenizer in the folder does not give for the same text."""
-    assert run.objective is not None
     data = run.objective.data
     if isinstance(data, ParallelCorpora) and data.valid is not None and data.valid_pairs:
         stored = [data.valid.source(i).tolist() for i in range(min(50, len(data.valid)))]

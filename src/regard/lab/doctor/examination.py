@@ -19,7 +19,7 @@ from regard.lab.doctor.settings_checks import check_ranges
 from regard.lab.doctor.split_checks import check_splits
 from regard.lab.doctor.start_checks import check_batch_size, check_start, check_step_size
 from regard.lab.doctor.trials import check_collapse, check_settings
-from regard.lab.doctor.weight_checks import check_weights
+from regard.lab.doctor.weight_checks import check_stored_weights, check_weights
 from regard.system.errors import ModelError
 from regard.training.diagnostics.finding import Finding, ranked
 from regard.training.diagnostics.information_flow import check_information_flow
@@ -119,27 +119,12 @@ def _examine_recipe(target: str, data_root: str | None, parts: Parts) -> Report:
 def _findings(run: RunEvidence, trial_seconds: float) -> Iterator[Finding]:
     # What was noticed while training: with parts from outside, nobody else can tell.
     yield from _from_training(run)
-    checks: list[Check] = [
-        _check_memory,
-        check_weights,
-        _check_flow,
-        check_inputs,
-        check_splits,
-        check_pairs,
-        check_ranges,
-        check_gradients,
-        check_start,
-        check_step_size,
-        check_batch_size,
-        check_activations,
-        _check_log,
-        _check_update_ratio,
-    ]
     direct: list[Finding] = []
-    for check in checks:
+    for check in CHECKS if run.objective is not None else CHECKS_OF_FILES:
         direct += _completed(check, run)
     by_trial: list[Finding] = []
-    if trial_seconds and not any(_explains_weakness(finding) for finding in direct):
+    tries = trial_seconds and run.objective is not None
+    if tries and not any(_explains_weakness(finding) for finding in direct):
         by_trial = _completed(partial(check_settings, seconds=trial_seconds), run)
         by_trial = by_trial or _completed(partial(check_collapse, symptoms=direct), run)
     if by_trial:
@@ -187,15 +172,13 @@ def _check_log(run: RunEvidence) -> Iterator[Finding]:
 
 
 def _check_flow(run: RunEvidence) -> Iterator[Finding]:
-    if run.objective is None:
-        return
     # What depends on what follows from the wiring; saturated weights would hide some of it.
     with run.loaded(run.initial):
         yield from list(check_information_flow(run.objective, run.batches))
 
 
 def _check_update_ratio(run: RunEvidence) -> Iterator[Finding]:
-    if run.objective is None or run.saved is None or "optimizer" not in run.saved.groups:
+    if run.saved is None or "optimizer" not in run.saved.groups:
         return
     with run.loaded(run.saved.groups["weights"]) as model:
         ratio = typical_update_ratio(
@@ -215,3 +198,23 @@ def _check_memory(run: RunEvidence) -> Iterator[Finding]:
     """
     if run.has_run and run.log.last_step == 0:
         yield from check_memory(run.recipe, run.run_folder.folder.name)
+
+
+CHECKS_OF_FILES: tuple[Check, ...] = (_check_memory, check_stored_weights, check_ranges, _check_log)
+# Of a run whose model and data are there.
+CHECKS: tuple[Check, ...] = (
+    _check_memory,
+    check_weights,
+    _check_flow,
+    check_inputs,
+    check_splits,
+    check_pairs,
+    check_ranges,
+    check_gradients,
+    check_start,
+    check_step_size,
+    check_batch_size,
+    check_activations,
+    _check_log,
+    _check_update_ratio,
+)

@@ -8,9 +8,9 @@ from collections import defaultdict
 from collections.abc import Iterator, Mapping
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
-from regard.lab.doctor.run_evidence import RunEvidence, carry_untouched
+from regard.lab.doctor.run_evidence import RunEvidence
 from regard.training.diagnostics.finding import Finding
 from regard.training.diagnostics.information_flow import forward
 
@@ -30,7 +30,7 @@ LAGS = 0.3  # the same of an average
 
 
 def check_gradients(run: RunEvidence) -> Iterator[Finding]:
-    if run.objective is None or not run.batches:
+    if not run.batches:
         return
     with run.loaded(run.initial):
         gradients = _gradients(run)
@@ -46,15 +46,10 @@ def check_gradients(run: RunEvidence) -> Iterator[Finding]:
 
 def _gradients(run: RunEvidence) -> dict[str, Tensor]:
     """The gradient of each parameter that gets one, over some batches, without dropout."""
-    objective = run.objective
-    assert objective is not None
-    model = objective.model
-    model.eval()
-    with carry_untouched(objective):
-        for batch in run.batches[:BATCHES]:
-            loss, _ = objective.loss(batch.to(_device(model)).tensors)
-            if loss.requires_grad:
-                (loss / max(1, batch.tokens)).backward()
+    model = run.objective.model
+    for loss, _ in run.losses(BATCHES):
+        if loss.requires_grad:
+            loss.backward()
     gradients = {
         name: parameter.grad
         for name, parameter in model.named_parameters()
@@ -62,10 +57,6 @@ def _gradients(run: RunEvidence) -> dict[str, Tensor]:
     }
     model.zero_grad(set_to_none=True)
     return gradients
-
-
-def _device(model: nn.Module) -> torch.device:
-    return next(model.parameters()).device
 
 
 def _stacks(names: Mapping[str, Tensor]) -> dict[str, dict[int, list[Tensor]]]:
@@ -85,7 +76,6 @@ def _stacks(names: Mapping[str, Tensor]) -> dict[str, dict[int, list[Tensor]]]:
 def wrong_sign(run: RunEvidence, gradients: Mapping[str, Tensor]) -> Iterator[Finding]:
     """Whether a small step down the loss makes the labels likelier, as it should."""
     objective = run.objective
-    assert objective is not None
     parameters = dict(objective.model.named_parameters())
     loss, nll = _losses(run)
     size = math.sqrt(sum(float(p.double().square().sum()) for p in parameters.values()))
@@ -114,16 +104,10 @@ def wrong_sign(run: RunEvidence, gradients: Mapping[str, Tensor]) -> Iterator[Fi
 
 def _losses(run: RunEvidence) -> tuple[float, float]:
     """The loss and −log p of the first batches, by the same random numbers each time."""
-    objective = run.objective
-    assert objective is not None
-    total = torch.zeros(2, dtype=torch.float64)
-    with torch.random.fork_rng(), carry_untouched(objective):
+    with torch.random.fork_rng():
         torch.manual_seed(0)
-        for batch in run.batches[:BATCHES]:
-            loss, nll = objective.loss(batch.to(_device(objective.model)).tensors)
-            both = torch.stack([loss.detach(), nll]).double().cpu()
-            total += both / max(1, batch.tokens) / BATCHES
-    return float(total[0]), float(total[1])
+        loss, nll = torch.stack(list(run.losses(BATCHES))).double().mean(dim=0).tolist()
+    return loss, nll
 
 
 # --- parts without gradient -----------------------------------------------------------------------
@@ -132,7 +116,7 @@ def _losses(run: RunEvidence) -> tuple[float, float]:
 def parts_without_gradient(run: RunEvidence, gradients: Mapping[str, Tensor]) -> Iterator[Finding]:
     """Layers that no gradient reaches, or that are where they were when all others have moved."""
     tune = run.recipe.tune
-    if run.objective is None or tune.freeze is not None or tune.lora:
+    if tune.freeze is not None or tune.lora:
         return
     parameters = dict(run.objective.model.named_parameters())
     nothing = torch.zeros(1)
@@ -235,7 +219,6 @@ def _distance(weights: Mapping[str, Tensor], began: Mapping[str, Tensor]) -> flo
 def order_unseen(run: RunEvidence) -> Iterator[Finding]:
     """A Transformer of texts to which a text and its reverse are the same."""
     objective = run.objective
-    assert objective is not None
     core = objective.trained_model.model
     name = "source" if "source" in run.batches[0].tensors else "tokens"
     tokens = run.batches[0].tensors.get(name)
@@ -245,7 +228,7 @@ def order_unseen(run: RunEvidence) -> Iterator[Finding]:
     length = tokens.shape[1]
     if mask is not None:
         length = int(mask[0].sum())
-    row = tokens[:1, :length].to(_device(core))
+    row = tokens[:1, :length].to(run.device)
     inputs = {name: row}
     if core.reads_target:
         inputs["target"] = run.batches[0].tensors["target"][:1].to(row.device)

@@ -40,8 +40,8 @@ class InstallationCheck:
     """One line of the report: what was checked, its state, and how to fix it."""
 
     name: str
-    state: State
     value: str
+    state: State = "good"
     change: str = ""
 
     def to_dict(self) -> dict[str, Any]:
@@ -50,20 +50,25 @@ class InstallationCheck:
 
 def check_installation() -> Iterator[InstallationCheck]:
     """All checks of this file, the quick ones first."""
-    yield InstallationCheck("regard", "good", __version__)
-    yield _python()
+    yield InstallationCheck("regard", __version__)
+    yield InstallationCheck("python", f"{platform.python_version()} on {sys.platform}")
     for name in REQUIRED:
-        yield _package(name)
+        version = _version(name)
+        if version is None:
+            yield InstallationCheck(name, "not installed", "bad", f"pip install {name}")
+        else:
+            yield InstallationCheck(name, version)
     yield from _torch()
     for name, purpose in EXTRAS.items():
-        yield _extra(name, purpose)
+        version = _version(name)
+        value = f"{version} ({purpose})"
+        if version is None:
+            # Nothing is wrong: whoever wants it knows now what to install.
+            value = f"not installed ({purpose}: pip install {name})"
+        yield InstallationCheck(name, value)
     yield _memory()
     yield _disk(Path.cwd())
     yield _data_root()
-
-
-def _python() -> InstallationCheck:
-    return InstallationCheck("python", "good", f"{platform.python_version()} on {sys.platform}")
 
 
 def _version(package: str) -> str | None:
@@ -73,38 +78,18 @@ def _version(package: str) -> str | None:
         return None
 
 
-def _package(name: str) -> InstallationCheck:
-    version = _version(name)
-    if version is None:
-        return InstallationCheck(name, "bad", "not installed", f"pip install {name}")
-    return InstallationCheck(name, "good", version)
-
-
-def _extra(name: str, purpose: str) -> InstallationCheck:
-    version = _version(name)
-    if version is None:
-        # Nothing is wrong: whoever wants it knows now what to install.
-        return InstallationCheck(name, "good", f"not installed ({purpose}: pip install {name})")
-    return InstallationCheck(name, "good", f"{version} ({purpose})")
-
-
 def _torch() -> Iterator[InstallationCheck]:
     import torch
 
     threads = torch.get_num_threads()
     cores = len(os.sched_getaffinity(0)) if sys.platform == "linux" else os.cpu_count() or 1
+    repair: tuple[State, str] = ("good", "")
     if threads > cores:
-        yield InstallationCheck(
-            "threads",
-            "warning",
-            f"{threads} threads on {cores} cores",
-            f"set OMP_NUM_THREADS={cores}",
-        )
-    else:
-        yield InstallationCheck("threads", "good", f"{threads} on {cores} cores")
+        repair = ("warning", f"set OMP_NUM_THREADS={cores}")
+    yield InstallationCheck("threads", f"{threads} on {cores} cores", *repair)
     yield _bfloat16()
     if not torch.cuda.is_available():
-        yield InstallationCheck("devices", "good", "cpu")
+        yield InstallationCheck("devices", "cpu")
         return
     for number in range(torch.cuda.device_count()):
         properties = torch.cuda.get_device_properties(number)
@@ -112,8 +97,8 @@ def _torch() -> Iterator[InstallationCheck]:
         state: State = "good" if free > 0.2 * total else "warning"
         yield InstallationCheck(
             f"cuda:{number}",
-            state,
             f"{properties.name}, {memory.amount(free)} of {memory.amount(total)} free",
+            state,
             "" if state == "good" else "free GPU memory: nvidia-smi lists the processes",
         )
     yield _kernels()
@@ -126,11 +111,11 @@ def _bfloat16() -> InstallationCheck:
     if amx_is_missing():
         return InstallationCheck(
             "bfloat16",
-            "warning",
             "this CPU reports AMX instructions that it does not support",
+            "warning",
             f"set ONEDNN_MAX_CPU_ISA={WITHOUT_AMX}, also for other programs with oneDNN",
         )
-    return InstallationCheck("bfloat16", "good", "computed on the CPU")
+    return InstallationCheck("bfloat16", "computed on the CPU")
 
 
 def _kernels() -> InstallationCheck:
@@ -140,8 +125,8 @@ def _kernels() -> InstallationCheck:
     if importlib.util.find_spec("triton") is None:
         return InstallationCheck(
             "kernels",
-            "warning",
             "triton is not installed: slower kernels are used",
+            "warning",
             "pip install triton",
         )
     from regard.core.kernels.topk import top
@@ -151,43 +136,38 @@ def _kernels() -> InstallationCheck:
         values = top(scores, 4)[0]
     except Exception as error:
         problem = f"{type(error).__name__}: {error}"
-        return InstallationCheck("kernels", "bad", problem, "update triton")
-    right = bool((values == scores.topk(4).values).all())
-    if right:
-        return InstallationCheck("kernels", "good", "compiled, correct results")
-    return InstallationCheck("kernels", "bad", "wrong results", "update triton and the driver")
+        return InstallationCheck("kernels", problem, "bad", "update triton")
+    if bool((values == scores.topk(4).values).all()):
+        return InstallationCheck("kernels", "compiled, correct results")
+    return InstallationCheck("kernels", "wrong results", "bad", "update triton and the driver")
 
 
 def _memory() -> InstallationCheck:
     free = memory.available()
     if free is None:
-        return InstallationCheck("memory", "good", "not reported by this system")
+        return InstallationCheck("memory", "not reported by this system")
+    value = f"{memory.amount(free)} free"
     if free < LITTLE_MEMORY:
-        return InstallationCheck(
-            "memory", "warning", f"{memory.amount(free)} free", "close other programs"
-        )
-    return InstallationCheck("memory", "good", f"{memory.amount(free)} free")
+        return InstallationCheck("memory", value, "warning", "close other programs")
+    return InstallationCheck("memory", value)
 
 
 def _disk(folder: Path) -> InstallationCheck:
     if not os.access(folder, os.W_OK):
-        return InstallationCheck(
-            "disk", "warning", f"{folder} cannot be written to", "choose another folder with --out"
-        )
+        value = f"{folder} cannot be written to"
+        return InstallationCheck("disk", value, "warning", "choose another folder with --out")
     free = shutil.disk_usage(folder).free
     value = f"{memory.amount(free)} free in {folder}"
     if free < LITTLE_DISK:
-        return InstallationCheck("disk", "warning", value, "free disk space for checkpoints")
-    return InstallationCheck("disk", "good", value)
+        return InstallationCheck("disk", value, "warning", "free disk space for checkpoints")
+    return InstallationCheck("disk", value)
 
 
 def _data_root() -> InstallationCheck:
     root = os.environ.get("REGARD_DATA")
     if root is None:
-        return InstallationCheck(
-            "data", "good", "$REGARD_DATA is not set: pass --data-dir DIR to recipes"
-        )
+        return InstallationCheck("data", "$REGARD_DATA is not set: pass --data-dir DIR to recipes")
     if not Path(root).is_dir():
         value = f"$REGARD_DATA = {root} is not a folder"
-        return InstallationCheck("data", "warning", value, "correct it, or pass --data-dir DIR")
-    return InstallationCheck("data", "good", root)
+        return InstallationCheck("data", value, "warning", "correct it, or pass --data-dir DIR")
+    return InstallationCheck("data", root)

@@ -25,14 +25,9 @@ SWAPPED_SHARE = 0.02  # names, numbers and quotations make a few lines look fore
 
 
 def check_pairs(run: RunEvidence) -> Iterator[Finding]:
-    objective = run.objective
-    if objective is None or not isinstance(objective.data, ParallelCorpora):
-        return
-    if run.has_generated_data:
-        return
-    splits = run.examples
-    yield from swapped_sides(splits)
-    yield from misaligned_sides(run, splits)
+    if isinstance(run.objective.data, ParallelCorpora) and not run.has_generated_data:
+        yield from swapped_sides(run.examples)
+        yield from misaligned_sides(run, run.examples)
 
 
 # --- swapped sides --------------------------------------------------------------------------------

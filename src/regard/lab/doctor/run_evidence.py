@@ -10,6 +10,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
+from typing import Any
 
 import torch
 from safetensors.torch import load_file
@@ -39,13 +40,14 @@ WEAK_LEARNING = 0.9  # of the label entropy: a loss above it has learnt little o
 class RunEvidence:
     """A run, finished or going on, or one that a recipe would begin.
 
-    `objective` is None where the run cannot be assembled here; `problems` says why.
+    `objective` is an Objective, and None where the run cannot be assembled here; `problems` says
+    why. Most of what follows is asked for only where there is one.
     """
 
     run_folder: RunFolder
     recipe: Recipe
     parts: Parts
-    objective: Objective | None
+    objective: Any
     log: RunLog
     problems: list[str] = field(default_factory=list)
     has_run: bool = True  # False for a recipe
@@ -55,23 +57,17 @@ class RunEvidence:
     @cached_property
     def batches(self) -> list[Batch]:
         """The first training batches, without end if the objective has fewer of them."""
-        if self.objective is None:
-            return []
         batches = itertools.islice(self.objective.batches(0, 0), BATCHES)
         return [batch for _, batch in batches]
 
     @cached_property
     def examples(self) -> dict[str, list[Example]]:
         """The examples of each split, in the order of the file; empty for plain text."""
-        if self.objective is None:
-            return {}
         return stored_data.examples(self.objective)
 
     @cached_property
     def texts(self) -> dict[str, str]:
         """The plain text of each split; empty for other data."""
-        if self.objective is None:
-            return {}
         return stored_data.texts(self.objective)
 
     @cached_property
@@ -92,7 +88,6 @@ class RunEvidence:
     @cached_property
     def initial(self) -> dict[str, Tensor]:
         """The weights that the run began with, drawn again from its seed."""
-        assert self.objective is not None
         return {name: p.detach().clone() for name, p in self.objective.model.named_parameters()}
 
     @cached_property
@@ -136,7 +131,7 @@ class RunEvidence:
     @cached_property
     def weights(self) -> dict[str, Tensor] | None:
         """The weights to examine: those exported, or of the checkpoint; None before either."""
-        if not self.has_run or self.objective is None:
+        if not self.has_run:
             return None
         for weights in (self._exported(), self._checkpointed()):
             if weights is not None and _fits(weights, self.initial):
@@ -159,7 +154,6 @@ class RunEvidence:
     @contextmanager
     def loaded(self, weights: Mapping[str, Tensor]) -> Iterator[nn.Module]:
         """The model with these weights, for the duration of the block."""
-        assert self.objective is not None
         model = self.objective.model
         # Cached on first use, which must come before the model is overwritten.
         before = self.initial
@@ -174,7 +168,6 @@ class RunEvidence:
     @property
     def peak_rate(self) -> float:
         """The highest learning rate of the run so far; of the whole run for a recipe."""
-        assert self.objective is not None
         schedule = lr_schedule(self.recipe, self.objective.d_model)
         steps = max(1, self.log.last_step) if self.has_run else self.recipe.train.steps
         return schedule(max(1, min(self.recipe.train.warmup_steps, steps)))
@@ -207,11 +200,22 @@ class RunEvidence:
         """The loss of the initial weights on the first batch, without dropout."""
         if self.objective is None or not self.batches:
             return math.inf
-        batch = self.batches[0]
-        with torch.no_grad(), carry_untouched(self.objective), self.loaded(self.initial) as model:
-            model.eval()
-            _, nll = self.objective.loss(batch.to(next(model.parameters()).device).tensors)
-        return float(nll) / max(1, batch.tokens)
+        with torch.no_grad(), self.loaded(self.initial):
+            ((_, nll),) = self.losses(1)
+        return float(nll)
+
+    def losses(self, count: int) -> Iterator[Tensor]:
+        """The loss and −log p of the first batches for each label, without dropout."""
+        objective = self.objective
+        objective.model.eval()
+        with carry_untouched(objective):
+            for batch in self.batches[:count]:
+                both = torch.stack(objective.loss(batch.to(self.device).tensors))
+                yield both / max(1, batch.tokens)
+
+    @property
+    def device(self) -> torch.device:
+        return next(self.objective.model.parameters()).device
 
     @property
     def reference(self) -> float:

@@ -28,7 +28,7 @@ SMALLEST_WEIGHTS = 1e-3
 
 def check_step_size(run: RunEvidence) -> Iterator[Finding]:
     """Learning rates that replace the weights at once, or never move them."""
-    if run.objective is None or not run.is_weak or run.log.last_step <= 0:
+    if not run.is_weak or run.log.last_step <= 0:
         return
     largest = run.relative_step
     weight = run.peak_rate / largest
@@ -66,7 +66,7 @@ def check_step_size(run: RunEvidence) -> Iterator[Finding]:
 def check_batch_size(run: RunEvidence) -> Iterator[Finding]:
     """Batches of half the data or more, so that few updates are made of many passes."""
     steps = run.log.last_step
-    if run.objective is None or not run.is_weak or not 0 < steps < FEW_UPDATES:
+    if not run.is_weak or not 0 < steps < FEW_UPDATES:
         return
     updates = run.objective.batches_per_epoch() / run.recipe.train.accumulate
     # A run of a few steps is a trial, and too short to learn whatever its batches are.
@@ -84,7 +84,7 @@ def check_batch_size(run: RunEvidence) -> Iterator[Finding]:
 
 def check_start(run: RunEvidence) -> Iterator[Finding]:
     """Initial weights that predict worse than chance."""
-    if run.objective is None or run.baseline.uniform is None or not run.batches:
+    if run.baseline.uniform is None or not run.batches:
         return
     if run.has_run and not run.is_weak:
         return  # whatever it was, training has mended it
@@ -112,7 +112,7 @@ def check_start(run: RunEvidence) -> Iterator[Finding]:
 
 def _usual_excess(run: RunEvidence) -> float:
     """By how many nats a new model may be worse than guessing."""
-    if run.objective is None or run.recipe.model.init is not None or run.recipe.is_finetuning:
+    if run.recipe.model.init is not None or run.recipe.is_finetuning:
         return LEAST_EXCESS
     # Tied embeddings of the default initialization give the token that is read a logit of up to
     # √d_model, which among few tokens outweighs all others. The first updates of warm-up undo it.

@@ -77,7 +77,7 @@ def check_settings(run: RunEvidence, seconds: float) -> Iterator[Finding]:
     broke_off = math.isinf(run.final_loss)
     # The first steps of a healthy run learn little, too.
     is_early = run.log.last_step < FIRST_STEPS and not broke_off
-    if run.objective is None or not run.has_run or is_early:
+    if not run.has_run or is_early:
         return
     special: list[Treatment] = []
     rates = list(_unusual_rates(run))
@@ -304,7 +304,6 @@ def _residuals(run: RunEvidence) -> Iterator[Treatment]:
 
 def _depth(run: RunEvidence) -> int:
     """The blocks of the deepest stack."""
-    assert run.objective is not None
     numbers = [BLOCK_NAME.match(name) for name, _ in run.objective.model.named_parameters()]
     return max((int(match[2]) + 1 for match in numbers if match is not None), default=0)
 
@@ -329,7 +328,6 @@ def _trial(run: RunEvidence, treatment: Treatment, steps: int) -> float:
     train = run.recipe.train.model_copy(update=treatment.train)
     model = run.recipe.model.model_copy(update=treatment.model)
     recipe = run.recipe.model_copy(update={"train": train, "model": model})
-    assert run.objective is not None
     setup = Setup(run.run_folder, recipe, run.objective.setup.say, run.parts)
     try:
         objective = assemble(setup, again=True, description=_changed_spec(run, treatment))
@@ -349,11 +347,8 @@ def _changed_spec(run: RunEvidence, treatment: Treatment) -> spec.Model | None:
     return with_changes(description, run.recipe.data.context, changes)
 
 
-def _losses(
-    run: RunEvidence, recipe: Recipe, objective: Objective | None, steps: int
-) -> list[float]:
+def _losses(run: RunEvidence, recipe: Recipe, objective: Objective, steps: int) -> list[float]:
     """−log p per label of each step, from the initial weights on."""
-    assert objective is not None
     model = objective.model
     model.train()  # with dropout, as in the run
     # Drawn before the first update overwrites them.

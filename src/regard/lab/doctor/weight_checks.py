@@ -14,9 +14,13 @@ from regard.training.diagnostics.finding import Finding
 NAMED = 3  # tensors that a finding names
 
 
-def check_weights(run: RunEvidence) -> Iterator[Finding]:
+def check_stored_weights(run: RunEvidence) -> Iterator[Finding]:
     yield from altered_weights(run)
     yield from nonfinite_weights(run)
+
+
+def check_weights(run: RunEvidence) -> Iterator[Finding]:
+    yield from check_stored_weights(run)
     yield from zero_weights(run)
 
 
@@ -80,11 +84,8 @@ def _nonfinite_while_training(run: RunEvidence) -> Iterator[Finding]:
 
 def zero_weights(run: RunEvidence) -> Iterator[Finding]:
     """Matrices that are zero for the most part and did not begin so."""
-    weights = run.weights
-    if weights is None:
-        return
     erased = []
-    for name, tensor in weights.items():
+    for name, tensor in (run.weights or {}).items():
         began = run.initial.get(name)
         # Biases and gains begin at zero or one, and may stay there.
         if tensor.ndim < 2 or began is None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -11,7 +12,8 @@ from regard.families import folder as folders
 from regard.families import presets
 from regard.families.encoders import electra
 from regard.lab.plan.workload import Sizes, StepSettings, Workload, workload
-from regard.system.errors import ModelError, SettingError, did_you_mean
+from regard.lab.show.resolve import closest
+from regard.system.errors import ModelError, SettingError
 from regard.training import model_spec
 from regard.training.objectives.classification import sound_classifier
 from regard.training.objectives.speech import contrastive_encoder
@@ -98,16 +100,10 @@ def resolve(target: str, request: Request) -> Subject:
         return _of_file(path, request)
     if target not in presets.names():
         raise ModelError(
-            f"{target!r} is not a recipe, preset, config.json or model folder", _closest(target)
+            f"{target!r} is not a recipe, preset, config.json or model folder",
+            closest(target, [*presets.names(), *loading.packaged()]),
         )
     return _of_preset(target, request)
-
-
-def _closest(target: str) -> str:
-    answer = did_you_mean(target, [*presets.names(), *loading.packaged()])
-    if answer.startswith("did you mean"):
-        return answer
-    return "`regard show` lists all models"
 
 
 # --- presets, folders and files -------------------------------------------------------------------
@@ -198,6 +194,7 @@ def _subject(
         # One row of a large model says enough, and is traced in seconds.
         is_large = objective == "nodes" or parameter_count(description) >= LARGE
         rows = 1 if is_large else DEFAULT_ROWS
+    context = min(context, MAX_DEFAULT_LENGTH)
     length = request.length or _default_length(objective, description, context)
     settings = StepSettings(
         precision=request.precision or "float32",
@@ -216,9 +213,7 @@ def _default_length(objective: str, description: Any, context: int) -> int:
         return SPEECH_SAMPLES
     if objective in NODES:
         return NODES[objective]
-    if objective == "translate":
-        return min(context, SENTENCE)
-    return min(context, MAX_DEFAULT_LENGTH)
+    return min(context, SENTENCE) if objective == "translate" else context
 
 
 def _sizes(objective: str, description: Any, rows: int, length: int) -> Sizes:
@@ -305,7 +300,11 @@ def of_recipe(recipe: Recipe, name: str, request: Request) -> Subject:
     """The training of a recipe, as far as it is known without the data."""
     description, generator, notes = _describe(recipe)
     _require_effect(request, name, recipe.objective, description, recipe.is_finetuning)
-    length = request.length or _recipe_length(recipe, description)
+    limit = description.max_length or math.inf
+    context = recipe.data.max_length
+    if recipe.objective != "translate":
+        context = int(min(recipe.data.context, limit))
+    length = request.length or _default_length(recipe.objective, description, context)
     train = recipe.train
     rows = request.batch
     if rows is None:
@@ -342,43 +341,31 @@ def _describe(recipe: Recipe) -> tuple[Any, specs.Model | None, tuple[str, ...]]
         task = _HEAD_TASKS[recipe.objective]
         described = model_spec.describe_with_head(recipe, vocabulary, task, LABELS)
         return described, None, (assumed, f"{LABELS} labels")
-    about = presets.about(recipe.preset_name)
-    match recipe.objective_settings.data:
-        case "pairs":
-            return model_spec.describe(recipe, vocabulary, vocabulary), None, (assumed,)
-        case "images" if recipe.objective == "masked_images":
-            return model_spec.describe_masked_images(recipe), None, ()
-        case "images" if recipe.objective == "images":
-            classes = about.vocabulary
-            return model_spec.describe(recipe, classes), None, (f"{classes:,} classes",)
-        case "sounds" if recipe.objective == "sounds":
-            described = model_spec.describe(recipe, about.vocabulary)
-            return sound_classifier(described, LABELS), None, (f"{LABELS} labels",)
-        case "sounds" if recipe.objective == "speech_contrastive":
-            return contrastive_encoder(model_spec.describe(recipe, 1)), None, ()
-        case "sounds" if recipe.objective == "ctc":
-            return model_spec.describe(recipe, about.vocabulary), None, ()
-        case "series":
-            channels = about.vocabulary
-            return model_spec.describe(recipe, channels), None, (f"{channels} channels",)
-        case "graph":
-            classes = about.vocabulary
-            task = "tag" if recipe.objective == "nodes" else "classify"
-            notes = (f"{classes} classes", f"graphs of {NODES[recipe.objective]:,} nodes")
-            return model_spec.describe(recipe, classes, task=task), None, notes
+    count = presets.about(recipe.preset_name).vocabulary  # of classes, or of channels
+    notes: tuple[str, ...] = ()
+    match recipe.objective:
+        case "translate":
+            description = model_spec.describe(recipe, vocabulary, vocabulary)
+            notes = (assumed,)
+        case "masked_images":
+            description = model_spec.describe_masked_images(recipe)
+        case "speech_contrastive":
+            description = contrastive_encoder(model_spec.describe(recipe, 1))
+        case "sounds":
+            description = sound_classifier(model_spec.describe(recipe, count), LABELS)
+            notes = (f"{LABELS} labels",)
+        case "images" | "ctc" | "forecast":
+            description = model_spec.describe(recipe, count)
+            units = {"images": f"{count:,} classes", "forecast": f"{count} channels"}
+            notes = tuple(units[name] for name in units if name == recipe.objective)
+        case "nodes" | "graphs" as level:
+            task = "tag" if level == "nodes" else "classify"
+            description = model_spec.describe(recipe, count, task=task)
+            notes = (f"{count} classes", f"graphs of {NODES[level]:,} nodes")
         case _:
-            return model_spec.describe(recipe, vocabulary), None, (assumed,)
-
-
-def _recipe_length(recipe: Recipe, description: Any) -> int:
-    if recipe.objective_settings.data == "pairs":
-        return min(recipe.data.max_length, SENTENCE)
-    if description.main_input_name == "input_values":
-        return SPEECH_SAMPLES
-    if recipe.objective in NODES:
-        return NODES[recipe.objective]
-    limit: int | None = description.max_length
-    return min(recipe.data.context, limit or recipe.data.context)
+            description = model_spec.describe(recipe, vocabulary)
+            notes = (assumed,)
+    return description, None, notes
 
 
 def with_batch(subject: Subject, rows: int, accumulate: int) -> Subject:

@@ -37,9 +37,7 @@ def resolve(model: str) -> NamedModel:
         )
     names = list(presets.names())
     if model not in names:
-        raise ModelError(
-            f"{model!r} is neither a model folder nor a preset", _closest_preset(model, names)
-        )
+        raise ModelError(f"{model!r} is neither a model folder nor a preset", closest(model, names))
     spec = presets.preset(model)
     about = presets.about(model)
     # What Hugging Face would call it, if it has an architecture for it.
@@ -47,7 +45,8 @@ def resolve(model: str) -> NamedModel:
     return NamedModel(about.name, spec, config["model_type"], config["architectures"][0], about)
 
 
-def _closest_preset(model: str, names: list[str]) -> str:
+def closest(model: str, names: list[str]) -> str:
+    """The repair for a name that there is not."""
     answer = did_you_mean(model, names)
     if answer.startswith("did you mean"):
         return answer
