@@ -28,6 +28,7 @@ from regard.training.diagnostics.monitor import label_baseline
 from regard.training.diagnostics.run_log import Baseline, RunLog, finite, median
 from regard.training.engine.optimizer import lr_schedule
 from regard.training.objectives.objective import CarriesState, Objective
+from regard.training.recipe.objectives import DATA_KEYS
 from regard.training.recipe.schema import Recipe
 from regard.training.run_folder import RunFolder, begin
 from regard.training.setup import Parts, Setup
@@ -80,8 +81,8 @@ class RunEvidence:
     def has_generated_data(self) -> bool:
         """Whether the examples come from a generator of the package, whose splits never meet."""
         data = self.recipe.data
-        named = (data.source, data.pairs, data.text, data.images, data.sounds)
-        return not any(named) and not self.recipe.tune.files and self.parts.source is None
+        named = any(getattr(data, key) for key in ("source", *DATA_KEYS.values()))
+        return not named and not self.recipe.tune.files and self.parts.source is None
 
     # --- weights ----------------------------------------------------------------------------------
 

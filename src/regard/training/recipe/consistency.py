@@ -8,7 +8,7 @@ from typing import Any
 from pydantic import ValidationError
 
 from regard.system.errors import SettingError, did_you_mean
-from regard.training.recipe.objectives import DATA_KEYS, OBJECTIVES, DataKind
+from regard.training.recipe.objectives import DATA_KEYS, DATA_WORDS, OBJECTIVES, DataKind
 from regard.training.recipe.schema import KEYS, SECTIONS, Recipe
 from regard.training.recipe.sections import TRANSFORMER_ONLY, ModelSettings, TokenSettings
 
@@ -21,16 +21,6 @@ _NEEDS = {
     ),
     **dict.fromkeys(("distillation_weight", "temperature", "teacher_translates"), "teacher"),
     "compressed": "memory",
-}
-# What an objective learns from, in the words of an error, and the flag that names it.
-_DATA: dict[DataKind, tuple[str, str]] = {
-    "pairs": ("pairs of texts", "--pairs FILE, or --source and --target"),
-    "text": ("one text", "--text FILE"),
-    "examples": ("one text of labelled examples", "--text FILE"),
-    "images": ("images", "--images DIR"),
-    "sounds": ("recordings", "--sounds TABLE of FILE<TAB>TRANSCRIPT or FILE<TAB>CLASS"),
-    "series": ("time series", "--series FILE.csv"),
-    "graph": ("graphs", "--graph DIR"),
 }
 
 
@@ -118,7 +108,7 @@ def _check_data(recipe: Recipe) -> None:
         unread = {"text": tune.test, "graph": tune.test or tune.valid}
         if kind in unread and (len(tune.files) > 1 or unread[kind]):
             raise SettingError(
-                f"{recipe.task} learns from {_DATA[kind][0]}",
+                f"{recipe.task} learns from {DATA_WORDS[kind][0]}",
                 "give one --data, of a text perhaps --valid, and nothing else",
             )
         return
@@ -137,7 +127,7 @@ def _check_data(recipe: Recipe) -> None:
         _check_generated(recipe)
         return
     fitting = ("pairs", "source") if kind == "pairs" else (DATA_KEYS[kind],)
-    what, flag = _DATA[kind]
+    what, flag = DATA_WORDS[kind]
     foreign = [key for key in named if key not in fitting]
     if foreign:
         raise SettingError(

@@ -24,6 +24,17 @@ DATA_KEYS: dict[DataKind, str] = {
     "graph": "graph",
 }
 
+# What an objective learns from, in the words of an error, and the flag that names it.
+DATA_WORDS: dict[DataKind, tuple[str, str]] = {
+    "pairs": ("pairs of texts", "--pairs FILE, or --source and --target"),
+    "text": ("one text", "--text FILE"),
+    "examples": ("one text of labelled examples", "--text FILE"),
+    "images": ("images", "--images DIR"),
+    "sounds": ("recordings", "--sounds TABLE of FILE<TAB>TRANSCRIPT or FILE<TAB>CLASS"),
+    "series": ("time series", "--series FILE.csv"),
+    "graph": ("graphs", "--graph DIR"),
+}
+
 _CLASSIFICATION_METRICS = ("loss", "accuracy", "f1")
 _TRANSLATION_METRICS = ("loss", "bleu", "chrf", "exact_match")
 _BERT_INITIALIZATION = "normal:0.02"

@@ -199,12 +199,12 @@ KEYS: dict[str, str] = {
     key: name for name, section in SECTIONS.items() for key in section.model_fields
 }
 # Settings that are file names, by section.
-_SPLIT_FILES = ("source", "target", "pairs", "text", "images", "sounds")
 FILE_KEYS = {
-    "data": (
-        *(f"{split}{key}" for key in _SPLIT_FILES for split in ("", "valid_", "test_")),
-        "series",
-        "graph",
+    "data": tuple(
+        name
+        for key in dict.fromkeys(("source", "target", *DATA_KEYS.values()))
+        for split in ("", "valid_", "test_")
+        if (name := f"{split}{key}") in DataSettings.model_fields
     ),
     "model": ("pretrained_embeddings", "spec"),
     "tune": ("base",),
