@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from regard.evaluation.prediction import predict
     from regard.families.presets import preset
     from regard.lab import doctor, study
+    from regard.lab.compare.entry_point import compare
     from regard.lab.plan.planner import plan
     from regard.models import (
         CTCModel,
@@ -52,6 +53,7 @@ __all__ = [
     "Translator",
     "WaveformModel",
     "build",
+    "compare",
     "doctor",
     "evaluate",
     "extend",
@@ -80,6 +82,7 @@ _MODULES = {
 }
 _FUNCTIONS = {
     "build": "regard.builder",
+    "compare": "regard.lab.compare.entry_point",
     "evaluate": "regard.training.run_evaluation",
     "finetune": "regard.training.entry_points",
     "plan": "regard.lab.plan.planner",

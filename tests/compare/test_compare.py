@@ -12,6 +12,7 @@ import pytest
 import torch
 from click.testing import CliRunner
 
+import regard
 from regard import spec
 from regard.builder import build
 from regard.builder.parameter_count import parameter_count
@@ -241,3 +242,24 @@ def test_the_command(base: schema.Recipe, tmp_path: Path) -> None:
     assert (tmp_path / "c" / "compare.svg").exists()
     with pytest.raises(SettingError, match="budget"):
         CliRunner().invoke(command, ["--budget", "hours:2"], catch_exceptions=False)
+
+
+def test_from_python_with_data_of_ones_own(tmp_path: Path) -> None:
+    text = tmp_path / "text.txt"
+    text.write_text("the dog sees a cat in the house\n" * 60)
+    lines: list[str] = []
+    settings: dict[str, Any] = {"context": 16, "layers": 1, "heads": 2, "threads": 1}
+    result = regard.compare(
+        ["gpt2", "llama"],
+        data=text,
+        valid=str(text),
+        budget="steps:2",
+        parameters=20_000,
+        out=tmp_path / "out",
+        say=lines.append,
+        **settings,
+    )
+    assert [one.word for one in result.contestants] == ["gpt2", "llama"]
+    assert all(one.steps == 2 for one in result.contestants)
+    assert (tmp_path / "out" / "compare.svg").exists()
+    assert any("compare.json" in line for line in lines)

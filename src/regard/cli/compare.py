@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 import click
@@ -23,8 +22,7 @@ from regard.cli.shared_options import (
     option,
     print_result,
 )
-from regard.training.recipe import loading, schema
-from regard.training.recipe.objectives import DATA_KEYS
+from regard.training.recipe import schema
 
 EXAMPLES = """\b
 Examples:
@@ -83,44 +81,21 @@ def command(
     architecture in `regard show`, optionally followed by @ and its own settings. Runs are kept
     under --out; repeating the command resumes where it stopped.
     """
-    from regard.lab.compare.contenders import (
-        check_settings_are_read,
-        parse_budget,
-        parse_contenders,
-    )
-
-    contenders = parse_contenders(",".join(models))
-    training_budget = parse_budget(budget)
-    changes = recipe_changes(flags)
-    if recipe is None and {"data", "generated", *DATA_KEYS.values()} & changes.keys():
-        # The user's data with the defaults: the objective is that of the first model.
-        first = {**changes, "model": contenders[0].changes["model"]}
-        changes.setdefault("objective", loading.choose(None, first)[0].objective)
-    base_recipe, name = loading.choose(recipe, changes, data_dir)
-    folder = Path(out) if out else Path("runs") / f"compare-{name}"
-    for contender in contenders:
-        contender.recipe(base_recipe)  # reports a wrong setting before anything is trained
-    check_settings_are_read(contenders, base_recipe, changes)
-    from regard.lab.compare.experiment import compare as run
-    from regard.lab.compare.report import lines, scene
-    from regard.look import drawing
-    from regard.system import disk
+    from regard.lab.compare.entry_point import compare
+    from regard.lab.compare.report import lines
 
     # Progress goes to standard error, so that the table or JSON can be piped.
-    say = partial(click.echo, err=True)
-    result = run(
-        base_recipe,
-        name,
-        contenders,
-        training_budget,
-        # From 1 on, the default seed of `regard train`: it repeats the first run.
-        range(1, seeds + 1),
-        folder,
+    result = compare(
+        ",".join(models),
+        recipe,
+        budget=budget,
+        seeds=seeds,
         parameters=parameters,
-        say=say,
+        out=out,
+        data_dir=data_dir,
+        say=partial(click.echo, err=True),
+        **recipe_changes(flags),
     )
-    disk.write_file(folder / "compare.svg", drawing.svg(scene(result), f"comparison on {name}"))
-    say(f"figure: {folder / 'compare.svg'}; numbers: {folder / 'compare.json'}")
     print_result(as_json, result.data(), lines(result))
 
 

@@ -174,7 +174,7 @@ def check_settings_are_read(
 ) -> None:
     """Refuses settings of the model that are given for all, and that no contender takes."""
     for key in changes:
-        if KEYS[key] == "model" and not any(one.takes(key, base) for one in contenders):
+        if KEYS.get(key) == "model" and not any(one.takes(key, base) for one in contenders):
             flag = "--" + key.replace("_", "-")
             raise SettingError(
                 f"{flag} has no effect on {', '.join(one.word for one in contenders)}",
