@@ -14,13 +14,14 @@ import sys
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
+from functools import partial
 from itertools import islice
 from pathlib import Path
 from typing import Any
 
 import click
 
-from regard.cli.shared_options import FILE, option
+from regard.cli.shared_options import FILE, option, refuse_flags
 from regard.cli.texts_and_files import check_output
 from regard.system.errors import SettingError
 
@@ -37,12 +38,18 @@ INPUT_HELP = (
 )
 
 
-def check_column(column: str | None, reads_files: bool) -> None:
-    """Refuses --text-column where no file is read that could have one."""
-    if column is not None and not reads_files:
-        raise SettingError(
-            "--text-column only applies to files", "leave it out, or give --input FILE"
-        )
+# Where no file is read that could have a column.
+refuse_column = partial(
+    refuse_flags, ("text_column",), "only applies to files", "leave it out, or give --input FILE"
+)
+
+
+def check_input(argument: str, path: str | None) -> None:
+    """Refuses an argument beside --input, and --output without it."""
+    if path is not None:
+        refuse_flags((argument,), "cannot be combined with --input", "give one of them")
+    else:
+        refuse_flags(("output",), "needs --input", "give the texts as --input FILE")
 
 
 class BatchWork:

@@ -11,9 +11,10 @@ import click
 from regard.cli.batch_work import (
     INPUT_HELP,
     BatchWork,
-    check_column,
+    check_input,
     column_option,
     output_option,
+    refuse_column,
 )
 from regard.cli.decoding_options import generation_strategy, sampling_options
 from regard.cli.shared_options import (
@@ -27,7 +28,6 @@ from regard.cli.shared_options import (
     json_option,
     json_text,
     option,
-    refuse_flags,
 )
 from regard.cli.texts_and_files import check_is_text, piped
 from regard.system.errors import DataError
@@ -85,12 +85,10 @@ def command(
     """
     # Wrong flags are reported before torch is loaded.
     strategy = generation_strategy(greedy, beam, flags)
-    if path is not None:
-        refuse_flags(("prompt",), "cannot be combined with --input", "give one of them")
-    else:
-        refuse_flags(("output",), "needs --input", "give the prompts as --input FILE")
-    check_column(flags["text_column"], path is not None)
-    if path is None and (prompt is None or prompt == "-"):
+    check_input("prompt", path)
+    if path is None:
+        refuse_column()
+    if path is None and prompt in (None, "-"):
         prompt = _read_prompt()
     elif prompt is not None:
         command = f"generate {quote(model)}"

@@ -16,9 +16,10 @@ import click
 from regard.cli.batch_work import (
     INPUT_HELP,
     BatchWork,
-    check_column,
+    check_input,
     column_option,
     output_option,
+    refuse_column,
 )
 from regard.cli.shared_options import (
     COUNT,
@@ -31,7 +32,6 @@ from regard.cli.shared_options import (
     json_option,
     json_text,
     option,
-    refuse_flags,
 )
 from regard.cli.texts_and_files import (
     check_is_text,
@@ -112,12 +112,10 @@ def run_task(model: str, inputs: tuple[str, ...], task: str | None, **flags: Any
     from regard.models import load
 
     path = flags["path"]
-    if path is not None and inputs:
-        raise SettingError("texts and --input cannot be combined", "give one of them")
-    if path is None:
-        refuse_flags(("output",), "needs --input", "give the texts as --input FILE")
+    check_input("inputs", path)
     check_not_blank(inputs)
-    check_column(flags["text_column"], path is not None or any(map(_holds_records, inputs)))
+    if path is None and not any(map(_holds_records, inputs)):
+        refuse_column()
     if path is None and not inputs and sys.stdin.isatty():
         raise SettingError("there is no input", "give a text, a file, or - (see --help)")
     loaded = load(model, device=flags["device"], download=flags["download"])

@@ -13,9 +13,9 @@ from regard.cli import show_warnings_once
 from regard.cli.batch_work import (
     INPUT_HELP,
     BatchWork,
-    check_column,
     column_option,
     output_option,
+    refuse_column,
 )
 from regard.cli.decoding_options import decoding_options, decoding_strategy, length_limit
 from regard.cli.shared_options import (
@@ -25,9 +25,9 @@ from regard.cli.shared_options import (
     json_option,
     json_text,
     option,
+    refuse_flags,
 )
 from regard.cli.texts_and_files import check_is_text, piped
-from regard.system.errors import SettingError
 
 if TYPE_CHECKING:
     from regard.decode.strategy import Hypothesis
@@ -74,11 +74,10 @@ def command(
     strategy = decoding_strategy(flags)  # wrong flags are reported before torch is loaded
     if texts == ("-",):
         texts = ()  # standard input, as for other commands
-    if texts and (path != "-" or flags["output"]):
-        raise SettingError(
-            "TEXT cannot be combined with --input or --output", "use one or the other"
-        )
-    check_column(flags["text_column"], path != "-")
+    if texts:
+        refuse_flags(("path", "output"), "cannot be combined with TEXT", "use one or the other")
+    if path == "-":
+        refuse_column()
     for text in texts:
         as_text = piped(text, f"translate {quote(model)}")
         check_is_text(text, as_text, f"translate its lines: --input {quote(text)}")

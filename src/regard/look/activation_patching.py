@@ -14,9 +14,9 @@ from regard.look import drawing
 from regard.look.drawing import terminal
 from regard.look.forward import evaluation_mode, forward, named_inputs
 from regard.look.inspectable import Inspectable, token_ids
-from regard.look.model_inputs import ModelInputs, prepare_inputs
+from regard.look.model_inputs import ModelInputs
 from regard.look.probe_names import probes, require_name, require_positions, residual_probes
-from regard.look.recording import array
+from regard.look.recording import array, look
 from regard.look.result import AnalysisResult, Array, Names
 from regard.look.views import require_view
 from regard.system.errors import DataError
@@ -113,13 +113,13 @@ def patching(
     stacks = [name for name in core.stacks() if not name.startswith("image.")]
     stack = require_name("stack of texts", stack or stacks[0], stacks)
     residuals = residual_probes(core, stack)
+    clean = look(model, text, target=target, ask=[*residuals, "logits"])
+    clean_inputs = clean.model_inputs
+    clean_logits = clean.tensor("logits")
     with evaluation_mode(core):
-        clean_inputs = prepare_inputs(model, text, target)
         corrupted_inputs = _aligned_inputs(model, clean_inputs, other)
         if torch.equal(clean_inputs.inputs, corrupted_inputs.inputs):
             raise DataError("both texts have the same tokens", "change a word of the second text")
-        clean = Probe(residuals)
-        clean_logits = forward(core, clean_inputs.named, clean)
         corrupted_logits = forward(core, corrupted_inputs.named)
         # A given target says what is right; otherwise it is what the clean run predicts.
         answers = _predictions(clean_logits) if target is None else clean_inputs.next_ids
@@ -127,9 +127,9 @@ def patching(
         clean_score = metric(clean_logits)[0].item()
         corrupted_score = metric(corrupted_logits)[0].item()
         # One row of a batch for each position, so that a layer is patched by one forward pass.
-        count = clean.tensors[residuals[0]].shape[1]
+        count = clean.tensor(residuals[0]).shape[1]
         named = {name: one.expand(count, -1) for name, one in corrupted_inputs.named.items()}
-        patches = [Probe(edits={name: _patch_diagonal(clean.tensors[name])}) for name in residuals]
+        patches = [Probe(edits={name: _patch_diagonal(clean.tensor(name))}) for name in residuals]
         rows = [array(metric(forward(core, named, patch))) for patch in patches]
     scores = np.stack(rows)  # [layers, positions]
     gap = clean_score - corrupted_score
@@ -163,13 +163,11 @@ def patched(
         if not name.startswith("image.") and name.rpartition(".")[2] not in PARTS
     ]
     require_name("probe to patch", name, patchable)
+    clean = look(model, text, target=target, ask=[name, "logits"])
+    patch = Probe(edits={name: lambda _: clean.tensor(name)})
     with evaluation_mode(core):
-        clean_inputs = prepare_inputs(model, text, target)
-        corrupted_inputs = _aligned_inputs(model, clean_inputs, other)
-        clean = Probe([name])
-        clean_logits = forward(core, clean_inputs.named, clean)
-        patch = Probe(edits={name: lambda _: clean.tensors[name]})
-        return clean_logits, forward(core, corrupted_inputs.named, patch)
+        corrupted_inputs = _aligned_inputs(model, clean.model_inputs, other)
+        return clean.tensor("logits"), forward(core, corrupted_inputs.named, patch)
 
 
 def _predictions(logits: Tensor) -> list[int]:

@@ -15,9 +15,9 @@ from regard.look.backdrop import Backdrop, GraphBackdrop, SeriesBackdrop, SoundB
 from regard.look.drawing import terminal
 from regard.look.forward import evaluation_mode, forward
 from regard.look.inspectable import Input, Inspectable
-from regard.look.model_inputs import ModelInputs, prepare_inputs
+from regard.look.model_inputs import ModelInputs
 from regard.look.probe_names import Head, require_positions, switched_off
-from regard.look.recording import array
+from regard.look.recording import array, look
 from regard.look.result import PICTURE_ONLY, AnalysisResult, Array, Names
 from regard.look.views import require_view
 from regard.wirings.core_model import CoreModel
@@ -84,15 +84,13 @@ def attribution(
     """
     require_view(model, "attribution")
     core = model.model
-    with evaluation_mode(core):
-        edits = switched_off(core, off)
-        inputs = prepare_inputs(model, text, target, off)
-        output = forward(core, inputs.arguments, Probe(edits=edits))
+    edits = switched_off(core, off)
+    run = look(model, text, target=target, ask=["logits"], off=off)
+    inputs = run.model_inputs
+    output = run.tensor("logits")
     backdrop = inputs.backdrop
-    if backdrop is not None:
-        backdrop = model.with_answer(backdrop, output)
-        if positions is None and isinstance(backdrop, GraphBackdrop) and output.ndim == 3:
-            positions = None if backdrop.node is None else [backdrop.node]
+    if positions is None and isinstance(backdrop, GraphBackdrop) and output.ndim == 3:
+        positions = None if backdrop.node is None else [backdrop.node]
     logits = output[0] if output.ndim > 2 else output  # [positions, V]
     if positions is None:
         positions = range(len(logits))

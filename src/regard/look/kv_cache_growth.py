@@ -72,12 +72,11 @@ def cache(model: Inspectable, text: Input, *, length: int = 16) -> KVCacheGrowth
         if core.reads_target:
             prompt = 0
             last = torch.tensor([decoder_start(reading.special_tokens)], device=model.device)
-            left = positions_left(core, last.shape[1])
         else:
             # All of the prompt but its last token is in the cache before the first step.
             prompt = inputs.shape[1]
             last = inputs[:, -1:]
-            left = positions_left(core, prompt)
+        left = positions_left(core, prompt or last.shape[1])
         if left is not None:
             length = max(1, min(length, left))
         state = core.start(core.encode(inputs), capacity=length)

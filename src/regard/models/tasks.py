@@ -88,35 +88,34 @@ class Lacking:
         return refuse
 
 
-def lacking(repair: str) -> Any:
-    """A task that is to be overridden; the type of each is declared where it is used."""
-    return Lacking(repair)
-
-
 class Tasks:
     """Base class that declares all task methods; each kind of model overrides its own."""
 
     # --- text to text ---
-    translate: TaskMethod[str, ..., str] = lacking("an encoder–decoder over text, such as Marian")
-    generate: TaskMethod[str, ..., str] = lacking("a language model, such as GPT-2")
-    perplexity: Any = lacking("a language model or a translator")
+    translate: TaskMethod[str, ..., str] = Lacking(  # type: ignore[assignment]
+        "an encoder–decoder over text, such as Marian"
+    )
+    generate: TaskMethod[str, ..., str] = Lacking(  # type: ignore[assignment]
+        "a language model, such as GPT-2"
+    )
+    perplexity: Any = Lacking("a language model or a translator")
     # --- vectors ---
-    embed: Any = lacking("an encoder, such as BERT or ViT")
-    embed_text: Any = lacking("a dual encoder, such as CLIP")
-    embed_image: Any = lacking("a dual encoder, such as CLIP")
+    embed: Any = Lacking("an encoder, such as BERT or ViT")
+    embed_text: Any = Lacking("a dual encoder, such as CLIP")
+    embed_image: Any = Lacking("a dual encoder, such as CLIP")
     # --- heads of encoders ---
-    classify: Any = lacking(
+    classify: Any = Lacking(
         "an encoder with a classification head, a dual encoder or a language model"
     )
-    follows: Any = lacking("an encoder with a next-sentence head, such as BERT")
-    tag: Any = lacking("an encoder with a token-classification head")
-    entities: Any = lacking("an encoder with a token-classification head")
-    detect: Any = lacking("an encoder with a replaced-token head, such as ELECTRA")
-    fill: Any = lacking("an encoder with a masked-language-model head, such as BERT")
-    answer: Any = lacking("an encoder with a question-answering head")
+    follows: Any = Lacking("an encoder with a next-sentence head, such as BERT")
+    tag: Any = Lacking("an encoder with a token-classification head")
+    entities: Any = Lacking("an encoder with a token-classification head")
+    detect: Any = Lacking("an encoder with a replaced-token head, such as ELECTRA")
+    fill: Any = Lacking("an encoder with a masked-language-model head, such as BERT")
+    answer: Any = Lacking("an encoder with a question-answering head")
     # --- time series and speech ---
-    forecast: Any = lacking("a forecaster of time series, such as PatchTST")
-    transcribe: Any = lacking("a speech model, such as Whisper or Wav2Vec2")
+    forecast: Any = Lacking("a forecaster of time series, such as PatchTST")
+    transcribe: Any = Lacking("a speech model, such as Whisper or Wav2Vec2")
 
     @property
     def tasks(self) -> list[str]:

@@ -8,13 +8,12 @@ from __future__ import annotations
 import reprlib
 from collections.abc import Callable, Sequence
 from functools import cached_property, partial
-from typing import Any, NoReturn, TypeVar, overload
+from typing import Any, TypeVar, overload
 
 import torch
 from tokenizers import Encoding
 from torch import Tensor
 
-from regard import spec as kinds
 from regard.core.finite_outputs import require_finite
 from regard.core.heads.head import Pool
 from regard.data.padding import pad_rows
@@ -153,7 +152,7 @@ class TextEncoder(TokenizerModel):
     def follows(self, first: list[str], second: list[str]) -> list[float]: ...
     def follows(self, first: str | list[str], second: str | list[str]) -> float | list[float]:
         """The probability that the second text follows the first (next-sentence prediction)."""
-        self._require("next")
+        self._require("follows")
         # [2] of each pair
         logits = self._map(self._encode(text_pairs(first, second)), self.model.classes)
         # BERT's label 0 is "is next", 1 is "random".
@@ -179,10 +178,10 @@ class TextEncoder(TokenizerModel):
         return self._of_tokens("detect", texts, replaced_tokens)
 
     def _of_tokens(
-        self, task: kinds.HeadTask, texts: list[str], result: Callable[[str, Encoding, Tensor], R]
+        self, method: str, texts: list[str], result: Callable[[str, Encoding, Tensor], R]
     ) -> list[R]:
         """What follows from the logits of the tokens of each text."""
-        self._require(task)
+        self._require(method)
         texts = text_list(texts)
         encodings = self._encode(texts)
         return list(map(result, texts, encodings, self._map(encodings, self.model.classes)))
@@ -192,9 +191,8 @@ class TextEncoder(TokenizerModel):
     @one_or_many
     def fill(self, texts: list[str], top: int = 5) -> list[list[Filling]]:
         """The likeliest tokens for the mask in a text, which holds one."""
+        self._require("fill")
         head = self.model.lm_head
-        if head is None:
-            self._cannot("fill")
         top = whole_number("top", top, least=1)
         mask_id = self.tokenizer.special_token_id("mask")
         if mask_id is None:
@@ -293,16 +291,10 @@ class TextEncoder(TokenizerModel):
         encodings = self._encode(texts, truncation, max_length, SPLIT_OR_TRUNCATE)
         return self._map(encodings, self.model.classes)
 
-    def _require(self, task: kinds.HeadTask) -> None:
-        """Raises `ModelError` unless the head is one for this task."""
-        if self.spec.task != task:
-            self._cannot(_METHODS[task][0])
-
-    def _cannot(self, method: str) -> NoReturn:
-        raise ModelError(
-            f"this model has no head for `{method}`",
-            f"it can: {', '.join(self.tasks)}; fine-tune it for other tasks",
-        )
+    def _require(self, method: str) -> None:
+        """Raises `ModelError` unless there is the head that a method needs."""
+        if method not in self.tasks:
+            getattr(super(), method)()
 
     def _encode(
         self,
