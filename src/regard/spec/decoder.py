@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal, Self
 
 from regard.spec.baselines import Convolutional, Recurrent
-from regard.spec.frontend import FrontEnd, LaggedValues, Spectrogram, Tokens
+from regard.spec.frontend import LaggedValues, Spectrogram, Tokens
 from regard.spec.head import ClassifierHead, Distribution, LMHead, SeriesWindow
 from regard.spec.model_spec import (
-    Head,
+    FrontEnds,
+    Heads,
     Input,
+    Inputs,
     ModelSpec,
+    Stacks,
     arguments,
     check_decoder,
     check_no_cross,
@@ -34,11 +36,11 @@ class _LanguageModel(ModelSpec):
     stack: Stack | Recurrent
 
     @property
-    def front_ends(self) -> dict[str, FrontEnd | LaggedValues]:
+    def front_ends(self) -> FrontEnds:
         return {"decoder": self.tokens}
 
     @property
-    def inputs(self) -> tuple[Input, ...]:
+    def inputs(self) -> Inputs:
         has_segments = self.tokens.segment_tokens or self.tokens.segments > 0
         segments = " token_type_ids" * has_segments
         names_token = isinstance(self.labels, ClassifierHead) and self.labels.pool == "named"
@@ -61,7 +63,7 @@ class Decoder(_LanguageModel):
     d_model: Size
     tokens: Tokens
     stack: Stack
-    heads: tuple[Head, ...] = (LMHead(),)
+    heads: Heads = (LMHead(),)
     tied: bool = True  # weight tying: the LM head's matrix is the embedding's
 
     def validate(self) -> None:
@@ -77,10 +79,10 @@ class Decoder(_LanguageModel):
             )
 
     @property
-    def stacks(self) -> dict[str, Stack]:
+    def stacks(self) -> Stacks:
         return {"decoder": self.stack}
 
-    def with_stacks(self, stacks: Mapping[str, Stack]) -> Self:
+    def with_stacks(self, stacks: Stacks) -> Self:
         return dataclasses.replace(self, stack=stacks["decoder"])
 
 
@@ -91,7 +93,7 @@ class RecurrentDecoder(_LanguageModel):
     d_model: Size
     tokens: Tokens
     stack: Recurrent
-    heads: tuple[Head, ...] = (LMHead(),)
+    heads: Heads = (LMHead(),)
     tied: bool = True  # weight tying: the LM head's matrix is the embedding's
 
     def validate(self) -> None:
@@ -119,11 +121,11 @@ class _TwoSided(ModelSpec):
         return self.decoder.kv_cache_size
 
     @property
-    def stacks(self) -> dict[str, Stack]:
+    def stacks(self) -> Stacks:
         sides = {"encoder": self.encoder, "decoder": self.decoder}
         return {name: side for name, side in sides.items() if isinstance(side, Stack)}
 
-    def with_stacks(self, stacks: Mapping[str, Stack]) -> Self:
+    def with_stacks(self, stacks: Stacks) -> Self:
         return dataclasses.replace(self, **stacks)  # type: ignore[type-var]
 
 
@@ -134,11 +136,11 @@ class _Translator(_TwoSided):
     target: Tokens
 
     @property
-    def front_ends(self) -> dict[str, FrontEnd | LaggedValues]:
+    def front_ends(self) -> FrontEnds:
         return {"encoder": self.source, "decoder": self.target}
 
     @property
-    def inputs(self) -> tuple[Input, ...]:
+    def inputs(self) -> Inputs:
         writes = self.head is not None
         return (
             Input(self.source.main_input_name),
@@ -169,7 +171,7 @@ class EncoderDecoder(_Translator):
     target: Tokens
     encoder: Stack
     decoder: Stack
-    heads: tuple[Head, ...] = (LMHead(),)
+    heads: Heads = (LMHead(),)
     # Weight tying (Section 3.4): one matrix for both embeddings and the output, for the target
     # embedding and the output, for both embeddings, or for none of them.
     share: Literal["all", "target", "inputs", "none"] = "all"
@@ -210,7 +212,7 @@ class SequenceToSequence(_Translator):
     target: Tokens
     encoder: Recurrent | Convolutional
     decoder: Recurrent | Convolutional
-    heads: tuple[Head, ...] = (LMHead(),)
+    heads: Heads = (LMHead(),)
     share: Literal["all", "target", "inputs", "none"] = "all"  # as in EncoderDecoder
 
     def validate(self) -> None:
@@ -261,11 +263,11 @@ class SeriesEncoderDecoder(_TwoSided):
         _check_sides(self)
 
     @property
-    def front_ends(self) -> dict[str, FrontEnd | LaggedValues]:
+    def front_ends(self) -> FrontEnds:
         return {"encoder": self.input}
 
     @property
-    def inputs(self) -> tuple[Input, ...]:
+    def inputs(self) -> Inputs:
         part = self.input
         return (
             Input(part.main_input_name),

@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Self
 
 from regard.spec.baselines import Recurrent
 from regard.spec.frontend import (
     FrontEnd,
-    LaggedValues,
     NodeFeatures,
     Patches,
     SeriesPatches,
@@ -33,9 +31,12 @@ from regard.spec.head import (
 )
 from regard.spec.mask import NeighbourMask
 from regard.spec.model_spec import (
-    Head,
+    FrontEnds,
+    Heads,
     Input,
+    Inputs,
     ModelSpec,
+    Stacks,
     arguments,
     check_no_cross,
     check_recurrent_encoder,
@@ -55,7 +56,7 @@ class Encoder(ModelSpec):
     d_model: Size
     input: FrontEnd
     stack: Stack
-    heads: tuple[Head, ...] = ()
+    heads: Heads = ()
     tied: bool = True  # weight tying: the LM head's matrix is the embedding's
 
     def validate(self) -> None:
@@ -77,11 +78,11 @@ class Encoder(ModelSpec):
         check_tied(self.tied, self.stack, self.d_model, self.head)
 
     @property
-    def front_ends(self) -> dict[str, FrontEnd | LaggedValues]:
+    def front_ends(self) -> FrontEnds:
         return {"encoder": self.input}
 
     @property
-    def inputs(self) -> tuple[Input, ...]:
+    def inputs(self) -> Inputs:
         name = self.input.main_input_name
         match self.input:
             # Images of a batch have one size: nothing is padded.
@@ -112,10 +113,10 @@ class Encoder(ModelSpec):
                 return arguments(name, "attention_mask")
 
     @property
-    def stacks(self) -> dict[str, Stack]:
+    def stacks(self) -> Stacks:
         return {"encoder": self.stack}
 
-    def with_stacks(self, stacks: Mapping[str, Stack]) -> Self:
+    def with_stacks(self, stacks: Stacks) -> Self:
         return dataclasses.replace(self, stack=stacks["encoder"])
 
     @property
@@ -237,18 +238,18 @@ class RecurrentEncoder(ModelSpec):
     d_model: Size
     input: Tokens
     stack: Recurrent
-    heads: tuple[Head, ...] = ()
+    heads: Heads = ()
     tied: bool = True  # weight tying: the LM head's matrix is the embedding's
 
     def validate(self) -> None:
         check_recurrent_encoder(self.stack, self.d_model)
 
     @property
-    def front_ends(self) -> dict[str, FrontEnd | LaggedValues]:
+    def front_ends(self) -> FrontEnds:
         return {"encoder": self.input}
 
     @property
-    def inputs(self) -> tuple[Input, ...]:
+    def inputs(self) -> Inputs:
         return arguments(self.input.main_input_name, "attention_mask token_type_ids")
 
     @property
@@ -284,11 +285,11 @@ class DualEncoder(ModelSpec):
             )
 
     @property
-    def front_ends(self) -> dict[str, FrontEnd | LaggedValues]:
+    def front_ends(self) -> FrontEnds:
         return {"text.encoder": self.text.input, "image.encoder": self.image.input}
 
     @property
-    def inputs(self) -> tuple[Input, ...]:
+    def inputs(self) -> Inputs:
         return arguments("input_ids pixel_values", "attention_mask")
 
     @property
@@ -304,10 +305,10 @@ class DualEncoder(ModelSpec):
         return {"text": self.text.d_model, "image": self.image.d_model}
 
     @property
-    def stacks(self) -> dict[str, Stack]:
+    def stacks(self) -> Stacks:
         return {"text.encoder": self.text.stack, "image.encoder": self.image.stack}
 
-    def with_stacks(self, stacks: Mapping[str, Stack]) -> Self:
+    def with_stacks(self, stacks: Stacks) -> Self:
         text = dataclasses.replace(self.text, stack=stacks["text.encoder"])
         image = dataclasses.replace(self.image, stack=stacks["image.encoder"])
         return dataclasses.replace(self, text=text, image=image)

@@ -13,7 +13,11 @@ from regard.spec.decoder import (
 )
 from regard.spec.encoder import DualEncoder, Encoder, RecurrentEncoder
 from regard.spec.head import Points, Quantiles, SeriesWindow
-from regard.spec.model_spec import Input, ModelSpec, arguments
+from regard.spec.model_spec import (
+    Inputs,
+    ModelSpec,
+    arguments,
+)
 from regard.spec.validation import Depth, Size
 
 
@@ -30,7 +34,7 @@ class MemoryNetwork(ModelSpec):
     sentences: Size = 50  # rows of the temporal encoding T_A (Section 4.1): the longest memory
 
     @property
-    def inputs(self) -> tuple[Input, ...]:
+    def inputs(self) -> Inputs:
         return arguments("story question", "story_mask question_mask")
 
     @property
@@ -53,7 +57,7 @@ class LinearForecaster(ModelSpec):
     moving_average: Size | None = 25  # steps of DLinear's trend; None: NLinear
 
     @property
-    def inputs(self) -> tuple[Input, ...]:
+    def inputs(self) -> Inputs:
         return arguments("past_values", "past_observed_mask")
 
     @property

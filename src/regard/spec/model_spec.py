@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
 from typing import Any, Literal, NamedTuple, Self, TypeVar
 
 from regard.spec.attention import ChunkedAttention, LshAttention
@@ -93,7 +92,10 @@ class Input(NamedTuple):
         return self.name if self.name in _ARGUMENTS else next(names, self.name)
 
 
-def arguments(required: str, optional: str = "") -> tuple[Input, ...]:
+Inputs = tuple[Input, ...]
+
+
+def arguments(required: str, optional: str = "") -> Inputs:
     """Inputs by their names."""
     return (
         *(Input(name) for name in required.split()),
@@ -113,10 +115,13 @@ Head = (
     | ContrastiveHead
     | MaskedImageDecoder
 )
+Heads = tuple[Head, ...]
+FrontEnds = dict[str, FrontEnd | LaggedValues]  # of stacks, by the names that probes have
+Stacks = dict[str, Stack]  # by these names
 M = TypeVar("M", bound="ModelSpec")
 
 
-def heads(*parts: Head | None) -> tuple[Head, ...]:
+def heads(*parts: Head | None) -> Heads:
     """A tuple of heads; None stands for no head."""
     return tuple(part for part in parts if part is not None)
 
@@ -125,11 +130,11 @@ class ModelSpec(Part, ABC):
     """Base class of model specs: the properties that all architectures have."""
 
     d_model: int  # of all but a dual encoder, whose towers have one each
-    heads: tuple[Head, ...] = ()  # none: the hidden states themselves
+    heads: Heads = ()  # none: the hidden states themselves
 
     @property
     @abstractmethod
-    def inputs(self) -> tuple[Input, ...]:
+    def inputs(self) -> Inputs:
         """The arguments of the model's call, as transformers names and orders them."""
 
     @property
@@ -201,7 +206,7 @@ class ModelSpec(Part, ABC):
         return {name: part for name, part in parts.items() if isinstance(part, Tokens)}
 
     @property
-    def front_ends(self) -> dict[str, FrontEnd | LaggedValues]:
+    def front_ends(self) -> FrontEnds:
         """What makes vectors of the input of a stack, by the name that its probes have."""
         return {}
 
@@ -217,11 +222,11 @@ class ModelSpec(Part, ABC):
         return {"": self.d_model}
 
     @property
-    def stacks(self) -> dict[str, Stack]:
+    def stacks(self) -> Stacks:
         """The Transformer stacks, under the names that probes have; baselines have none."""
         return {}
 
-    def with_stacks(self, stacks: Mapping[str, Stack]) -> Self:
+    def with_stacks(self, stacks: Stacks) -> Self:
         """The same model with other stacks, named as in `stacks`."""
         return self
 
