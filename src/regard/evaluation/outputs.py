@@ -215,8 +215,12 @@ def rank_captions(
     candidates = sorted(set(captions))
     texts = functional.normalize(model.text_encoder.embed(candidates, truncation=True), dim=-1)
     images = model.embed_image([example.image for example in examples])
-    rankings = [[candidates[i] for i in row] for row in _ranked(images @ texts.mT)]
-    return Outputs(rankings, captions)
+    return Outputs(rank_by_similarity(images, texts, candidates), captions)
+
+
+def rank_by_similarity(images: Tensor, texts: Tensor, captions: Sequence[str]) -> list[list[str]]:
+    """The captions of these texts for each image, the most similar first."""
+    return [[captions[i] for i in row] for row in _ranked(images @ texts.mT)]
 
 
 def rank_sound_classes(model: Any, examples: Sequence[Recording], settings: Settings) -> Outputs:

@@ -20,6 +20,7 @@ from regard.data.epoch_order import RowOrder
 from regard.data.training_coverage import InputStatistics
 from regard.decode.strategy import Greedy, Sampling
 from regard.evaluation.language_modelling import (
+    MAX_LOGITS,
     covering_windows,
     segment_losses,
     state_tensors,
@@ -45,7 +46,6 @@ from regard.training.setup import Setup
 SAMPLE_TOKENS = 200  # generated for each sample of a validation
 # Limits of a validation batch: without gradients, few activations have to be stored.
 MAX_POSITIONS = 1 << 14
-MAX_LOGITS = 1 << 24  # positions × vocabulary: 64 MiB in float32
 BATCHES_PER_RELEASE = 8  # batches after which pages that were read are released
 
 
@@ -103,8 +103,7 @@ class CausalLM(Objective):
             before = mixture.draws(index * self.rows)
             after = mixture.draws((index + 1) * self.rows)
             counts = np.subtract(after, before)
-            first = np.repeat([first for first, _ in ranges], counts)
-            possible = np.repeat([count for _, count in ranges], counts)  # starts of a window
+            first, possible = np.repeat(ranges, counts, axis=0).T  # starts of a window
             # Modulo is not exactly uniform, but 64 bits make the bias negligible.
             bits = philox(self.settings.seed, index).random_raw(self.rows)
             starts = first + (bits % possible.astype(np.uint64)).astype(np.int64)

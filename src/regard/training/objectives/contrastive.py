@@ -24,6 +24,7 @@ from regard.data.labelled import TextPair
 from regard.data.padding import pad_rows
 from regard.data.training_coverage import InputStatistics, row_statistics
 from regard.evaluation.metrics.metric import OutputKind
+from regard.evaluation.outputs import rank_by_similarity
 from regard.evaluation.task import Outputs
 from regard.models import Model, TextEncoder
 from regard.models.sentence_transformers import SentencePooling
@@ -183,9 +184,7 @@ class ImageTextContrastive(ScoredObjective):
         rows = self.predictions(split, vectors)
         candidates = torch.stack([rows[expected.index(text)][0] for text in captions])  # [C, D]
         queries = torch.stack([image for _, image in rows])  # [images, D]
-        ranked = (queries @ candidates.mT).argsort(dim=-1, descending=True, stable=True)
-        rankings = [[captions[i] for i in row] for row in ranked[:, :5].tolist()]
-        return "ranking", Outputs(rankings, expected)
+        return "ranking", Outputs(rank_by_similarity(queries, candidates, captions), expected)
 
 
 def image_text_loss(

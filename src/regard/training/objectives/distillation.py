@@ -162,10 +162,9 @@ def distillation_loss(
     Summed over the labels that count; no gradient goes to the teacher.
     """
     vocabulary = logits.shape[-1]
-    loss: Tensor = _Distillation.apply(
+    return _Distillation.apply(  # type: ignore[no-any-return]
         logits.reshape(-1, vocabulary),
         teacher_logits.reshape(-1, vocabulary),
         labels.reshape(-1) != IGNORED,
         temperature,
     )
-    return loss

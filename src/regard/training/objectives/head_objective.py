@@ -183,8 +183,7 @@ class Regression(TextHead):
     def head_config(cls, data: LabelledData) -> dict[str, Any]:
         return super().head_config(data) | {"problem_type": "regression"}
 
-    def head_loss(self, logits: Tensor, tensors: Tensors) -> LossSums:
-        return squared_error(logits, tensors)
+    head_loss = staticmethod(squared_error)
 
 
 class TokenClassification(TextHead):
@@ -220,5 +219,4 @@ class QuestionAnswering(TextHead):
     def head_config(cls, data: LabelledData) -> dict[str, Any]:
         return {}  # a span has no label
 
-    def head_loss(self, logits: Tensor, tensors: Tensors) -> LossSums:
-        return answer_loss(logits, tensors)
+    head_loss = staticmethod(answer_loss)
