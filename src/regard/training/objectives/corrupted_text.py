@@ -207,8 +207,11 @@ class MaskedLM(MaskedText):
         tokens = tensors["tokens"]  # [1, T]
         predicted = self.model.head(hidden).argmax(dim=-1)
         filled = torch.where(tensors["labels"] >= 0, predicted, tokens)
-        texts = (row[tensors["padding_mask"]].tolist() for row in (tokens, filled))
-        return dict(zip(("text", "guess"), map(self.decode_visibly, texts), strict=True))
+        is_token = tensors["padding_mask"]
+        return {
+            "text": self.decode_visibly(tokens[is_token].tolist()),
+            "guess": self.decode_visibly(filled[is_token].tolist()),
+        }
 
     def _attention_entropy(self) -> dict[str, Any]:
         """Attention entropy on the first validation rows."""

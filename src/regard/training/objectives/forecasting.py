@@ -91,12 +91,10 @@ class Forecasting(ScoredObjective):
     @classmethod
     def describe(cls, setup: Setup, data: StoredSeries) -> spec.Model:
         channels = len(data.processor.columns)
-        description = model_spec.describe(setup.recipe, channels)
-        description = _with_channels(description, channels)
+        description = _with_channels(model_spec.describe(setup.recipe, channels), channels)
         if description.is_encoder_decoder:
-            return _with_calendar(description, data, setup)
-        forecaster: spec.Model = description
-        return forecaster
+            description = _with_calendar(description, data, setup)
+        return description  # type: ignore[no-any-return]
 
     @classmethod
     def adapt(cls, base: Any, data: StoredSeries, setup: Setup) -> Model:
@@ -127,7 +125,6 @@ class Forecasting(ScoredObjective):
 
     def outputs(self, split: str) -> tuple[OutputKind, Outputs]:
         """Errors on standardized values, as the literature has them."""
-
         windows = self.source.splits[split]  # [N, L + H, C]
         model = self.trained_model
         features = self.source.time_features.get(split)
@@ -150,16 +147,14 @@ def _with_channels(description: Any, channels: int) -> Any:
     """The model of a preset, a file or a folder for so many channels."""
     if not description.stacks:
         return replace(description, channels=channels)
-    if description.is_encoder_decoder:
-        return replace(description, input=replace(description.input, channels=channels))
-    if not isinstance(description.input, spec.SeriesPatches):
-        raise ModelError("this model reads no time series", "give one with SeriesPatches")
-    if not description.input.shared and description.input.channels != channels:
+    part = description.input
+    is_patched = isinstance(part, spec.SeriesPatches)
+    if is_patched and not part.shared and part.channels != channels:
         raise ModelError(
-            f"the model has separate projections for {description.input.channels} channels",
+            f"the model has separate projections for {part.channels} channels",
             f"give a series of as many, not of {channels}",
         )
-    return replace(description, input=replace(description.input, channels=channels))
+    return replace(description, input=replace(part, channels=channels))
 
 
 def _with_calendar(
