@@ -273,7 +273,7 @@ class Spans(Restoration):
         )
 
 
-def framed(rows: tuple[Ids, Ids], special: Any) -> tuple[list[int], list[int]]:
+def with_special_tokens(rows: tuple[Ids, Ids], special: Any) -> tuple[list[int], list[int]]:
     """Source and target with the special tokens of a decoder."""
     prefix = [] if special.forced_bos is None else [special.forced_bos]
     source, target = ([*prefix, *row.tolist(), special.end] for row in rows)
@@ -290,7 +290,7 @@ def restored_likelihood(
     max_tokens = reading.positions(model.spec.max_length) - kind.special_tokens
     packed = packed_rows(tokenizer, examples, max_tokens)
     pairs = [
-        framed(corrupt(*row, stream), model.special_tokens)
+        with_special_tokens(corrupt(*row, stream), model.special_tokens)
         for row, stream in zip(packed, _streams(settings, packed), strict=True)
     ]
     sources, targets = zip(*pairs, strict=True)

@@ -123,7 +123,7 @@ class CausalLM(Objective):
 
     # --- validation -------------------------------------------------------------------------------
 
-    def measured(self) -> dict[str, Any]:
+    def measures(self) -> dict[str, Any]:
         """Attention entropy, and samples."""
         metrics = self._attention_entropy()
         if self.settings.samples:

@@ -28,7 +28,7 @@ from regard.evaluation.corrupted_text import (
     Restoration,
     RowMasking,
     Spans,
-    framed,
+    with_special_tokens,
 )
 from regard.evaluation.metrics.perplexity import perplexity
 from regard.families import folder as folders
@@ -194,7 +194,7 @@ class MaskedLM(MaskedText):
         right = next_sentence.argmax(dim=-1) == batch.tensors["next_sentence_labels"]
         return nll, batch.tokens, correct.sum(), len(right), right.sum()
 
-    def measured(self) -> dict[str, Any]:
+    def measures(self) -> dict[str, Any]:
         """Attention entropy, and the first rows of some batches."""
         batches = islice(self.evaluation_batches("valid"), self.settings.samples)
         return self._attention_entropy() | {"samples": [self._sample(one) for one in batches]}
@@ -328,12 +328,12 @@ class Denoising(CorruptedText):
     def _corrupt(self, split: str, row: int, epoch: int) -> tuple[list[int], list[int]]:
         """Source and target of a row, with their special tokens."""
         stream = self.random_numbers(epoch, row)
-        return framed(self.corrupt(*self.source.row(split, row), stream), self.frame)
+        return with_special_tokens(self.corrupt(*self.source.row(split, row), stream), self.frame)
 
     def loss(self, tensors: Tensors) -> LossSums:
         return self.total(teacher_forced_loss(self.model, tensors["source"], tensors))
 
-    def measured(self) -> dict[str, Any]:
+    def measures(self) -> dict[str, Any]:
         """Some restored texts."""
         samples = range(min(self.settings.samples, len(self.source.splits["valid"])))
         return {"samples": [self._sample(row) for row in samples]}

@@ -89,7 +89,7 @@ class MaskedImages(ScoredObjective):
 
     # --- evaluation -------------------------------------------------------------------------------
 
-    def measured(self) -> dict[str, Any]:
+    def measures(self) -> dict[str, Any]:
         return {}  # the score is the loss: one pass for both
 
     def score(self, split: str) -> Score:

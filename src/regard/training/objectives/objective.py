@@ -291,14 +291,14 @@ class Objective(ABC):
         """`loss` and other metrics on the validation data; None if there is none."""
         if not len(self.source.splits.get("valid", ())):
             return None
-        return self.likelihood("valid") | self.measured()
+        return self.likelihood("valid") | self.measures()
 
     def likelihood(self, split: str) -> dict[str, Any]:
         """−log p of the labels of a split as the loss of a unit and as perplexity."""
         nll, count = self.nll(split)
         return {"loss": nll / max(1, count), "perplexity": perplexity(nll, count), "tokens": count}
 
-    def measured(self) -> dict[str, Any]:
+    def measures(self) -> dict[str, Any]:
         """What validation measures besides the likelihood."""
         return {}
 
@@ -325,7 +325,7 @@ class Objective(ABC):
         nll, count = self.totals(split, lambda batch: (self.loss(batch.tensors)[1], batch.tokens))
         return nll, int(count)
 
-    def written(
+    def text_measures(
         self,
         task: str,
         write: Callable[[int], list[str]],
@@ -353,9 +353,9 @@ class Objective(ABC):
     ) -> list[float]:
         """The sums over a split of what is measured of each batch."""
         with torch.inference_mode(), self.autocast:
-            measured = [measure(batch) for batch in self.evaluation_batches(split)]
+            sums = [measure(batch) for batch in self.evaluation_batches(split)]
         # In float64, at the end: until then the host does not wait for the device.
-        return [sum(map(float, column)) for column in zip(*measured, strict=True)]
+        return [sum(map(float, column)) for column in zip(*sums, strict=True)]
 
     def companions(self) -> dict[str, Model]:
         """Models that are trained along and exported too, by the name of their folder."""
@@ -397,7 +397,7 @@ class ScoredObjective(Objective):
         nll, count = self.nll(split)
         return {"loss": nll / max(1, count)}
 
-    def measured(self) -> dict[str, Any]:
+    def measures(self) -> dict[str, Any]:
         return vars(self.score("valid"))
 
     def scores(self) -> dict[str, Score]:

@@ -92,9 +92,9 @@ class SequenceToSequence(Objective):
 
     # --- validation -------------------------------------------------------------------------------
 
-    def measured(self) -> dict[str, Any]:
+    def measures(self) -> dict[str, Any]:
         # Entropy that collapses announces unstable training (Zhai et al. 2023).
-        return self._attention_entropy() | self.written(
+        return self._attention_entropy() | self.text_measures(
             "translate",
             self._translations,
             self.data.valid_pairs,

@@ -68,13 +68,13 @@ class SpeechObjective(ScoredObjective):
     def likelihood(self, split: str) -> dict[str, Any]:
         return Objective.likelihood(self, split)  # with the perplexity of its labels
 
-    def measured(self) -> dict[str, Any]:
+    def measures(self) -> dict[str, Any]:
         """Word and character error rate, and some samples."""
         rows = [(text,) for text in self.source.splits["valid"].texts]
         # Greedy: fast, and good enough to compare checkpoints; the final score uses the beam.
         write = partial(self._transcripts, "valid", Greedy())
         names = ("transcript", "reference")
-        return self.written("transcribe", write, rows, names, self.always_transcribes)
+        return self.text_measures("transcribe", write, rows, names, self.always_transcribes)
 
     def _transcripts(self, split: str, strategy: Strategy, count: int) -> list[str]:
         """What the model writes for the first recordings of a split."""
