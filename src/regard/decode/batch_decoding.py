@@ -29,7 +29,7 @@ from regard.decode.constraints import Constraints
 from regard.decode.events import BeamStep, StepCallback, TokenCallback, TokenStep
 from regard.decode.strategy import BeamSearch, Hypothesis, Limit, Strategy
 from regard.decode.worker_count import default_workers
-from regard.system.errors import DataError, SettingError
+from regard.system.errors import SettingError
 from regard.wirings.generative import Generative
 
 Source = Sequence[int] | Tensor  # token ids, or the frames [mels, N] of a spectrogram
@@ -228,8 +228,7 @@ def _constraints(
         start_tokens = tokens[:, -1:]
         prefix = tokens
     else:
-        start = (special.start,) if isinstance(special.start, int) else special.start
-        start_tokens = ids(start).expand(len(sources), -1)
+        start_tokens = ids(special.start).view(1, -1).expand(len(sources), -1)
         prefix = start_tokens
     return Constraints(
         start_tokens=start_tokens,
@@ -250,17 +249,9 @@ def _length(source: Source) -> int:
     return source.shape[-1] if isinstance(source, Tensor) else len(source)
 
 
-def _collate(sources: Sequence[Source], pad: int, side: str) -> tuple[Tensor, Tensor | None]:
+def _collate(sources: Sequence[Any], pad: int, side: str) -> tuple[Tensor, Tensor | None]:
     """Token ids [B, S] and their padding mask, None without padding; or frames [B, mels, N]."""
-    frames = [source for source in sources if isinstance(source, Tensor)]
-    if not frames:
-        texts = [source for source in sources if not isinstance(source, Tensor)]
-        tokens, mask = pad_rows(texts, pad, side=side)
-        return tokens, None if bool(mask.all()) else mask
-    if len({source.shape for source in frames}) > 1:
-        raise DataError(
-            "the recordings differ in length",
-            "pad the audio with silence before computing the features",
-        )
-    # [B, mels, N]
-    return torch.stack(frames), None
+    if isinstance(sources[0], Tensor):
+        return torch.stack([*sources]), None
+    tokens, mask = pad_rows(sources, pad, side=side)
+    return tokens, None if bool(mask.all()) else mask

@@ -131,8 +131,7 @@ def search(
     graphed = cuda_graphs.enabled(device) and not watched and state.cache.make_static()
     graph_key = (strategy, constraints.graph_key)
     loop = GraphedLoop(step, state, graphed=graphed, model=model, key=graph_key)
-    first_step = 0 if regular else 1
-    for done in range(first_step, constraints.max_steps):
+    for done in range(int(not regular), constraints.max_steps):
         if not loop.drop_done(done, lambda state: state.running, SearchState.select):
             break
         loop()

@@ -122,7 +122,7 @@ def generate(
         hypotheses.update(_hypotheses(state))
         state.select(rows)
 
-    for number in range(0 if regular else 1, constraints.max_steps):
+    for number in range(int(not regular), constraints.max_steps):
         if not loop.drop_done(number, lambda state: ~state.done(), select):
             break
         loop()
