@@ -160,7 +160,7 @@ def prepares(monkeypatch: pytest.MonkeyPatch) -> None:
         raise PreparationError("the data would be prepared now", "look at the next test")
 
     for objective in OBJECTIVES:
-        monkeypatch.setattr(objective_class(objective), "prepare", prepare)
+        monkeypatch.setattr(objective_class(objective).source_class, "prepare", prepare)
 
 
 def test_every_objective_and_kind_is_in_the_table() -> None:

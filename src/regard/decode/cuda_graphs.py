@@ -10,7 +10,7 @@ from __future__ import annotations
 import copy
 import threading
 from collections import OrderedDict
-from collections.abc import Callable, Hashable, Iterator, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, fields, is_dataclass
 from typing import Any, Generic, TypeVar
@@ -87,7 +87,7 @@ def prefill(
     """
     if not torch.cuda.is_available():
         return begin(inputs)
-    tensors = list(tensors_in(inputs))
+    tensors = tensors_in(inputs)
     graphs = _PREFILL_GRAPHS.setdefault(model, OrderedDict())
     key = _graph_key(model, key, tensors)
     captured = graphs.get(key)
@@ -103,7 +103,7 @@ def prefill(
         graph = torch.cuda.CUDAGraph()
         with capture(graph):
             state = begin(static_inputs)
-        captured = CapturedGraph(graph, state, list(tensors_in(static_inputs)))
+        captured = CapturedGraph(graph, state, tensors_in(static_inputs))
         graphs[key] = captured
         with_graph = [name for name, entry in graphs.items() if entry is not None]
         for name in with_graph[:-MAX_GRAPHS]:
@@ -151,7 +151,7 @@ class GraphedLoop(Generic[State]):
         self.warmed_up = False
         if not self.capture:
             return
-        tensors = list(tensors_in(state))
+        tensors = tensors_in(state)
         graphs = _STEP_GRAPHS.setdefault(self.model, OrderedDict())
         key = _graph_key(self.model, self.key, tensors)
         captured = graphs.get(key)
@@ -218,7 +218,7 @@ class GraphedLoop(Generic[State]):
         with capture(self.graph):
             self.step(self.state)
         self.graph.replay()  # a capture executes nothing
-        tensors = list(tensors_in(self.state))
+        tensors = tensors_in(self.state)
         graphs = _STEP_GRAPHS.setdefault(self.model, OrderedDict())
         key = _graph_key(self.model, self.key, tensors)
         graphs[key] = CapturedGraph(self.graph, self.state, tensors)
@@ -237,23 +237,22 @@ def to_lists(columns: Sequence[Tensor]) -> list[list[Any]]:
     return [x.tolist() for x in on_cpu]
 
 
-def tensors_in(structure: Any) -> Iterator[Tensor]:
+def tensors_in(structure: Any) -> list[Tensor]:
     """All tensors in nested dataclasses and sequences, each once, in a fixed order."""
-    visited: set[int] = set()
+    tensors: dict[int, Tensor] = {}
 
-    def walk(x: Any) -> Iterator[Tensor]:
+    def walk(x: Any) -> None:
         if isinstance(x, Tensor):
-            if id(x) not in visited:
-                visited.add(id(x))
-                yield x
+            tensors[id(x)] = x
         elif is_dataclass(x):
             for field in fields(x):
-                yield from walk(getattr(x, field.name))
+                walk(getattr(x, field.name))
         elif isinstance(x, (list, tuple)):
             for item in x:
-                yield from walk(item)
+                walk(item)
 
-    yield from walk(structure)
+    walk(structure)
+    return list(tensors.values())
 
 
 def _graph_key(model: nn.Module, key: Hashable, tensors: list[Tensor]) -> Hashable:

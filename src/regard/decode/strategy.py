@@ -46,8 +46,8 @@ LengthPenalty = GNMTPenalty | PowerPenalty
 def parse_length_penalty(text: str) -> LengthPenalty:
     """Parses a length penalty such as `gnmt:0.6` or `power:1.0`."""
     constructors: dict[str, Callable[..., LengthPenalty]] = {
-        "gnmt": lambda alpha="0.6": GNMTPenalty(_exponent(alpha)),  # Wu et al. 2016, Equation 14
-        "power": lambda alpha="1.0": PowerPenalty(_exponent(alpha)),  # that of Hugging Face
+        "gnmt": GNMTPenalty,
+        "power": PowerPenalty,
     }
     word = str(text).partition(":")[0]
     if word.lstrip("-").replace(".", "", 1).isdigit():
@@ -55,7 +55,7 @@ def parse_length_penalty(text: str) -> LengthPenalty:
             f"length_penalty {text} does not name its formula",
             f"use gnmt:{word} (Wu et al. 2016) or power:{word} (as in transformers)",
         )
-    return parse_option(text, constructors)
+    return parse_option(text, constructors, convert=_exponent)
 
 
 def _exponent(text: str) -> float:
