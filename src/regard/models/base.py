@@ -104,8 +104,8 @@ class Model(Tasks):
         as_names = named_inputs.pop("return_dict", None) is not False
         # A cache is the caller's, of `start` and `step`: none comes out of a call.
         named_inputs.pop("use_cache", None)
-        given = {name: named_inputs.pop(name, None) for name in LABELS}
-        labels = {name: value for name, value in given.items() if value is not None}
+        passed = {name: named_inputs.pop(name, None) for name in LABELS}
+        labels = {name: value for name, value in passed.items() if value is not None}
         tensors, choices = self._arguments(*inputs, labels=labels.get("labels"), **named_inputs)
         check_separators(self.spec, tensors)
         try:

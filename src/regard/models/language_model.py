@@ -88,8 +88,8 @@ class LanguageModel(TokenizerModel):
         # Llama 3 has several end tokens; decoding stops at any of them.
         ends = eos_token_id if isinstance(eos_token_id, list) else [eos_token_id]
         # A token that the model lacks never comes: it ends nothing.
-        known = [token for token in ends if token is not None and token < spec.vocab_size]
-        end, *others = known or [_NO_END_TOKEN]
+        possible = [token for token in ends if token is not None and token < spec.vocab_size]
+        end, *others = possible or [_NO_END_TOKEN]
         self.special_tokens = SpecialTokens(0, None, end, extra_ends=tuple(others))
         self.defaults = GenerationDefaults()  # of generation_config.json
 

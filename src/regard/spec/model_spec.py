@@ -88,7 +88,7 @@ class Input(NamedTuple):
     @property
     def _known(self) -> str:
         """The name without the word before it."""
-        names = (known for known in _ARGUMENTS if self.name.endswith(f"_{known}"))
+        names = (name for name in _ARGUMENTS if self.name.endswith(f"_{name}"))
         return self.name if self.name in _ARGUMENTS else next(names, self.name)
 
 

@@ -9,11 +9,31 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any, TypeAlias
+from typing import Any, Protocol, TypeAlias, runtime_checkable
 
 from regard.system.errors import SettingError
 
 Rows: TypeAlias = Any  # a list of texts, tuples or dictionaries, a pandas frame, of `datasets`
+
+
+@runtime_checkable
+class Frame(Protocol):
+    """What is used of a pandas frame."""
+
+    iloc: Any
+
+    def to_dict(self, orient: str) -> Any: ...
+
+
+@runtime_checkable
+class Table(Protocol):
+    """What is used of a table of `datasets`."""
+
+    column_names: Any
+
+    def __iter__(self) -> Iterator[Any]: ...
+
+
 # The columns of tuples. Those of two are read as pairs of texts too.
 _COLUMNS = {2: ("text", "label"), 3: ("text", "text2", "label")}
 
@@ -38,14 +58,14 @@ def as_files(settings: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
 
 def _is_rows(data: object) -> bool:
     """Whether it is a frame, a table of `datasets`, or a list of anything but paths."""
-    if hasattr(data, "column_names") or hasattr(data, "iloc"):
+    if isinstance(data, Frame | Table):
         return True
     return isinstance(data, list) and not any(isinstance(one, Path) for one in data)
 
 
 def _write(data: Any, path: Path) -> Path:
     """Texts as lines; rows as CSV, or as JSON Lines if a cell holds more than one value."""
-    rows = data.to_dict("records") if hasattr(data, "iloc") else list(data)
+    rows = data.to_dict("records") if isinstance(data, Frame) else list(data)
     if not rows:
         raise SettingError(f"`{path.name}` is empty", "give one row at least")
     if all(isinstance(row, str) for row in rows):

@@ -165,8 +165,8 @@ class ScalingLaw(Study):
         means = _means(numbers["points"])
         sizes = [*means]
         series = [
-            Series(f"{seen:,.0f} tokens", sizes, column(means.values(), seen), style="points")
-            for seen in means[sizes[0]]
+            Series(f"{size:,.0f} tokens", sizes, column(means.values(), size), style="points")
+            for size in means[sizes[0]]
         ]
         # The curve goes on to the larger model.
         curve = [*sizes, parameters]
@@ -175,7 +175,7 @@ class ScalingLaw(Study):
         series.append(Series("fitted law, 90 % interval", curve, fitted, bounds))
         series.append(Series("larger model, measured", [parameters], [loss], style="points"))
         by_compute = [
-            Series(f"N = {size:,.0f}", [6 * size * seen for seen in losses], [*losses.values()])
+            Series(f"N = {size:,.0f}", [6 * size * tokens for tokens in losses], [*losses.values()])
             for size, losses in _means([*numbers["points"], *numbers["measured"]]).items()
         ]
         rows = []

@@ -59,8 +59,8 @@ def warn_of_inputs(
 def warn_of_characters(tokenizer: Tokenizer, texts: Iterable[str]) -> None:
     """Warns once of the characters of a whole data set that stand in no token."""
     unknown = tokenizer.special_token_id("unk")
-    known = set().union(*tokenizer.vocabulary)
-    others = sorted(set().union(*texts) - known)
+    letters = set().union(*tokenizer.vocabulary)
+    others = sorted(set().union(*texts) - letters)
     rows = tokenizer.encode_batch(others)  # a normalizer may make known ones of them
     characters = [one for one, ids in zip(others, rows, strict=True) if unknown in ids]
     if characters:
