@@ -96,13 +96,12 @@ def run(
     rows = []
     for name, timing in timings.items():
         precision = name.removeprefix("regard ")
-        ours = precision != name
         share = None
         # The memory bandwidth limits small batches: every step reads all weights of the decoder.
-        if ours and case.batch * case.beam <= SMALL_BATCH:
+        if precision in BYTES and case.batch * case.beam <= SMALL_BATCH:
             step_bytes = _step_parameters(model.spec) * BYTES[precision]
             share = step_bytes * case.new / timing.median / limit
-        rows.append(timing_row(name, timing, ours=ours, peak=peaks.get(name), share=share))
+        rows.append(timing_row(name, timing, peak=peaks.get(name), share=share))
     notes = {"memory bandwidth": f"{limit / 1e9:,.0f} GB/s"}
     all_rows = (*rows, *published_rows)
     return BenchmarkReport(command, str(case), machine_name(device), "tokens/s", all_rows, notes)

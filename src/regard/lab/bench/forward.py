@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import torch
-from torch import Tensor
 
 import regard
 from regard.builder.parameter_count import parameter_count
@@ -42,35 +41,28 @@ def run(
     tokens = torch.randint(4, model.vocabulary, (case.batch, case.length), device=device)
     with tempfile.TemporaryDirectory() as folder:
         path = model.write(Path(folder))
-        loaded = regard.load(path).to(device)
-        # The same weights, packed for inference.
-        frozen = regard.load(path).to(device).prepare_for_inference()
-        forwards: dict[str, Callable[[], Tensor]] = {
-            "regard": lambda: loaded(input_ids=tokens)["logits"],
-            "regard, frozen": lambda: frozen(input_ids=tokens)["logits"],
+        models: dict[str, Any] = {
+            "regard": regard.load(path).to(device),
+            # The same weights, packed for inference.
+            "regard, frozen": regard.load(path).to(device).prepare_for_inference(),
         }
         if "transformers" in against:
             auto_model = import_peer("transformers").AutoModelForMaskedLM
-            peer = auto_model.from_pretrained(path).to(device).eval()
-            forwards["transformers"] = lambda: peer(input_ids=tokens).logits
+            models["transformers"] = auto_model.from_pretrained(path).to(device).eval()
 
     def contender(name: str) -> float:
         with torch.inference_mode():
-            assert forwards[name]().shape == (*tokens.shape, model.vocabulary)
+            logits = models[name](input_ids=tokens)["logits"]
+        assert logits.shape == (*tokens.shape, model.vocabulary)
         return float(tokens.numel())
 
-    contenders = {name: partial(contender, name) for name in forwards}
+    contenders = {name: partial(contender, name) for name in models}
     timings = time_in_turns(contenders, case.rounds, device)
     limit = matrix_rate(device)
     # A multiplication and an addition for each parameter; attention scores are left out.
     flops_per_token = 2.0 * parameter_count(model.spec)
     rows = [
-        timing_row(
-            name,
-            timing,
-            ours=name.startswith("regard"),
-            share=timing.rate * flops_per_token / limit,
-        )
+        timing_row(name, timing, share=timing.rate * flops_per_token / limit)
         for name, timing in timings.items()
     ]
     notes = {"matrix rate": f"{limit / 1e9:,.0f} GFLOP/s"}

@@ -31,9 +31,7 @@ class LoadingCase:
 
 def run(case: LoadingCase, against: list[str], command: str) -> BenchmarkReport:
     """Times a fresh process for each round of each contender."""
-    names = ["regard"]
-    if "transformers" in against:
-        names.append("transformers")
+    names = ("regard", *against)
     times: dict[str, list[dict[str, float]]] = {name: [] for name in names}
     with tempfile.TemporaryDirectory() as folder:
         path = benchmark_model(case.model).write(Path(folder))
@@ -46,20 +44,17 @@ def run(case: LoadingCase, against: list[str], command: str) -> BenchmarkReport:
         timing_row(
             name,
             Timing(tuple(one["whole"] for one in rounds), 1.0),  # one start a round
-            ours=name == "regard",
             peak=int(max(one["peak"] for one in rounds)),
         )
         for name, rounds in times.items()
     ]
-    notes = {name: _parts(rounds) for name, rounds in times.items()}
     machine = machine_name(torch.device("cpu"))
+    notes = {}
+    for name, rounds in times.items():
+        # The median seconds of each part, such as `0.90+0.31+0.20 s`.
+        medians = (
+            statistics.median_high(one[part] for one in rounds)
+            for part in ("import", "load", "translate")
+        )
+        notes[name] = "+".join(map("{:.2f}".format, medians)) + " s"
     return BenchmarkReport(command, str(case), machine, "times/s", tuple(rows), notes)
-
-
-def _parts(rounds: list[dict[str, float]]) -> str:
-    """The median seconds of each part, such as `0.90+0.31+0.20 s`."""
-    medians = [
-        statistics.median_high(one[part] for one in rounds)
-        for part in ("import", "load", "translate")
-    ]
-    return "+".join(f"{seconds:.2f}" for seconds in medians) + " s"

@@ -89,14 +89,14 @@ class BenchmarkReport:
         cells = [columns, ["---"] * len(columns)]
         cells += [self._cells(row, columns) for row in self.rows]
         # Columns as wide as their widest cell.
-        widths = [max(len(line[i]) for line in cells) for i in range(len(columns))]
+        widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
         lines = []
         for line in cells:
             padded = [
                 text.ljust(width, "-" if text == "---" else " ")
                 for text, width in zip(line, widths, strict=True)
             ]
-            lines.append("| " + " | ".join(padded) + " |")
+            lines.append(f"| {' | '.join(padded)} |")
         notes = ", ".join(f"{key} {value}" for key, value in self.notes.items())
         if notes:
             lines += ["", notes]
@@ -106,14 +106,12 @@ class BenchmarkReport:
         return lines
 
     def _columns(self) -> list[str]:
-        columns = ["", self.unit, "±"]
-        if self.fastest is not None:
-            columns.append(RATIO)
-        if any(row.peak for row in self.rows):
-            columns.append(MEMORY)
-        if any(row.share for row in self.rows):
-            columns.append(SHARE)
-        return columns
+        optional = {
+            RATIO: self.fastest is not None,
+            MEMORY: any(row.peak for row in self.rows),
+            SHARE: any(row.share for row in self.rows),
+        }
+        return ["", self.unit, "±", *(column for column, shown in optional.items() if shown)]
 
     def _cells(self, row: BenchmarkRow, columns: list[str]) -> list[str]:
         """The texts of a row; what it does not have is empty."""
@@ -131,9 +129,9 @@ class BenchmarkReport:
         return [cells[column] for column in columns]
 
 
-def timing_row(name: str, timing: Timing, *, ours: bool = False, **more: Any) -> BenchmarkRow:
-    """The row of a contender that was timed."""
-    return BenchmarkRow(name, timing.rate, timing.spread, ours, **more)
+def timing_row(name: str, timing: Timing, **more: Any) -> BenchmarkRow:
+    """The row of a contender that was timed; the names of ours begin with regard."""
+    return BenchmarkRow(name, timing.rate, timing.spread, name.startswith("regard"), **more)
 
 
 def write_section(page: Path, report: BenchmarkReport) -> None:

@@ -103,7 +103,7 @@ def run(
     limit = matrix_rate(device, DTYPES[case.precision])
     flops = _flops_per_token(model.spec, case.length)
     rows = [
-        timing_row(name, timing, ours=name == "regard", share=timing.rate * flops / limit)
+        timing_row(name, timing, share=timing.rate * flops / limit)
         for name, timing in timings.items()
     ]
     ours = f"{100 * _padding_share(our_batches):.0f} % in our batches"
@@ -225,14 +225,12 @@ def _batch(lengths: Array, rows: Array, model: BenchmarkModel) -> Batch:
     source = generator.integers(4, model.vocabulary, source_mask.shape)
     # Teacher forcing: the decoder reads the target shifted right by one.
     shifted = np.where(target_mask, np.roll(target, 1, axis=1), 0)
-    arrays: dict[str, Array] = {}
+    # [B, T], IGNORED where there is padding
+    arrays: dict[str, Array] = {"labels": np.where(target_mask, target, IGNORED)}
     if model.is_encoder_decoder:
-        arrays["source"] = np.where(source_mask, source, 0)
-        arrays["target"] = shifted
+        arrays |= {"source": np.where(source_mask, source, 0), "target": shifted}
     else:
         arrays["tokens"] = shifted
-    # [B, T], IGNORED where there is padding
-    arrays["labels"] = np.where(target_mask, target, IGNORED)
     if not source_mask.all():
         arrays["padding_mask"] = source_mask
     tensors = {name: torch.from_numpy(array) for name, array in arrays.items()}
