@@ -17,7 +17,7 @@ from regard.core.context import Context
 from regard.core.feedforward import ConvFeedForward, FeedForward
 from regard.core.masks.attention_mask import AttentionMask
 from regard.core.masks.mask import DocumentMask, FullMask
-from regard.core.mixers import additive_attention
+from regard.core.mixers import explicit_attention
 from regard.core.norm import BatchNorm
 from regard.core.projection import SelfProjection, TiedProjection
 from regard.decode.batch_decoding import DecodingSettings, SpecialTokens, decode
@@ -250,7 +250,7 @@ def test_tied_projections_are_equal_matrices(tied: str) -> None:
 
 
 def test_additive_scores_are_bahdanaus() -> None:
-    part = additive_attention.AdditiveAttention(1, 6, 0.0)
+    part = explicit_attention.AdditiveAttention(1, 6, 0.0)
     single = baseline_attention.AdditiveAttention(6)
     single.direction = nn.Parameter(part.direction[0])
     q = torch.randn(2, 1, 3, 6)

@@ -12,7 +12,7 @@ from regard.builder.positions import build_layer_position, built_as
 from regard.core import attention, linear, projection, stack
 from regard.core.caches import segment_memory
 from regard.core.mixers import (
-    additive_attention,
+    explicit_attention,
     global_attention,
     linear_attention,
     linformer,
@@ -131,7 +131,7 @@ def _mixer(
                 scale, dropout, top=top, cap=cap, sinks=heads
             )
         case spec.AdditiveAttention(dropout):
-            return additive_attention.AdditiveAttention(part.heads, part.d_k, dropout)
+            return explicit_attention.AdditiveAttention(part.heads, part.d_k, dropout)
         case spec.LinearAttention(spec.FavorFeatures() as features):
             favor = linear_attention.FavorFeatures(features, part.d_k, scale)
             return linear_attention.LinearAttention(favor)

@@ -12,7 +12,6 @@ from regard.builder.stacks import build_stack
 from regard.core import attention, feedforward, linear, projection
 from regard.core.frontends import embedding
 from regard.core.heads import (
-    attention_pool,
     contrastive_head,
     head,
     pixel_decoder,
@@ -85,7 +84,7 @@ def build_pool(part: spec.Pool, input_width: int, d_model: int) -> head.Pool:
     return head.Pool(part, which, input_width, d_model, end=end, norm=norm)
 
 
-def _attention_pool(part: spec.AttentionPool, d_model: int) -> attention_pool.AttentionPool:
+def _attention_pool(part: spec.AttentionPool, d_model: int) -> head.AttentionPool:
     if d_model % part.heads:
         raise ModelError(
             f"the width {d_model} of the pooled vectors is not divisible by {part.heads} heads",
@@ -98,7 +97,7 @@ def _attention_pool(part: spec.AttentionPool, d_model: int) -> attention_pool.At
         linear.Linear(d_model, d_model),
     )
     layers = feedforward.FeedForward(spec.FeedForward(part.d_ff, part.activation), d_model)
-    return attention_pool.AttentionPool(d_model, attend, build_norm(part.norm, d_model), layers)
+    return head.AttentionPool(d_model, attend, build_norm(part.norm, d_model), layers)
 
 
 def _classifier(

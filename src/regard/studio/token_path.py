@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from regard.core.block import Block, ParallelBlock
-from regard.core.mixers.additive_attention import AdditiveAttention
+from regard.core.mixers.explicit_attention import AdditiveAttention
 from regard.core.mixers.linear_attention import LinearAttention
 from regard.core.mixers.scaled_dot_product_attention import SoftmaxAttention
 from regard.core.probe import AttentionCall

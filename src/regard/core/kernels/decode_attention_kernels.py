@@ -15,6 +15,12 @@ from triton.language import constexpr
 from regard.core.kernels.dependent_launch import wait_for_previous
 
 
+@triton.jit
+def _load_rows(at, valid):
+    """The rows at these places, zeros where they are not valid."""
+    return tl.load(at, mask=valid[:, None], other=0.0)
+
+
 @triton.jit(do_not_specialize=["S", "m_b", "m_h", "m_t", "m_s", "T", "R", "G", "columns"])
 def grouped_query_attention(
     q, k, v, new_k, new_v, mask, last, cos, sin, out,
@@ -40,8 +46,8 @@ def grouped_query_attention(
     head = g * R + i // T
     t = i % T
     query_at = q + b * q_b + head[:, None] * q_h + t[:, None] * q_t + half[None, :]
-    q1 = tl.load(query_at, mask=query_valid[:, None], other=0.0)  # [BQ, HALF]
-    q2 = tl.load(query_at + HALF, mask=query_valid[:, None], other=0.0)
+    q1 = _load_rows(query_at, query_valid)  # [BQ, HALF]
+    q2 = _load_rows(query_at + HALF, query_valid)
     dtype = q.dtype.element_ty
     if ROPE:
         # (q1, q2) rotated by the angles of the newest position, and rounded as PyTorch rounds.
@@ -85,8 +91,8 @@ def grouped_query_attention(
         at = begin + s
         key_valid = at < end
         key_at = k + b * k_b + g * k_g + at[:, None].to(tl.int64) * k_s + half[None, :]
-        k1 = tl.load(key_at, mask=key_valid[:, None], other=0.0)
-        k2 = tl.load(key_at + HALF, mask=key_valid[:, None], other=0.0)
+        k1 = _load_rows(key_at, key_valid)
+        k2 = _load_rows(key_at + HALF, key_valid)
         scores = tl.dot(q1, tl.trans(k1), input_precision=PRECISION)  # [BQ, BS]
         scores = tl.dot(q2, tl.trans(k2), scores, input_precision=PRECISION) * scale
         visible = query_valid[:, None] & key_valid[None, :]
@@ -101,7 +107,7 @@ def grouped_query_attention(
         correction = tl.exp(top - safe)
         total = total * correction + tl.sum(weights, axis=1)
         value_at = v + b * v_b + g * v_g + at[:, None].to(tl.int64) * v_s + full[None, :]
-        values = tl.load(value_at, mask=key_valid[:, None], other=0.0)
+        values = _load_rows(value_at, key_valid)
         mixed = tl.dot(
             weights.to(values.dtype), values, mixed * correction[:, None], input_precision=PRECISION
         )
@@ -145,8 +151,8 @@ def single_query_attention(
             end += columns
     key_at = k + b * k_b + h * k_h + s[:, None].to(tl.int64) * k_s + column[None, :]
     value_at = v + b * v_b + h * v_h + s[:, None].to(tl.int64) * v_s + column[None, :]
-    keys = tl.load(key_at, mask=(s < end)[:, None], other=0.0)  # [BS, K]
-    values = tl.load(value_at, mask=(s < end)[:, None], other=0.0)
+    keys = _load_rows(key_at, s < end)  # [BS, K]
+    values = _load_rows(value_at, s < end)
     wait_for_previous(PDL)
     query_at = q + b * q_b + h * q_h
     query = tl.load(query_at + column).to(tl.float32)
@@ -176,7 +182,7 @@ def single_query_attention(
         next_valid = at + BS < end
         scores = tl.sum(keys.to(tl.float32) * query[None, :], axis=1) * scale  # [BS]
         key_at += BS * k_s.to(tl.int64)
-        keys = tl.load(key_at, mask=next_valid[:, None], other=0.0)
+        keys = _load_rows(key_at, next_valid)
         if MASK == 1:
             visible = visible & (tl.load(mask_at + at * m_s, mask=visible, other=0) != 0)
         if MASK == 2:
@@ -189,6 +195,6 @@ def single_query_attention(
         total = total * correction + tl.sum(weights, axis=0)
         mixed = mixed * correction + tl.sum(values.to(tl.float32) * weights[:, None], axis=0)
         value_at += BS * v_s.to(tl.int64)
-        values = tl.load(value_at, mask=next_valid[:, None], other=0.0)
+        values = _load_rows(value_at, next_valid)
         top = new_top
     tl.store(out + b * o_b + h * o_h + column, mixed / tl.where(total == 0.0, 1.0, total))

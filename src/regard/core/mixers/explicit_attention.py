@@ -1,4 +1,5 @@
-"""A base class for attention kernels from outside the package: weights, then a weighted sum.
+"""Attention kernels that make weights, then a weighted sum: a base class for those from outside the
+package, and additive attention (Bahdanau et al. 2015).
 
 A kernel of one's own says how attention weights come from queries and keys. Grouped-query heads,
 masks, dropout, the KV cache and the weights that a probe asks for are the same for all of them.
@@ -9,12 +10,14 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.nn import functional
 
 from regard.core.attention import Mixer
 from regard.core.caches.kv_cache import Cache
+from regard.core.linear import normal
 from regard.core.masks.attention_mask import AttentionMask, ScoreBias
+from regard.core.mixers.scaled_dot_product_attention import masked_softmax
 from regard.core.projection import per_query_head
 
 
@@ -71,3 +74,38 @@ class ExplicitAttention(Mixer, ABC):
         weights = weights.masked_fill(~allowed, 0.0)
         # All were computed: a kernel may have parameters for each head.
         return weights if heads is None else weights[:, heads]
+
+
+# ------------------------------------------------------------------ additive attention
+
+
+def additive_scores(q: Tensor, k: Tensor, direction: Tensor) -> Tensor:
+    """w · tanh(q + k) of every pair of q [B, H, T, K] and k [B, H, S, K]: [B, H, T, S].
+
+    `direction` [K], or [H, K], is w. The hidden layer of all pairs, [B, H, T, S, K], is what makes
+    additive attention slower than products of equal complexity (Section 3.2.1).
+    """
+    hidden = torch.tanh(q[:, :, :, None] + k[:, :, None])
+    if direction.ndim == 1:
+        return hidden @ direction
+    return torch.einsum("bhtsk,hk->bhts", hidden, direction)
+
+
+class AdditiveAttention(ExplicitAttention):
+    """softmax(w_h · tanh(q + k)) v in each head h, for queries and keys that the layer projects."""
+
+    def __init__(self, heads: int, d_k: int, dropout: float) -> None:
+        super().__init__(dropout)
+        self.direction = nn.Parameter(normal(heads, d_k))  # w_h: [H, K]
+
+    def extra_repr(self) -> str:
+        heads, width = self.direction.shape
+        return f"heads={heads}, width={width}, dropout={self.dropout}"
+
+    def attention_weights(
+        self, q: Tensor, k: Tensor, allowed: Tensor, bias: Tensor | None
+    ) -> Tensor:
+        scores = additive_scores(q, k, self.direction)  # [B, H, T, S]
+        if bias is not None:
+            scores = scores + bias
+        return masked_softmax(scores, allowed)

@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from regard.core.caches.kv_cache import CrossKV
 from regard.core.linear import Linear, normal
 from regard.core.masks.attention_mask import AttentionMask, ScoreBias
-from regard.core.mixers.additive_attention import additive_scores
+from regard.core.mixers.explicit_attention import additive_scores
 from regard.core.mixers.scaled_dot_product_attention import SoftmaxAttention, masked_softmax
 from regard.core.probe import NullProbe
 

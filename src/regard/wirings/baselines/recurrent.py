@@ -40,6 +40,8 @@ CELLS: dict[str, Callable[..., nn.RNN | nn.GRU | nn.LSTM]] = {
     "gru": nn.GRU,
     "lstm": nn.LSTM,
 }
+# Along which dimension what is recorded grows with the steps: [B, T, D], [B, 1, T, E].
+_GROWING = {"residual": 1, "mixed": 2}
 CellState = tuple[Tensor, ...]  # a layer's hidden state [B, D], and an LSTM's cell state
 
 
@@ -310,7 +312,13 @@ class RecurrentDecoder(Network):
         inner = probe.scope("0").scope("cross")
         outputs = []
         queries = []
-        steps = _ProbedSteps(self.layers, probe)
+        # Probed tensors of single steps, put together as if the sequence had been one call.
+        prefix = ""
+        tensors: dict[str, Tensor] = {}
+        if isinstance(probe, Probe):
+            prefix = probe.prefix
+            tensors = probe.tensors
+        by_step: defaultdict[str, list[Tensor]] = defaultdict(list)
         for position in x.split(1, dim=1):  # [B, 1, D]
             if self.before is not None:
                 # s_{i−1} of Bahdanau et al.: the top layer's previous state, [B, 1, D].
@@ -330,39 +338,16 @@ class RecurrentDecoder(Network):
                 state.fed = y[:, 0]
             outputs.append(y)
             queries.append(query)
-            steps.record()
-        steps.join()
+            for name, tensor in tensors.items():
+                if name.startswith(prefix) and name.rpartition(".")[2] in _GROWING:
+                    by_step[name].append(tensor)
+        for name, parts in by_step.items():
+            tensors[name] = torch.cat(parts, dim=_GROWING[name.rpartition(".")[2]])
         if probe.active:
             # All queries at once, as a call without steps would have shown them.
             q = attention.queries(torch.cat(queries, dim=1), keys)
             inner.attention(attention.mixer, (q, keys.k, keys.v), mask)
         return torch.cat(outputs, dim=1)
-
-
-class _ProbedSteps:
-    """Probed tensors of single steps, concatenated as if the sequence had been one call."""
-
-    def __init__(self, layers: int, probe: NullProbe) -> None:
-        self.tensors: dict[str, Tensor] = {}
-        self.parts: defaultdict[str, list[Tensor]] = defaultdict(list)
-        # Names, and along which dimension the tensors grow.
-        self.dimensions: dict[str, int] = {}
-        if isinstance(probe, Probe):
-            self.tensors = probe.tensors
-            for i in range(layers):
-                self.dimensions[f"{probe.prefix}{i}.residual"] = 1
-            self.dimensions[f"{probe.prefix}0.cross.mixed"] = 2  # [B, 1, T, E]
-
-    def record(self) -> None:
-        """Takes what the last step left."""
-        for name in self.dimensions:
-            if name in self.tensors:
-                self.parts[name].append(self.tensors[name])
-
-    def join(self) -> None:
-        """Puts the steps together."""
-        for name, parts in self.parts.items():
-            self.tensors[name] = torch.cat(parts, dim=self.dimensions[name])
 
 
 def _run(cells: nn.Module, x: Tensor, state: CellState) -> tuple[Tensor, CellState]:
