@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import sys
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -238,14 +238,25 @@ def _prepare(setup: Setup, base: Translator | None) -> None:
 def pair_splits(setup: Setup) -> dict[str, Split]:
     """The pairs that a recipe names, by split."""
     recipe = setup.recipe
-    if recipe.tune.files:
-        return _finetuning_splits(setup)
-    if recipe.generated_task is not None:
+    is_finetuning = bool(recipe.tune.files)
+    if not is_finetuning and recipe.generated_task is not None:
         return generated_pairs(setup)
-    if recipe.builtin:
+    if not is_finetuning and recipe.builtin:
         return _builtin_splits(setup)
-    test = _corpora_of_files(recipe.data, "test_")
-    return _held_out_splits(setup) | ({"test": split_of(test)} if test else {})
+    for location in recipe.corpora:
+        say_files(location, setup.say)
+    read = _finetuning_corpora if is_finetuning else _corpora_of_files
+    corpora = {split: read(setup, split) for split in ("train", "valid", "test")}
+    splits = {split: split_of(named) for split, named in corpora.items() if named}
+    if "valid" in splits:
+        return splits
+    if not is_finetuning:
+        return splits | _held_out(setup, corpora["train"])
+    if mixture(recipe) is None:
+        return with_held_out(splits)
+    return splits | held_out_of_each(
+        corpora["train"], lambda _, corpus: with_held_out({"train": corpus})
+    )
 
 
 def _builtin_splits(setup: Setup) -> dict[str, Split]:
@@ -269,18 +280,8 @@ def _builtin_pairs(split: str, lines: int, pronouns: bool = False) -> Iterator[P
         yield sentence.source, sentence.target
 
 
-def _held_out_splits(setup: Setup) -> dict[str, Split]:
-    """Training and validation pairs of the user's files."""
-    data = setup.recipe.data
-    corpora = _corpora_of_files(data)
-    if data.pairs == "-":
-        # It can be read once; what follows, and a resumed run, read the copy.
-        corpora = {"-": _made_once(setup, "train", partial(_standard_input, data))}
-    for location in setup.recipe.corpora:
-        say_files(location, setup.say)
-    valid = _corpora_of_files(data, "valid_")
-    if valid:
-        return {"train": split_of(corpora), "valid": split_of(valid)}
+def _held_out(setup: Setup, corpora: Mapping[str, Split]) -> dict[str, Split]:
+    """Training and validation pairs of corpora."""
     every = {}
     for name, corpus in corpora.items():
         # One of so many pairs is held out; of fewer there would be none.
@@ -299,19 +300,22 @@ def _held_out_splits(setup: Setup) -> dict[str, Split]:
     return splits | {"valid": lambda: iter(held_out)}
 
 
-def _corpora_of_files(data: DataSettings, prefix: str = "") -> dict[str, Split]:
-    """The pairs that files name to train on, or to score; none without files."""
+def _corpora_of_files(setup: Setup, split: str) -> dict[str, Split]:
+    """The pairs that files name for a split; none without files."""
+    data = setup.recipe.data
+    prefix = "" if split == "train" else f"{split}_"
     pairs, source, target = (
         getattr(data, f"{prefix}{key}") for key in ("pairs", "source", "target")
     )
+    if pairs == "-" and not prefix:
+        # It can be read once; what follows, and a resumed run, read the copy.
+        return {"-": _made_once(setup, "train", partial(_standard_input, data))}
     if pairs is not None:
         languages = _languages(data)
         return {
             location: partial(text_files.pairs, location, languages=languages)
             for location in split_location(pairs)
         }
-    if source is None and target is None:
-        return {}
     sources = [] if source is None else split_location(source)
     targets = [] if target is None else split_location(target)
     if len(sources) != len(targets):
@@ -356,7 +360,7 @@ def _languages(data: DataSettings) -> tuple[str, str] | None:
     return source, target
 
 
-def _finetuning_splits(setup: Setup) -> dict[str, Split]:
+def _finetuning_corpora(setup: Setup, split: str) -> dict[str, Split]:
     """The files of `regard finetune`, each with its prefix."""
     tune = setup.recipe.tune
     if tune.prefixes and len(tune.prefixes) != len(tune.files):
@@ -365,23 +369,14 @@ def _finetuning_splits(setup: Setup) -> dict[str, Split]:
         )
     # T5 was pretrained with prefixes such as "summarize: ", which name the task.
     prefixes = tune.prefixes or ("",) * len(tune.files)
-    corpora = {
+    if split != "train" and len(prefixes) > 1:
+        # Several prefixes mean several tasks, whose files come with their prefixes written out.
+        prefixes = ("",)
+    files = setup.recipe.files.get(split, ())
+    return {
         f"{prefix}{file}": partial(_prefixed, prefix, file)
-        for prefix, file in zip(prefixes, tune.files, strict=True)
+        for prefix, file in zip(prefixes, files, strict=False)
     }
-    train = split_of(corpora)
-    splits: dict[str, Split] = {"train": train}
-    # Several prefixes mean several tasks; validation files come with their prefixes written out.
-    prefix = prefixes[0] if len(prefixes) == 1 else ""
-    if tune.valid is not None:
-        splits["valid"] = partial(_prefixed, prefix, tune.valid)
-    elif mixture(setup.recipe) is None:
-        splits = with_held_out(splits)
-    else:
-        splits |= held_out_of_each(corpora, lambda _, corpus: with_held_out({"train": corpus}))
-    if tune.test is not None:
-        splits["test"] = partial(_prefixed, prefix, tune.test)
-    return splits
 
 
 def _prefixed(prefix: str, file: str) -> Iterator[Pair]:
