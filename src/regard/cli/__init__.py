@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import atexit
+import dataclasses
 import gc
 import importlib
+import importlib.util
 import os
 import re
 import sys
@@ -145,8 +147,9 @@ def _closed_pipe_exits() -> Iterator[None]:
 )
 @click.version_option(__version__, prog_name="regard")
 @click.option("--debug", is_flag=True, help="Show the full traceback on errors.")
+@click.option("--extend", metavar="FILE", help="Run a Python file with parts of your own.")
 @click.pass_context
-def regard(context: click.Context, debug: bool) -> None:
+def regard(context: click.Context, debug: bool, extend: str | None) -> None:
     """One small, readable, fast system for the whole Transformer family."""
     # Called before a verb, not for help, which would wait for the import of ctypes.
     from regard.system.memory import keep_large_blocks
@@ -190,6 +193,10 @@ def main() -> None:
     debug = "--debug" in sys.argv[1:]
     arguments = [argument for argument in sys.argv[1:] if argument != "--debug"]
     try:
+        if "--extend" in arguments:
+            place = arguments.index("--extend")
+            _extend(*arguments[place + 1 : place + 2])
+            del arguments[place : place + 2]
         # This process is ours alone, so decoding may fork it and set its threads for speed.
         with one_worker_per_thread():
             code: Any = regard.main(arguments, standalone_mode=False)
@@ -217,6 +224,28 @@ def main() -> None:
             _fail(f"error: there is not enough memory: {first_line}\n  → {LESS}", 2, debug)
         message = f"error: unexpected {type(error).__name__}: {error}"
         _fail(f"{message}\n  → run again with --debug and report it", 1, debug)
+
+
+def _extend(file: str = "") -> None:
+    """Runs a Python file of the user's; its parts of specs and its objectives are known then."""
+    from regard import spec
+    from regard.training.objectives.objective import Objective
+    from regard.training.setup import REGISTERED
+
+    source = importlib.util.spec_from_file_location("regard_extension", file)
+    if source is None or source.loader is None or not os.path.isfile(file):
+        raise SettingError(f"--extend {file!r} is not a Python file", "give the path of a .py file")
+    sys.path.insert(0, os.path.dirname(os.path.abspath(file)))  # as `python FILE` does
+    module = importlib.util.module_from_spec(source)
+    sys.modules["regard_extension"] = module  # dataclasses look their annotations up there
+    source.loader.exec_module(module)
+    for value in vars(module).values():
+        if not isinstance(value, type) or value.__module__ != "regard_extension":
+            continue
+        if issubclass(value, Objective):
+            REGISTERED[value.name] = value
+        elif dataclasses.is_dataclass(value) and "build" in vars(value):
+            spec.register(value)
 
 
 def show_warnings_once() -> None:

@@ -22,6 +22,18 @@ def _subclasses(kind: type) -> Iterator[type]:
 _KINDS = {kind.__name__: kind for kind in _subclasses(Part) if dataclasses.is_dataclass(kind)}
 
 
+_REGISTERED: dict[str, type] = {}  # of `register`
+
+
+def register(kind: type) -> None:
+    """Makes a dataclass from outside the package known to every spec that is read from now on.
+
+    It is for a program that its user has asked for this class: no file can name code to import.
+    """
+    _refuse_known_name(kind.__name__)
+    _REGISTERED[kind.__name__] = kind
+
+
 def to_dict(part: Any) -> Any:
     """Serializes a spec to JSON values; every part has its class name under `kind`.
 
@@ -56,7 +68,7 @@ def from_dict(data: Any, kinds: Iterable[type] = ()) -> Any:
         _refuse_known_name(kind.__name__)
         custom[kind.__name__] = kind
     try:
-        return _read(data, _KINDS | custom)
+        return _read(data, _KINDS | _REGISTERED | custom)
     except RecursionError:
         raise ModelError(
             "the serialized spec is nested too deeply", "use fewer levels of parts"
@@ -97,7 +109,8 @@ def _read(data: Any, kinds: Mapping[str, type]) -> Any:
     if name not in kinds:
         raise ModelError(
             f"the serialized spec has an unknown kind {name!r}",
-            f"if it is a class of yours, pass kinds=[{name}]; " + did_you_mean(str(name), kinds),
+            f"if it is a class of yours, pass kinds=[{name}], in the shell --extend FILE.py; "
+            + did_you_mean(str(name), kinds),
         )
     kind = kinds[name]
     hints = type_hints(kind)
