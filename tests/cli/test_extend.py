@@ -62,9 +62,7 @@ def test_every_command_knows_the_parts_of_a_file(
     decoder = spec.Decoder(
         d_model=16,
         tokens=spec.Tokens(300, spec.Sinusoidal()),
-        stack=spec.Stack.of(
-            1, spec.Block(attention, spec.FeedForward(16, "gelu")), spec.CausalMask()
-        ),
+        stack=spec.Stack.of(1, block, spec.CausalMask()),
     )
     written = spec.to_dict(decoder)
     written["stack"]["blocks"][0]["attention"]["mixer"] = {"kind": "Sigmoid", "dropout": 0.0}
