@@ -55,9 +55,8 @@ def preset(
     other_changes = {key: value for key, value in changes.items() if key not in family.options}
     for key in other_changes:
         if key not in CHANGES:
-            options = {*family.options, *CHANGES}
             # Settings of other families (decoder_layers) are not typing errors.
-            repair = did_you_mean(key, options, likeness=0.8)
+            repair = did_you_mean(key, {*family.options, *CHANGES}, likeness=0.8)
             raise SettingError(f"{name} has no option {key!r}", repair)
     mixer, _ = parse_attention(changes.get("attention") or "softmax")
     if changes.get("attention_dropout") and isinstance(mixer, spec.LinearAttention):

@@ -36,8 +36,7 @@ def to_hf(table: Sequence[Rule], parameters: Mapping[str, Tensor]) -> dict[str, 
     for rule in table:
         if isinstance(rule, Constant) and rule.written:
             state_dict[rule.hf] = rule.make()
-    for rule in table:
-        if isinstance(rule, Unused) and rule.shape:
+        elif isinstance(rule, Unused) and rule.shape:
             state_dict[rule.hf] = torch.zeros(rule.shape)
     for rule in rules:
         ours = [parameters[name] for name in _own_names(rule, parameters)]
@@ -141,8 +140,11 @@ def _pop_tensor(rule: ParameterRule, name: str, unused: dict[str, Tensor]) -> Te
     aliases = rule.aliases if isinstance(rule, Rename) else ()
     copies = {key: unused.pop(key) for key in (name, *aliases) if key in unused}
     for key, copy in copies.items():
-        if not isinstance(rule, Count):
-            _check_floating(key, copy)
+        if not isinstance(rule, Count) and not copy.is_floating_point():
+            raise ModelError(
+                f"the tensor {key} has the dtype {copy.dtype}, which is not supported",
+                "download the model in a floating-point precision",
+            )
     if not copies:
         return None
     first, *others = copies
@@ -171,14 +173,6 @@ def _join(rule: ParameterRule, tensors: Mapping[str, Tensor], shape: torch.Size)
 
 
 # ------------------------------------------------------------------ checks
-
-
-def _check_floating(name: str, tensor: Tensor) -> None:
-    if not tensor.is_floating_point():
-        raise ModelError(
-            f"the tensor {name} has the dtype {tensor.dtype}, which is not supported",
-            "download the model in a floating-point precision",
-        )
 
 
 def _check_constant(rule: Constant, tensor: Tensor) -> None:

@@ -182,7 +182,7 @@ def _check_same_architecture(content: ModelFolder, error: ModelError) -> None:
     architectures = content.config.get("architectures")
     if content.model_type == "regard" or not architectures:
         return
-    other = _written_architecture(content.config, content.spec)
+    other = str(FAMILIES[content.model_type].to_config(content.spec, 1)["architectures"][0])
     if architectures[0] != other:
         raise ModelError(
             f"the architecture {architectures[0]!r} is not supported, "
@@ -283,12 +283,6 @@ def _without_key(config: Mapping[str, Any], key: str) -> Config:
         for name, value in config.items()
         if name != key
     }
-
-
-def _written_architecture(config: Mapping[str, Any], model: specs.Model) -> str:
-    """The architecture that a model of this spec is, whatever config.json calls it."""
-    written = FAMILIES[str(config["model_type"])].to_config(model, 1)
-    return str(written["architectures"][0])
 
 
 # ------------------------------------------------------------------ another head

@@ -63,22 +63,22 @@ def carry_over(new: Config, config: Mapping[str, Any]) -> Config:
     of another family, what all of them may have. A tower's config is nested.
     """
     same_family = new.get("model_type") == config.get("model_type")
-    kept = {
+    former = {
         key: value
         for key, value in config.items()
         if key not in _LEFT_OUT and (same_family or key in IGNORED_KEYS)
     }
-    carried = {key: kept[key] for key in _CARRIED_KEYS if key in kept}
+    carried = {key: former[key] for key in _CARRIED_KEYS if key in former}
     old_labels = carried.get("id2label") or {}
     if "id2label" in new and len(old_labels) != len(new["id2label"]):
         # Another number of labels: the old names are those of another task.
         carried = {key: value for key, value in carried.items() if key not in _LABEL_KEYS}
     towers: Config = {
-        key: carry_over(new[key], kept[key])
+        key: carry_over(new[key], former[key])
         for key in ("text_config", "vision_config")
-        if key in new and isinstance(kept.get(key), dict)
+        if key in new and isinstance(former.get(key), dict)
     }
-    return {**kept, **new, **carried, **towers}
+    return {**former, **new, **carried, **towers}
 
 
 def _rewritten_config(content: ModelFolder, model_type: str) -> Config:
