@@ -37,6 +37,8 @@ COMMON_KEYS = (
     # several processes
     "strategy",
 )  # fmt: skip
+# Validation and test data stand beside --data.
+_HELP_SECTIONS = {**schema.KEYS, "valid": "", "test": ""}
 _ARGUMENTS = "regard.system.arguments"  # likewise: the arguments as they were given
 _EVERYTHING = "regard.help.everything"  # the key in a click context: `--help all` was asked for
 
@@ -64,8 +66,7 @@ class RecipeCommand(click.Command):
             if record is None or isinstance(parameter, click.Argument):
                 continue
             name = parameter.name or ""
-            # Validation and test data stand beside --data.
-            section = "" if name in ("valid", "test") else schema.KEYS.get(name, "")
+            section = _HELP_SECTIONS.get(name, "")
             if section and not everything and name not in COMMON_KEYS:
                 continue
             flags, text = record
