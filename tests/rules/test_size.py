@@ -18,7 +18,7 @@ FILES = sorted(SOURCE.rglob("*.py"))
 # Lower them when you can.
 TOKENS = 641_500  # of code, without comments, docstrings and line ends
 RAISES = 1_166
-FILES_THAT_ASK = 4
+FILES_THAT_ASK = 3
 MODULES_OF_THE_ENCODER_DECODER = 35
 ENTRIES_AT_THE_TOP = 18
 FILES_IN_A_FOLDER = 30

@@ -7,7 +7,6 @@ of the same parts. What it has no part for is refused by name.
 from __future__ import annotations
 
 import importlib
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -121,10 +120,14 @@ def example(folder: Path, opened: folders.ModelFolder, vocabularies: Vocabularie
     if part.main_input_name == "input_features":
         return _TRANSCRIBE
     assert opened.ids is not None
-    target = "tokenizer.json"
-    if (folder / "target_tokenizer.json").exists():
-        target = "target_tokenizer.json"
-    return _TRANSLATE.format(target=target, end=vocabularies[0][opened.ids.end])
+    end = vocabularies[0][opened.ids.end]
+    return _TRANSLATE.format(target=_target_file(folder), end=end)
+
+
+def _target_file(folder: Path) -> str:
+    """The tokenizer of the target; both sides may have one."""
+    own = "target_tokenizer.json"
+    return own if (folder / own).exists() else "tokenizer.json"
 
 
 def _translation_model(
@@ -139,10 +142,7 @@ def _translation_model(
     _lm_head(decoder, model.head)
     model_spec = ct2.specs.TransformerSpec(encoder, decoder)
     source_tokens = _vocabulary(folder, part.source.vocabulary)
-    target_file = "tokenizer.json"
-    if (folder / "target_tokenizer.json").exists():
-        target_file = "target_tokenizer.json"
-    target_tokens = _vocabulary(folder, part.target.vocabulary, target_file)
+    target_tokens = _vocabulary(folder, part.target.vocabulary, _target_file(folder))
     model_spec.register_source_vocabulary(source_tokens)
     model_spec.register_target_vocabulary(target_tokens)
     ids = opened.ids
@@ -298,11 +298,9 @@ def _refuse_attention(part: specs.Stack) -> None:
 
 
 def _rope_options(ct2: Any, part: specs.Rope, attention: specs.Attention) -> dict[str, Any]:
-    rotary_dim = 0  # all dimensions of a head
-    if part.share != 1:
-        rotary_dim = int(attention.d_k * part.share)
     options = {
-        "rotary_dim": rotary_dim,
+        # 0: all dimensions of a head.
+        "rotary_dim": int(attention.d_k * part.share) if part.share != 1 else 0,
         "rotary_interleave": part.pairs == "neighbours",
         "rotary_base": part.base,
     }
@@ -389,22 +387,15 @@ def _target_norms(layer: Any, part: specs.Block) -> list[Any]:
             return [layer.shared_layer_norm]
         case specs.Parallel():
             return [layer.input_layer_norm, layer.post_attention_layer_norm]
-    if part.cross is None:
-        return [layer.self_attention.layer_norm, layer.ffn.layer_norm]
-    return [
-        layer.self_attention.layer_norm,
-        layer.attention.layer_norm,
-        layer.ffn.layer_norm,
-    ]
+    cross = [] if part.cross is None else [layer.attention.layer_norm]
+    return [layer.self_attention.layer_norm, *cross, layer.ffn.layer_norm]
 
 
-def _norms(block: Any) -> Iterator[Any]:
+def _norms(block: Any) -> list[Any]:
     residual = block.residual
     if "norms" in residual._modules:  # a parallel block
-        yield from residual.norms
-    else:
-        for sublayer in residual.each:
-            yield sublayer.norm
+        return list(residual.norms)
+    return [sublayer.norm for sublayer in residual.each]
 
 
 def _attention(target: Any, attention: Any, part: specs.Attention) -> None:

@@ -103,12 +103,16 @@ def _unknown(side: str, share: float, is_learnt: bool) -> Finding:
             "raise vocabulary, or use tokenizer = bpe",
             0.9,
         )
+    return _other_text(evidence, 0.92)
+
+
+def _other_text(evidence: str, confidence: float) -> Finding:
     return Finding(
         "tokenizer_mismatch",
         evidence,
         "the tokenizer was trained on different text",
         "use a tokenizer for this language and model, or train one: tokenizer = bpe",
-        0.92,
+        confidence,
     )
 
 
@@ -163,12 +167,9 @@ def _fragmentation(side: str, tokenizer: Tokenizer, text: list[str]) -> Iterator
     used = sum(len(row) for row in tokenizer.encode_batch(sample))
     needed = sum(len(row) for row in fitting.encode_batch(sample))
     if used > FRAGMENTATION * needed:
-        yield Finding(
-            "tokenizer_mismatch",
+        yield _other_text(
             f"the {side} text takes {used / needed:.1f} times as many tokens as with a tokenizer "
             "of the same size trained on it",
-            "the tokenizer was trained on different text",
-            "use a tokenizer for this language and model, or train one: tokenizer = bpe",
             0.85,
         )
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, ExitStack, contextmanager
+from functools import partial
 from typing import Any
 
 import torch
@@ -117,21 +118,16 @@ def _additive(mask: Tensor, q: Tensor, k: Tensor) -> Tensor:
 # --- dropout --------------------------------------------------------------------------------------
 
 
-class _NativeDropout:
+def _native_dropout(x: Tensor, rate: float) -> Tensor:
     """Dropout in one kernel that keeps a mask of bytes."""
-
-    def __init__(self, rate: float) -> None:
-        self.rate = rate
-
-    def __call__(self, x: Tensor) -> Tensor:
-        return torch.native_dropout(x, self.rate, True)[0]
+    return torch.native_dropout(x, rate, True)[0]
 
 
 def use_accelerator_dropout(model: nn.Module) -> None:
     """Gives the dropout modules of a model that is only traced the kernel of a GPU."""
     for module in model.modules():
         if isinstance(module, Dropout):
-            module.forward = _NativeDropout(module.rate)  # type: ignore[method-assign]
+            module.forward = partial(_native_dropout, rate=module.rate)  # type: ignore[method-assign]
 
 
 # --- the fused loss -------------------------------------------------------------------------------
