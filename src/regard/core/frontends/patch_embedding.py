@@ -139,7 +139,8 @@ class Patches(FrontEnd):
         """The extras, and the visible patches [B, K] of x [B, extras + patches, D]."""
         extras = torch.arange(len(self.extras), device=x.device).expand(x.shape[0], -1)
         rows = torch.cat([extras, visible + len(self.extras)], dim=1)  # [B, extras + K]
-        return x.take_along_dim(rows[..., None], dim=1)
+        # Not `take_along_dim`, which the ONNX exporter traces for one number of rows.
+        return x.gather(1, rows[..., None].expand(-1, -1, x.shape[-1]))
 
     def _check_size(self, pixels: Tensor) -> None:
         shape = (self.spec.channels, self.spec.size, self.spec.size)

@@ -48,7 +48,8 @@ class PixelDecoder(Head):
         count = order.restore.shape[1]
         masked = self.mask_token.to(x.dtype).expand(x.shape[0], count - visible.shape[1], -1)
         shuffled = torch.cat([visible, masked], dim=1)  # [B, N, width]
-        patches = shuffled.take_along_dim(order.restore[..., None], dim=1)
+        # Not `take_along_dim`, which the ONNX exporter traces for one number of rows.
+        patches = shuffled.gather(1, order.restore[..., None].expand_as(shuffled))
         x = torch.cat([extras, patches], dim=1)
         x = x + self.position.rows(x.shape[1])
         return self.output(self.stack(x)[:, self.extras :])
