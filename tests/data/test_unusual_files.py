@@ -108,7 +108,9 @@ def test_an_input_of_two_lines_has_one_line(command: Command, folder: Path) -> N
 
 def test_files_of_images_are_arguments(command: Command, folder: Path) -> None:
     image = folder / "data" / "images" / "dark" / "0.png"
-    command("predict", kind("vit", folder), "--input", image).refused("--input", "arguments")
+    command("predict", kind("vit", folder), "--input", image).refused(
+        "reads files", "predict MODEL FILE"
+    )
     done = command("predict", kind("clip", folder), "a dark image", image, "--task", "embed")
     done.refused("texts and images")
 
