@@ -221,8 +221,8 @@ def test_files_are_synced_before_the_rename(
     monkeypatch.setattr(os, "fsync", note_sync)
     monkeypatch.setattr(os, "rename", note_rename)
     make(tmp_path / "c", PAIRS)
-    # Four files of numbers, the manifest twice (as a file and in the folder), the folder itself; then
-    # the rename, then the folder that holds it.
+    # Four files of numbers, the manifest (as a file and in the folder), the folder itself; then the
+    # rename, then the folder that holds it.
     assert events == ["sync"] * 7 + ["rename", "sync"]
 
 
