@@ -77,7 +77,7 @@ def test_a_wide_beam_finds_what_a_narrower_cache_finds(monkeypatch: pytest.Monke
         ("--n-best", "0"),
         ("--sample", "--temperature", "nan"),
         ("--sample", "--temperature", "inf"),
-        ("--sample", "--temperature", "0"),
+        ("--sample", "--temperature", "-1"),
         ("--sample", "--top-p", "nan"),
         ("--sample", "--top-k", "-1"),
         ("--sample", "--min-p", "nan"),

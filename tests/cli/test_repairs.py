@@ -38,7 +38,10 @@ def flags_by_command() -> dict[str, set[str]]:
         if isinstance(command, click.Group):
             commands += command.commands.values()
         flags[name] = {
-            flag for one in commands for parameter in one.params for flag in parameter.opts
+            flag
+            for one in [*commands, group]  # the group's own may stand anywhere
+            for parameter in one.params
+            for flag in parameter.opts
         } | {"--help"}
     return flags
 
