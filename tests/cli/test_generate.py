@@ -109,7 +109,7 @@ def test_a_character_of_several_tokens_is_written_at_once(home: Path) -> None:
         (["generate", "nowhere", "a"], "the folder nowhere does not exist"),
         (["generate", "runs/tales", "a", "--greedy", "--seed", "3"], "--seed"),
         (["generate", "runs/tales", "a", "--greedy", "--beam", "3"], "cannot be combined"),
-        (["generate", "runs/tales", "a", "--temperature", "-1"], "greedy"),
+        (["generate", "runs/tales", "a", "--temperature", "-1"], "from 0"),
         (["generate", "runs/tales", ""], "prompt"),
         (["generate", "runs/tales", "a", "--beam", "10000000"], "hypotheses"),
         (["translate", "runs/tales"], "not a Translator"),
