@@ -39,7 +39,7 @@ FILES = ("text", "json", "toml")
 # what a user would type; the last of two equal flags counts.
 _FEW_EXAMPLES = "--builtin-lines 100 --test-lines 8 --warmup-steps 1 --beam 1"
 SMALL = {
-    "compare": f"--budget steps:2 --validate-every 2 {_FEW_EXAMPLES}",
+    "compare": f"--steps 2 --validate-every 2 {_FEW_EXAMPLES}",
     "data": "--lines 40",
     "finetune": "--epochs 0.5",
     "generate": "--max-new-tokens 8",

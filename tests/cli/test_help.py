@@ -26,6 +26,8 @@ FIELD_WORDS = {
     "d_model": "hidden size",
 }
 
+BUDGET = ("steps", "minutes")  # flags of a comparison itself
+
 
 @pytest.mark.parametrize(
     ("verb", "flag", "ours"),
@@ -38,6 +40,8 @@ FIELD_WORDS = {
         ("train", "--output", "--out"),
         ("translate", "--output-dir", "--output"),
         ("tune", "--max-steps", "--steps"),
+        ("tune", "--updates", "--steps"),
+        ("compare", "--budget", "--steps N or --minutes N"),
     ],
 )
 def test_a_flag_of_other_programs_is_answered_by_ours(
@@ -73,7 +77,9 @@ def test_help_all_has_every_setting() -> None:
         assert (f"--{key.replace('_', '-')} " in text) == (key not in FINETUNE_KEYS), key
     compared = help_of("compare", "--help", "all")
     for key in schema.KEYS:
-        assert (f"--{key.replace('_', '-')} " in compared) == (key not in SET_BY_COMPARISON), key
+        assert (f"--{key.replace('_', '-')} " in compared) == (
+            key in BUDGET or key not in SET_BY_COMPARISON
+        ), key
 
 
 def test_help_has_the_fields_words_and_the_recipes() -> None:

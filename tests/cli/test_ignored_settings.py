@@ -83,7 +83,7 @@ def test_empty_standard_input_leaves_no_folder(command: Command, tmp_path: Path)
 
 def test_a_search_that_is_refused_leaves_no_folder(command: Command, tmp_path: Path) -> None:
     out = tmp_path / "searches" / "copying"
-    command("tune", "copying", "--updates", "1", "--out", out).refused("too few")
+    command("tune", "copying", "--steps", "1", "--out", out).refused("too few")
     assert not out.parent.exists()
 
 

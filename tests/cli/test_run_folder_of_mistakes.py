@@ -132,7 +132,7 @@ def test_the_corrected_comparison_takes_the_folder(
     flags = ["--models", "transformer", "--preset", "tiny", "--source", files / "s.en"]
     flags += ["--test-source", files / "s.en", "--test-target", files / "s.de", "--threads", "1"]
     flags += ["--heads", "2", "--layers", "1", "--parameters", "100000", "--beam", "1"]
-    flags += ["--budget", "steps:1", "--out", out]
+    flags += ["--steps", "1", "--out", out]
     command("compare", *flags, "--target", tmp_path / "short.de").refused("line")
     done = command("compare", *flags, "--target", files / "s.de")
     assert done.code == 0, done.err
@@ -143,7 +143,7 @@ def test_a_search_is_checked_before_its_folder_is_made(
     command: Command, files: Path, tmp_path: Path
 ) -> None:
     out = tmp_path / "search"
-    flags = [*FLAGS, "--source", files / "s.en", "--updates", "60", "--order", "rate"]
+    flags = [*FLAGS, "--source", files / "s.en", "--steps", "60", "--order", "rate"]
     flags += ["--batch-tokens", "256", "--out", out]
     command("tune", *flags, "--target", "nope.de").refused("cannot read")
     command("tune", *flags, "--target", files / "s.de", "--device", "cuda:99").refused(
@@ -181,7 +181,7 @@ def test_a_comparison_without_validation_data_trains_nothing(
 ) -> None:
     """How many examples there are is seen when they are read, and not after a training."""
     out = tmp_path / "comparison"
-    flags = [*CLASSIFIER, "--models", "bert", "--parameters", "100000", "--budget", "steps:2"]
+    flags = [*CLASSIFIER, "--models", "bert", "--parameters", "100000", "--steps", "2"]
     flags += ["--text", few_reviews, "--out", out]
     command("compare", *flags).refused("needs a test or validation set", "--valid-text")
     assert not list(out.glob("bert/*"))
@@ -194,7 +194,7 @@ def test_a_search_without_validation_data_ends_at_once(
 ) -> None:
     out = tmp_path / "search"
     flags = [*CLASSIFIER, "--model", "bert", "--d-model", "16", "--text", few_reviews]
-    flags += ["--updates", "60", "--order", "rate", "--out", out]
+    flags += ["--steps", "60", "--order", "rate", "--out", out]
     command("tune", *flags).refused("tuning needs a validation set")
     assert not list(out.glob("trials/*"))
     done = command("tune", *flags, "--valid-text", few_reviews)
@@ -203,7 +203,7 @@ def test_a_search_without_validation_data_ends_at_once(
 
 def test_a_search_of_too_many_updates_leaves_no_folder(command: Command, tmp_path: Path) -> None:
     out = tmp_path / "search"
-    command("tune", *FLAGS, "--flops", "1e36", "--out", out).refused("updates", "smaller")
+    command("tune", *FLAGS, "--flops", "1e36", "--out", out).refused("steps", "smaller")
     assert not out.exists()
 
 
@@ -214,7 +214,7 @@ def test_epochs_of_a_recipe_do_not_beat_the_budget(
     data = [f'{side} = "{files / name}"' for side, name in SIDES.items()]
     recipe.write_text("[data]\n" + "\n".join(data) + "\n[tune]\nepochs = 40\n")
     flags = ["--models", "transformer", "--preset", "tiny", "--heads", "2", "--layers", "1"]
-    flags += ["--threads", "1", "--parameters", "100000", "--beam", "1", "--budget", "steps:1"]
+    flags += ["--threads", "1", "--parameters", "100000", "--beam", "1", "--steps", "1"]
     done = command("compare", recipe, *flags, "--out", tmp_path / "comparison")
     assert done.code == 0, done.err
     metrics = (tmp_path / "comparison" / "transformer" / "1" / "metrics.jsonl").read_text()

@@ -54,11 +54,11 @@ def models(tmp_path_factory: pytest.TempPathFactory, demo: Path) -> Path:
 # The command, with MODELS for the folder of models, and words of the answer.
 REFUSED = {
     # A search, an examination, a list: flags of something else.
-    "tune --resume x --updates 30 --data y": ("--data, --updates", "--resume"),
+    "tune --resume x --steps 30 --data y": ("--data, --steps", "--resume"),
     "tune --resume x --minutes 5": ("--minutes",),
     "tune --resume x --flops 1e15": ("--flops",),
     "tune --resume x --order rate": ("--order",),
-    "tune --updates 30 --order rate,rate --out MODELS/new": ("rate is listed twice",),
+    "tune --steps 30 --order rate,rate --out MODELS/new": ("rate is listed twice",),
     "doctor --html x.html": ("--html", "give a RUN"),
     "doctor --trial-seconds 5": ("--trial-seconds", "give a RUN"),
     "doctor --data-dir x": ("--data-dir", "give a RUN"),
@@ -118,7 +118,7 @@ EMPTY = {
     ("doctor", "copying", "--data-dir", ""): "--data-dir",
     ("study", "scaling", "--html", ""): "--html",
     ("look", "x", "hello", "--png", ""): "--png",
-    ("tune", "--updates", "30", "--out", ""): "--out",
+    ("tune", "--steps", "30", "--out", ""): "--out",
     ("compare", "--out", ""): "--out",
     ("prune", "x", "--heads", "1", "--out", ""): "--out",
 }

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import json
+import math
 from pathlib import Path
 from typing import Any
 from xml.etree import ElementTree
@@ -18,11 +19,13 @@ from regard.builder import build
 from regard.builder.parameter_count import parameter_count
 from regard.cli.compare import command
 from regard.data.generated import builtin
+from regard.families import presets
 from regard.families.encoder_decoders.recurrent import FAMILIES
 from regard.lab.compare import experiment
-from regard.lab.compare.contenders import Contender, parse_budget, parse_contenders
+from regard.lab.compare.contenders import TOLERANCE, Contender, parse_contenders
 from regard.lab.compare.cost import activation_bytes
 from regard.lab.compare.report import lines, scene
+from regard.lab.measure.budget import Budget
 from regard.lab.measure.instruments import count_flops, growth_exponent
 from regard.look import drawing
 from regard.system.errors import SettingError
@@ -97,12 +100,15 @@ def test_words_and_budgets() -> None:
     }
     recipe, _ = loading.choose("builtin", {})
     assert Contender("gru@learning_rate=0.001").recipe(recipe).train.learning_rate == 0.001
-    assert parse_budget("steps:2000").steps(0.0, 0.0) == 2000
-    assert parse_budget("flops:1e6").steps(300.0, 0.0) == 3333
-    assert parse_budget("seconds:60").steps(0.0, 0.25) == 240
-    for word in ("steps", "steps:0", "hours:3", "flops:many"):
+    costs = (lambda: 300.0), (lambda: 0.25)  # FLOPs and seconds of a step
+    assert Budget(steps=2000).in_steps(*costs) == 2000
+    assert Budget(flops=1e6).in_steps(*costs) == 3333
+    assert Budget(minutes=1).in_steps(*costs) == 240
+    for amounts in ({}, {"steps": 0}, {"minutes": math.nan}, {"steps": 2, "flops": 1e6}):
         with pytest.raises(SettingError, match="budget"):
-            parse_budget(word)
+            Budget(**amounts)
+    with pytest.raises(SettingError, match="too large"):
+        Budget(flops=1e36).in_steps(*costs)
     for words, message in (("", "list of models is empty"), ("gru,gru", "twice")):
         with pytest.raises(SettingError, match=message):
             parse_contenders(words)
@@ -173,7 +179,7 @@ def test_a_comparison_is_kept_and_goes_on(
         return plain(place, *rest, **more)
 
     monkeypatch.setattr(experiment, "run", run)
-    arguments = (base, "test", contenders, parse_budget("steps:3"), (1, 2), tmp_path)
+    arguments = (base, "test", contenders, Budget(steps=3), (1, 2), tmp_path)
     with pytest.raises(KeyboardInterrupt):
         experiment.compare(*arguments)
     assert [str(path) for path in trained] == [
@@ -205,12 +211,12 @@ def test_a_comparison_is_kept_and_goes_on(
     drawn = ElementTree.fromstring(drawing.svg(scene(result), "test"))
     assert len(list(drawn.iter())) > 50
     with pytest.raises(SettingError, match="other settings"):
-        experiment.compare(base, "test", contenders, parse_budget("steps:2"), (1,), tmp_path)
+        experiment.compare(base, "test", contenders, Budget(steps=2), (1,), tmp_path)
     sides = ("source", "target", "test_source", "test_target")
     files = {side: getattr(base.data, side) for side in sides}
     other = loading.load(None, {**TINY, **files, "vocabulary": 200})
     with pytest.raises(SettingError, match="other data"):
-        experiment.compare(other, "test", contenders, parse_budget("steps:3"), (1,), tmp_path)
+        experiment.compare(other, "test", contenders, Budget(steps=3), (1,), tmp_path)
 
 
 def test_the_command(base: schema.Recipe, tmp_path: Path) -> None:
@@ -228,8 +234,8 @@ def test_the_command(base: schema.Recipe, tmp_path: Path) -> None:
     words = [
         "--models",
         "transformer,rnn",
-        "--budget",
-        "flops:5e7",
+        "--flops",
+        "5e7",
         "--parameters",
         "20000",
         "--out",
@@ -240,8 +246,11 @@ def test_the_command(base: schema.Recipe, tmp_path: Path) -> None:
     spent = [one["steps"] * one["cost"]["flops"] for one in result["contestants"]]
     assert all(total <= 5e7 for total in spent)
     assert (tmp_path / "c" / "compare.svg").exists()
-    with pytest.raises(SettingError, match="budget"):
-        CliRunner().invoke(command, ["--budget", "hours:2"], catch_exceptions=False)
+    words = ["--steps", "2", "--minutes", "1"]
+    with pytest.raises(SettingError, match="exactly one positive budget"):
+        CliRunner().invoke(command, words, catch_exceptions=False)
+    with pytest.raises(SettingError, match="use steps=N"):
+        regard.compare("transformer", "copying", budget="steps:2")
 
 
 def test_from_python_with_data_of_ones_own(tmp_path: Path) -> None:
@@ -253,7 +262,7 @@ def test_from_python_with_data_of_ones_own(tmp_path: Path) -> None:
         ["gpt2", "llama"],
         data=text,
         valid=str(text),
-        budget="steps:2",
+        steps=2,
         parameters=20_000,
         out=tmp_path / "out",
         say=lines.append,
@@ -263,3 +272,20 @@ def test_from_python_with_data_of_ones_own(tmp_path: Path) -> None:
     assert all(one.steps == 2 for one in result.contestants)
     assert (tmp_path / "out" / "compare.svg").exists()
     assert any("compare.json" in line for line in lines)
+
+
+def test_a_spec_file_is_compared_as_it_is(tmp_path: Path) -> None:
+    text = tmp_path / "text.txt"
+    text.write_text("the dog sees a cat in the house\n" * 60)
+    mine = presets.preset("gpt2:tiny", 500, 32, layers=1, d_model=24, heads=2, d_ff=64)
+    file = tmp_path / "mine.json"
+    file.write_text(json.dumps(spec.to_dict(mine)))
+    settings: dict[str, Any] = {"data": text, "valid": str(text), "context": 16, "threads": 1}
+    settings |= {"steps": 2, "say": lambda line: None}
+    models = [str(file), "gpt2:tiny@layers=1"]
+    result = regard.compare(models, out=tmp_path / "out", **settings)
+    own, other = result.contestants
+    assert (own.d_model, own.parameters) == (24, result.parameters)
+    assert abs(other.parameters / own.parameters - 1) < TOLERANCE
+    with pytest.raises(SettingError, match=f"its spec has {own.parameters:,}"):
+        regard.compare(models, parameters=10**6, out=tmp_path / "refused", **settings)

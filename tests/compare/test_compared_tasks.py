@@ -14,10 +14,11 @@ from click.testing import CliRunner
 from regard.builder.parameter_count import parameter_count
 from regard.cli.compare import command
 from regard.lab.compare import cost
-from regard.lab.compare.contenders import Contender, parse_budget, parse_contenders
+from regard.lab.compare.contenders import Contender, parse_contenders
 from regard.lab.compare.cost import with_length
 from regard.lab.compare.experiment import compare
 from regard.lab.compare.report import Comparison, lines, scene
+from regard.lab.measure.budget import Budget
 from regard.look import drawing
 from regard.system.errors import SettingError
 from regard.training.model_spec import describe, describe_with_head
@@ -42,7 +43,7 @@ def compared(out: Path, models: str, parameters: int = 60_000, **changes: Any) -
         recipe,
         "test",
         parse_contenders(models),
-        parse_budget("steps:2"),
+        Budget(steps=2),
         (1, 2),
         out,
         parameters=parameters,
@@ -129,7 +130,7 @@ def test_two_models_come_with_a_paired_test(tmp_path: Path) -> None:
 def test_the_first_model_decides_the_objective_of_a_text(tmp_path: Path) -> None:
     text = tmp_path / "text.txt"
     text.write_text("the quick brown fox jumps over the lazy dog\n" * 60)
-    words = ["--models", "gpt2,lstm", "--budget", "steps:2", "--parameters", "60000", "--json"]
+    words = ["--models", "gpt2,lstm", "--steps", "2", "--parameters", "60000", "--json"]
     settings = [
         "--text",
         str(text),
@@ -153,7 +154,7 @@ def test_the_first_model_decides_the_objective_of_other_data(tmp_path: Path) -> 
     rows = [f"{i}\t{'ab'[i % 2]}\t{splits[i % 4]}\t{i % 3}\n" for i in range(12)]
     (graph / "nodes.tsv").write_text("".join(rows))
     (graph / "edges.tsv").write_text("".join(f"{i}\t{(i + 1) % 12}\n" for i in range(12)))
-    arguments = ["--models", "graph:tiny", "--graph", str(graph), "--budget", "steps:2"]
+    arguments = ["--models", "graph:tiny", "--graph", str(graph), "--steps", "2"]
     result = CliRunner().invoke(command, [*arguments, "--out", str(tmp_path / "out"), "--json"])
     assert result.exit_code == 0, result.output
     recipe = json.loads((tmp_path / "out" / "data" / "state" / "recipe.json").read_text())

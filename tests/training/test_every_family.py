@@ -18,8 +18,9 @@ from looked import wav
 from regard.families import presets
 from regard.families.presets import PRESET_FAMILIES as FAMILIES
 from regard.lab.compare import cost
-from regard.lab.compare.contenders import Contender, parse_budget
+from regard.lab.compare.contenders import Contender
 from regard.lab.compare.experiment import compare
+from regard.lab.measure.budget import Budget
 from regard.training.recipe import loading
 from regard.training.recipe.consistency import parse
 
@@ -217,6 +218,6 @@ def _recipe(run: Path) -> dict[str, Any]:
 def _compared(name: str, settings: dict[str, Any], out: Path) -> Any:
     recipe = loading.load(None, settings | {"model": f"{name}:tiny"})
     contender = Contender(f"{name}:tiny")
-    comparison = compare(recipe, "test", [contender], parse_budget("steps:1"), [1], out)
+    comparison = compare(recipe, "test", [contender], Budget(steps=1), [1], out)
     assert comparison.contestants[0].runs
     return comparison

@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 
+from regard.lab.measure.budget import Budget
 from regard.lab.tune import tuning
 from regard.lab.tune.settings import Sizes, stages
 from regard.lab.tune.successive_halving import Stage, cost, longest_run, rungs, search
-from regard.lab.tune.tuning import Budget
 from regard.system.errors import CheckpointError, SettingError
 from regard.training.recipe import loading
 from regard.training.recipe.schema import Recipe
@@ -84,7 +84,7 @@ def test_candidates_begin_with_the_present_value() -> None:
 
 def run(folder: Path, updates: int = 30) -> tuning.Tuned:
     return tuning.tune(
-        tiny_recipe(), "builtin", folder, Budget(updates=updates), ["rate"], lambda _: None
+        tiny_recipe(), "builtin", folder, Budget(steps=updates), ["rate"], lambda _: None
     )
 
 

@@ -81,6 +81,8 @@ COMMON_NAMES = {
     "output": ("--out", "--output"),
     "output_dir": ("--out", "--output"),
     "max_steps": ("--steps",),
+    "updates": ("--steps",),
+    "budget": ("--steps N or --minutes N",),
     "num_train_epochs": ("--epochs",),
 }
 

@@ -18,6 +18,7 @@ from regard.cli.shared_options import (
     PARAMETERS,
     RECIPE,
     SEEDS,
+    budget_options,
     json_option,
     option,
     print_result,
@@ -26,20 +27,20 @@ from regard.training.recipe import schema
 
 EXAMPLES = """\b
 Examples:
-  regard compare --models transformer,bahdanau,rnn --budget steps:600
+  regard compare --models transformer,bahdanau,rnn --steps 600
   regard compare --models transformer,transformer:performer,transformer:linformer:16+softmax
-  regard compare --models transformer,transformer:performer --budget flops:5e13
+  regard compare --models transformer,transformer:performer --flops 5e13
   regard compare multi30k --data-dir ~/data --models transformer,bahdanau@max_grad_norm=1 --seeds 3
-  regard compare shakespeare --data-dir ~/data --models gpt2,llama,lstm --budget seconds:300
+  regard compare shakespeare --data-dir ~/data --models gpt2,llama,lstm --minutes 5
   regard compare listops --models bert,bert:longformer:64,lstm
-  regard compare etth1_96 --data-dir ~/data --models patchtst,dlinear --budget steps:400
-  regard compare cora --data-dir ~/data --models graph,graph:softmax --budget steps:100
+  regard compare etth1_96 --data-dir ~/data --models patchtst,dlinear --steps 400
+  regard compare cora --data-dir ~/data --models graph,graph:softmax --steps 100
   regard compare copying --models transformer@position=learned,transformer@position=rope
 """
 # Recipe keys that the comparison itself sets for each model, and which are no flags here.
 SET_BY_COMPARISON = (
-    "model", "attention", "decoder_attention", "d_model", "d_ff", "seed", "steps", "epochs",
-    "samples", "tensorboard",
+    "model", "attention", "decoder_attention", "d_model", "d_ff", "seed", "steps", "minutes",
+    "epochs", "samples", "tensorboard",
 )  # fmt: skip
 
 
@@ -51,7 +52,7 @@ SET_BY_COMPARISON = (
     multiple=True,
     default=("transformer,bahdanau,rnn",),
 )
-@option("--budget", "steps:N, flops:N or seconds:N of training", default="steps:1000")
+@budget_options
 @option("--seeds", "number of runs per model", SEEDS, default=1)
 @option(
     "--parameters",
@@ -64,7 +65,6 @@ SET_BY_COMPARISON = (
 def command(
     recipe: str | None,
     models: tuple[str, ...],
-    budget: str,
     seeds: int,
     parameters: int | None,
     out: str | None,
@@ -78,8 +78,9 @@ def command(
     language. The recipe's objective determines what is compared and by which metric: translation
     models, language models, text, image or audio classifiers, forecasters, graph models. A model
     is NAME, NAME:SIZE or NAME:ATTENTION (for an encoder–decoder also ENCODER+DECODER) for any
-    architecture in `regard show`, optionally followed by @ and its own settings. Runs are kept
-    under --out; repeating the command resumes where it stopped.
+    architecture in `regard show`, or a spec FILE.json; its own settings may follow after @. Each
+    is trained for --steps, --minutes or --flops, by default 1,000 steps. Runs are kept under --out;
+    repeating the command resumes where it stopped.
     """
     from regard.lab.compare.entry_point import compare
     from regard.lab.compare.report import lines
@@ -88,7 +89,6 @@ def command(
     result = compare(
         ",".join(models),
         recipe,
-        budget=budget,
         seeds=seeds,
         parameters=parameters,
         out=out,

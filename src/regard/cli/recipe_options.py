@@ -66,7 +66,7 @@ class RecipeCommand(click.Command):
             if record is None or isinstance(parameter, click.Argument):
                 continue
             name = parameter.name or ""
-            section = _HELP_SECTIONS.get(name, "")
+            section = _HELP_SECTIONS[name] if isinstance(parameter, _RecipeOption) else ""
             if section and not everything and name not in COMMON_KEYS:
                 continue
             flags, text = record
@@ -116,6 +116,10 @@ _COMPLETED: dict[str, Suggested] = {
 }
 
 
+class _RecipeOption(click.Option):
+    """The option of a recipe's key, which the help has in its section."""
+
+
 def recipe_option(key: str, text: str | None = None, default: str | None = None) -> click.Option:
     """The option of one recipe key, by its pydantic field; help and default may be other ones."""
     field = schema.SECTIONS[schema.KEYS[key]].model_fields[key]
@@ -128,12 +132,12 @@ def recipe_option(key: str, text: str | None = None, default: str | None = None)
     value_type = schema.value_type(key)
     if value_type is bool:
         # Both spellings, so that a flag can undo what a recipe says.
-        return click.Option([f"{name}/--no-{name[2:]}", key], default=None, help=text)
+        return _RecipeOption([f"{name}/--no-{name[2:]}", key], default=None, help=text)
     if isinstance(value_type, tuple):
         value_type = click.Choice(list(map(str, value_type)))
     elif value_type not in (int, float):
         value_type = str  # pydantic parses the rest
-    return click.Option([name, key], type=_COMPLETED.get(key, value_type), help=text)
+    return _RecipeOption([name, key], type=_COMPLETED.get(key, value_type), help=text)
 
 
 def _format_default(value: Any) -> str:

@@ -172,6 +172,12 @@ def options(*decorators: Callable[..., Any]) -> Callable[..., Any]:
 download_option = flag(
     "--download", "allow MODEL to be a name on the Hub (owner/name); downloaded once and cached"
 )
+# One word for each unit of a budget, in every command that has one.
+budget_options = options(
+    option("--steps", "budget in steps", COUNT),
+    option("--minutes", "budget in minutes of training", MINUTES),
+    option("--flops", "budget in FLOPs", FLOPS),
+)
 device_option = option("--device", "auto, cpu, cuda or cuda:N", default="auto")
 
 

@@ -16,11 +16,9 @@ from regard.cli.recipe_options import (
     resume_option,
 )
 from regard.cli.shared_options import (
-    COUNT,
-    FLOPS,
-    MINUTES,
     MODEL_FOLDER,
     RECIPE,
+    budget_options,
     json_option,
     option,
     print_result,
@@ -29,6 +27,7 @@ from regard.cli.shared_options import (
 from regard.cli.train import FINETUNE_KEYS, exit_on_interruption
 from regard.training.recipe import loading, schema
 
+SET_BY_SEARCH = (*FINETUNE_KEYS, "steps", "minutes")
 ORDER = "rate,warmup,batch,dropout,size"
 EXAMPLES = """\b
 Examples:
@@ -45,9 +44,7 @@ Examples:
 @option("--out", "folder for the search  [searches/NAME]", MODEL_FOLDER)
 @resume_option
 @data_options
-@option("--minutes", "budget in minutes of training", MINUTES)
-@option("--flops", "budget in FLOPs", FLOPS)
-@option("--updates", "budget in updates, over all runs", COUNT)
+@budget_options
 @option("--order", "what to tune, in order", default=ORDER)
 @json_option("print the result as one JSON object")
 def command(
@@ -62,8 +59,9 @@ def command(
     """Tune the most important hyperparameters, one after the other, within a budget.
 
     Learning rate, warm-up, batch size, dropout, model size: several values of each are tried by
-    successive halving, where the better half of the runs continues for twice as long. RECIPE and
-    flags are those of `regard train`; the best recipe is written to best.toml.
+    successive halving, where the better half of the runs continues for twice as long. All runs
+    together have the budget of --steps, --minutes or --flops. RECIPE and the other flags are those
+    of `regard train`; the best recipe is written to best.toml.
     """
     say = partial(click.echo, err=True)
     if resume is not None:
@@ -78,11 +76,12 @@ def command(
             _print(tuning.resume(Path(resume), say), as_json)
         return
     # What is left in `flags` are keys of the recipe.
-    amounts = [flags.pop(unit) for unit in ("minutes", "flops", "updates")]
+    from regard.lab.measure.budget import UNITS, Budget
+
+    budget = Budget(**{unit: flags.pop(unit) for unit in UNITS})
     settings, name = loading.choose(recipe, recipe_changes(flags), data_dir)
     from regard.lab.tune import tuning
 
-    budget = tuning.Budget(*amounts)
     folder = Path(out) if out else Path("searches") / name
     with exit_on_interruption():
         _print(tuning.tune(settings, name, folder, budget, order.split(","), say), as_json)
@@ -110,4 +109,4 @@ def _print(result: Any, as_json: bool) -> None:
 
 
 # Every other recipe key, as for `regard train`.
-command.params += [recipe_option(key) for key in schema.KEYS if key not in FINETUNE_KEYS]
+command.params += [recipe_option(key) for key in schema.KEYS if key not in SET_BY_SEARCH]

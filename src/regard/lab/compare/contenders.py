@@ -6,16 +6,13 @@ import re
 from bisect import bisect_left
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
 from itertools import count as powers
 from typing import Any
 
 from regard import spec
 from regard.builder.parameter_count import parameter_count
 from regard.families.presets import ALIASES, PRESET_FAMILIES
-from regard.system.arguments import LARGEST_SIZE
 from regard.system.errors import RegardError, SettingError
-from regard.system.options import number_within, parse_option
 from regard.training.recipe import loading
 from regard.training.recipe.consistency import STARTING_POINT, parse
 from regard.training.recipe.loading import LINEAR_FORECASTERS
@@ -41,7 +38,7 @@ _SHARED_SETTINGS = (
     *STARTING_POINT,
 )
 # Settings that the budget decides for all models.
-_SET_BY_BUDGET = ("steps", "epochs")
+_SET_BY_BUDGET = ("steps", "epochs", "minutes")
 
 
 @dataclass(frozen=True)
@@ -51,7 +48,7 @@ class Contender:
     An architecture, optionally with its size: `gpt2`, `llama:tiny`, `bahdanau`. A word that is not
     a size is the attention: `transformer:window:16`, `transformer:linformer:8+softmax` (that of
     encoder and decoder). Settings of its own follow: `gru@learning_rate=0.001@max_grad_norm=1`,
-    `gpt2@position=rope`.
+    `gpt2@position=rope`. A file is a spec, which is compared as it is: `mine.json`.
     """
 
     word: str
@@ -62,7 +59,9 @@ class Contender:
         named, *settings = self.word.split("@")  # transformer:linformer:8+softmax@max_grad_norm=1
         model, _, rest = named.partition(":")
         changes: dict[str, Any] = {"model": model}
-        if rest in _sizes(model):
+        if named.endswith((".json", ".toml")):
+            changes = {"spec": named}
+        elif rest in _sizes(model):
             changes["model"] = named
         elif rest:
             attentions = zip(("attention", "decoder_attention"), rest.split("+", 1), strict=False)
@@ -76,11 +75,16 @@ class Contender:
                 )
             if key in _SET_BY_BUDGET:
                 raise SettingError(
-                    f"{self.word!r}: {key} conflicts with --budget, which sets the training length",
-                    f"remove {key}, and use --budget steps:N",
+                    f"{self.word!r}: {key} is the same for all models of a comparison",
+                    f"remove {key}, and use --steps N",
                 )
             changes[key] = value
         return changes
+
+    @property
+    def is_spec(self) -> bool:
+        """Whether it is a file, with a size of its own."""
+        return "spec" in self.changes
 
     @property
     def folder(self) -> str:
@@ -102,6 +106,8 @@ class Contender:
 
     def _model_settings(self, base: Recipe) -> dict[str, Any]:
         """The settings of the recipe's model that apply to this one."""
+        if self.is_spec:
+            return base.model.model_dump(include=set(STARTING_POINT))
         name = self.changes["model"].partition(":")[0]
         settings = loading.applicable_settings(base.model.model_dump(exclude={"spec"}), name)
         if name == base.model_name:
@@ -135,8 +141,8 @@ class Contender:
         model = spec_of(recipe)
         if recipe.model_name in LINEAR_FORECASTERS:
             return recipe, 0  # look-back times horizon
-        if len(model.widths) > 1:
-            # The widths of the towers belong together; the recipe's are compared as they are.
+        if self.is_spec or len(model.widths) > 1:
+            # The widths of towers belong together; they are compared as they are, as a spec's are.
             widths = {}
         elif model.stacks:
             widths = _transformer_widths(model, parameters, count)
@@ -147,9 +153,9 @@ class Contender:
 
     def _check_size(self, nearest: int, parameters: int) -> None:
         if nearest and abs(nearest / parameters - 1) > TOLERANCE:
+            closest = "its spec has" if self.is_spec else "the closest size is"
             raise SettingError(
-                f"{self.word} cannot have about {parameters:,} parameters: "
-                f"the closest size is {nearest:,}",
+                f"{self.word} cannot have about {parameters:,} parameters: {closest} {nearest:,}",
                 "choose another --parameters",
             )
 
@@ -225,39 +231,3 @@ def _closest(count: Callable[[int], int], wanted: int) -> int:
     bound = next(bound for bound in (2**power for power in powers(1)) if count(bound) >= wanted)
     high = bisect_left(range(bound), wanted, lo=max(2, bound // 2), key=count)
     return min((high - 1, high), key=lambda size: abs(count(size) - wanted))
-
-
-# ------------------------------------------------------------------ budgets
-
-
-_LARGEST_BUDGETS = {"steps": float(LARGEST_SIZE), "flops": 1e36, "seconds": 1e9}
-
-
-@dataclass(frozen=True)
-class Budget:
-    """What the training of every model may cost: `of` is steps, flops or seconds."""
-
-    of: str
-    amount: float
-
-    def steps(self, flops_per_step: float, seconds_per_step: float) -> int:
-        """The number of optimizer steps that the budget allows, at least one."""
-        prices = {"steps": 1.0, "flops": flops_per_step, "seconds": seconds_per_step}
-        steps = max(1, int(self.amount / prices[self.of]))
-        if steps > LARGEST_SIZE:
-            raise SettingError(
-                f"--budget {self.of}:{self.amount:g} means {steps:,} steps, which is too many",
-                "use a smaller --budget",
-            )
-        return steps
-
-
-def parse_budget(text: str) -> Budget:
-    """A budget as its user writes it: steps:2000."""
-    usage = "use the form steps:2000, flops:1e15 or seconds:600"
-    constructors = {unit: partial(_budget, unit) for unit in _LARGEST_BUDGETS}
-    return parse_option(text, constructors, subject="budget", usage=usage)
-
-
-def _budget(unit: str, amount: str) -> Budget:
-    return Budget(unit, number_within(amount, 1, _LARGEST_BUDGETS[unit]))

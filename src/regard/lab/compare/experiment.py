@@ -14,6 +14,7 @@ import statistics
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -22,11 +23,12 @@ from regard.builder.parameter_count import parameter_count
 from regard.evaluation.evaluation import paired_tests
 from regard.evaluation.metrics.significance import PairedTest
 from regard.evaluation.scores import Score
-from regard.lab.compare.contenders import Budget, Contender
+from regard.lab.compare.contenders import Contender
 from regard.lab.compare.cost import Cost, step_cost
 from regard.lab.compare.quality_by_length import evaluate_by_length
 from regard.lab.compare.report import Comparison
 from regard.lab.compare.results import ContenderResult, Run, Scores
+from regard.lab.measure.budget import Budget
 from regard.models import Translator, load
 from regard.system import disk
 from regard.system.errors import SettingError
@@ -87,20 +89,22 @@ def compare(
 ) -> Comparison:
     """Trains every contender with every seed, and scores it as a run of its objective is scored.
 
-    All models have about as many `parameters`: by default those of the recipe's own model.
+    All models have about as many `parameters`: by default those of the first spec among them, or of
+    the recipe's own model.
     """
     _check_before_data(base, contenders, parameters)
     data = _shared_data(out / "data", base, name, say)
     if parameters is None:
-        parameters = parameter_count(data.describe(base))
+        fixed = [contender.recipe(base) for contender in contenders if contender.is_spec]
+        parameters = parameter_count(data.describe([*fixed, base][0]))
     # All are sized before the first is trained, so that one that cannot be is refused at once.
     recipes = [contender.sized(base, parameters, data.describe) for contender in contenders]
     results = []
     for contender, recipe in zip(contenders, recipes, strict=True):
         description = data.describe(recipe)
         folder = out / contender.folder
-        cost = _measured_cost(folder, data.folder, recipe)
-        steps = budget.steps(cost.flops, cost.seconds)
+        cost = _measured_cost(folder, data.folder, recipe, description)
+        steps = max(1, budget.in_steps(partial(float, cost.flops), partial(float, cost.seconds)))
         count = parameter_count(description)
         d_model = max(description.widths.values())
         say(f"{contender.word}: {count:,} parameters, d_model {d_model}, {steps:,} steps")
@@ -245,13 +249,15 @@ def _with_steps(recipe: Recipe, steps: int, seed: int, peak_width: int | None) -
     return recipe.model_copy(update={"train": train.model_copy(update=changes), "tune": tune})
 
 
-def _measured_cost(folder: Path, data: Path, recipe: Recipe) -> Cost:
+def _measured_cost(folder: Path, data: Path, recipe: Recipe, description: spec.Model) -> Cost:
     """The cost of a step, measured in a folder that is thrown away.
 
     It is kept, because a resumed comparison must train for as many steps as before.
     """
     file = folder / "cost.json"
     settings = {"model": recipe.model.model_dump(), "batch_tokens": recipe.train.batch_tokens}
+    if recipe.model.spec is not None:
+        settings["spec"] = spec.to_dict(description)  # the file may have changed
     if file.exists():
         saved = json.loads(file.read_text(encoding="utf-8"))
         if saved["of"] != settings:

@@ -9,8 +9,8 @@ from html import escape
 from typing import Any, NamedTuple
 
 from regard.evaluation.metrics.significance import PairedTest
-from regard.lab.compare.contenders import Budget
 from regard.lab.compare.results import ContenderResult, Run
+from regard.lab.measure.budget import Budget
 from regard.look import drawing
 from regard.look.drawing import terminal
 
@@ -91,12 +91,11 @@ def _significance(comparison: Comparison) -> str:
 
 
 def _headline(comparison: Comparison) -> str:
-    budget = comparison.budget
     seeds = len(comparison.contestants[0].runs)
     mean = "mean of 1 seed" if seeds == 1 else f"mean of {seeds} seeds ± standard deviation"
     return (
         f"{comparison.name}: about {comparison.parameters:,} parameters, "
-        f"{budget.of} {budget.amount:g}, {mean}"
+        f"{comparison.budget}, {mean}"
     )
 
 

@@ -19,12 +19,12 @@ from pathlib import Path
 from shlex import quote
 from typing import Any
 
+from regard.lab.measure.budget import Budget
 from regard.lab.plan.step_trace import trace_step
 from regard.lab.plan.subject import Request, of_recipe
 from regard.lab.tune.settings import Sizes, stages, warmup
 from regard.lab.tune.successive_halving import Changes, Stage, longest_run, rungs, search
 from regard.system import disk
-from regard.system.arguments import LARGEST_SIZE
 from regard.system.errors import CheckpointError, DivergenceError, SettingError, TrainingInterrupted
 from regard.training import preflight
 from regard.training.engine.loop import Loop
@@ -42,24 +42,6 @@ STATE = "tune.json"
 BEST = "best.toml"
 PROBE_UPDATES = 20  # by which the time of an update is measured, after as many to warm up
 MIN_UPDATES = 4  # of the longest run; with fewer there is nothing to compare
-
-
-@dataclass(frozen=True)
-class Budget:
-    """What a search may take: exactly one of these."""
-
-    minutes: float | None = None
-    flops: float | None = None
-    updates: int | None = None
-
-    def __post_init__(self) -> None:
-        amounts = [x for x in (self.minutes, self.flops, self.updates) if x is not None]
-        # Written so that nan is refused as well.
-        if len(amounts) != 1 or not 0 < amounts[0] < math.inf:
-            raise SettingError(
-                "a search needs exactly one positive budget",
-                "set --minutes M, --flops F or --updates N",
-            )
 
 
 @dataclass
@@ -192,10 +174,6 @@ class _Search:
         state = self.state
         if not state.updates:
             state.updates = self._updates()
-        if state.updates >= LARGEST_SIZE:
-            raise SettingError(
-                f"the budget of {state.updates:,} updates is too large", "use a smaller one"
-            )
         # How many candidates there are does not depend on the longest run, but warm-ups do.
         self.most = longest_run(self._stages(state.updates), state.updates)
         if self.most < MIN_UPDATES:
@@ -230,16 +208,12 @@ class _Search:
 
     def _updates(self) -> int:
         """The budget in updates. It is stored, so that a resumed search makes the same choices."""
-        budget = Budget(**self.state.budget)
-        if budget.updates is not None:
-            return budget.updates
-        if budget.flops is not None:
-            # Counted on a trace of an update.
-            flops = trace_step(self.subject).flops * self.subject.settings.accumulate
-            return int(budget.flops / flops)
-        assert budget.minutes is not None
-        # Once: what a busy machine does later changes no choice of the search.
-        return int(60 * budget.minutes / self._seconds_of_update())
+        # Minutes once: what a busy machine does later changes no choice of the search.
+        return Budget(**self.state.budget).in_steps(self._flops_of_update, self._seconds_of_update)
+
+    def _flops_of_update(self) -> float:
+        """Counted on a trace of an update."""
+        return trace_step(self.subject).flops * self.subject.settings.accumulate
 
     def _seconds_of_update(self) -> float:
         """Measured on the recipe as it is, in a run that is not part of the search."""
