@@ -78,7 +78,7 @@ def test_latin_1_on_standard_input(
     latin = tmp_path / "latin.txt"
     latin.write_bytes("Stra\u00dfe\n".encode("latin-1"))
     done = command("translate", trained, "--input", latin)
-    done.refused("byte 0xdf", f"iconv -f latin1 -t utf-8 {latin}")
+    done.refused(str(latin), "byte 0xdf", "iconv -f latin1 -t utf-8")
 
 
 def test_a_text_on_the_command_line_is_translated(
