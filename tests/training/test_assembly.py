@@ -7,6 +7,7 @@ import multiprocessing
 import runpy
 import subprocess
 import sys
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -281,6 +282,29 @@ def test_a_fine_tuned_gpt2_resumes_bit_for_bit(
     expected = load_file(whole.folder / "model.safetensors")
     weights = load_file(resumed.folder / "model.safetensors")
     assert all(expected[name].equal(weights[name]) for name in expected)
+
+
+def test_a_run_of_minutes_ends_in_time_and_resumes_exactly(text: str, tmp_path: Path) -> None:
+    named = ("steps", "warmup_steps", "validate_every", "save_every")
+    settings = {key: value for key, value in QUICK.items() if key not in named}
+    settings |= {"text": text, "model": "bert:tiny", **SIZES}
+    begun = time.perf_counter()
+    result = regard.train(settings, minutes=0.1, out=tmp_path / "run")
+    assert time.perf_counter() - begun < 6
+    recipe = json.loads(RunFolder(result.folder).recipe.read_text())
+    steps = recipe["train"]["steps"]
+    assert result.steps == steps > 20
+    assert "unset" not in recipe
+    # What was tried is undone: the run is that of so many steps.
+    values = {key: recipe["train"][key] for key in (*named, "learning_rate")}
+    same = regard.train(settings, **values, out=tmp_path / "same")
+    weights = [load_file(one.folder / "model.safetensors") for one in (result, same)]
+    assert all(weights[0][name].equal(weights[1][name]) for name in weights[0])
+    with pytest.raises(SettingError, match="before the first step"):
+        regard.train(settings, minutes=0.0001, out=tmp_path / "short")
+    assert not (tmp_path / "short").exists()
+    with pytest.raises(SettingError, match="steps and minutes cannot be combined"):
+        regard.train(settings, minutes=1, steps=5)
 
 
 def test_epochs_are_counted_for_new_models_too(text: str, tmp_path: Path) -> None:

@@ -39,7 +39,7 @@ Examples:
   regard train                                   the built-in language; writes runs/builtin
   regard train multi30k --data-dir ~/data            a built-in recipe, with its files in ~/data
   regard train shakespeare --data-dir ~/data         a character-level language model
-  regard train --model llama:tiny --text notes.txt --learning-rate 0.001
+  regard train --model llama:tiny --text notes.txt --minutes 20         as many steps as fit
   regard train --model bert:tiny --objective classify --data train.tsv --valid dev.tsv
   regard train --base bert/ --objective classify --data reviews.tsv     fine-tuning
   regard train --model vit:tiny --images flowers/ --image-size 64       one subfolder per class

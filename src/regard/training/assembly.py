@@ -6,6 +6,7 @@ There is one way for all: new models and fine-tuned ones, every wiring, every ki
 from __future__ import annotations
 
 import math
+import time
 from collections.abc import Collection, Mapping
 from contextlib import nullcontext
 from dataclasses import replace
@@ -32,6 +33,7 @@ from regard.system import disk
 from regard.system.errors import SettingError
 from regard.training import model_spec
 from regard.training.engine.optimizer import freeze
+from regard.training.engine.step_time import seconds_of_update
 from regard.training.objectives.objective import Objective
 from regard.training.parallel.strategy import move_buffers
 from regard.training.recipe.schema import Recipe
@@ -229,6 +231,8 @@ def _note_coverage(objective: Objective) -> None:
 EPOCHS = 30  # of a run that names neither steps nor epochs
 FEWEST_STEPS = 300
 MOST_STEPS = 20_000
+VALIDATION_SHARE = 0.1  # of a run of so many minutes, at most
+PLANNED_SHARE = 0.95  # of these; the rest is for logging and saving, which are not measured
 PAPER_WARMUP = 4000  # Section 5.3
 
 
@@ -246,9 +250,39 @@ def resolve(setup: Setup, model: Model, data: Any) -> Objective:
         setup = _with_settings(setup, {"batch_tokens": batch_tokens})
     created = objective.create(model, data, setup)
     updates = math.ceil(created.batches_per_epoch() / setup.recipe.train.accumulate)
+    if "steps" in unset and setup.recipe.tune.minutes is not None:
+        timed = _steps_in_time(created, setup.recipe.tune.minutes, unset)
+        setup = _with_settings(setup, timed)
+        unset = [key for key in unset if key not in timed]
     created.setup = _with_settings(setup, _schedule(setup.recipe, unset, updates, created.d_model))
     setup.run_folder.store(created.setup.recipe)
     return created
+
+
+def _steps_in_time(objective: Objective, minutes: float, unset: Collection[str]) -> dict[str, int]:
+    """As many steps as end in time, with validations that take at most a tenth of it."""
+    setup = objective.setup
+    if setup.ranks.several:
+        raise SettingError("minutes are measured in one process", "set steps instead")
+    begun = time.perf_counter()
+    objective.model.eval()
+    objective.validate()
+    validation = time.perf_counter() - begun
+    seconds = seconds_of_update(objective)
+    interval = setup.recipe.train.validate_every
+    if "validate_every" in unset:
+        interval = math.ceil((1 / VALIDATION_SHARE - 1) * validation / seconds)
+    # The last validation gives the scores.
+    rest = 60 * minutes - (time.perf_counter() - setup.started) - validation
+    steps = int(PLANNED_SHARE * rest / (seconds + validation / interval))
+    if steps < 1:
+        raise SettingError(
+            f"{minutes:g} minutes were over before the first step", "give more, or a smaller model"
+        )
+    setup.say(f"{minutes:g} minutes: {steps:,} steps of {seconds:.2g} s, with validation")
+    if "validate_every" in unset:
+        interval = max(interval, min(setup.recipe.train.validate_every, steps // 10))
+    return {"steps": steps, "validate_every": interval}
 
 
 def _with_settings(setup: Setup, changes: Mapping[str, Any]) -> Setup:

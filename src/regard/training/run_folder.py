@@ -141,7 +141,7 @@ class RunFolder:
 def _unset_keys(recipe: Recipe) -> list[str]:
     """The settings that nobody gave, and that follow from the data."""
     named = recipe.train.model_fields_set
-    if recipe.tune.epochs is not None:
+    if recipe.tune.epochs is not None or recipe.tune.minutes is not None:
         return ["steps", *(key for key in (*_SIZED, "log_every") if key not in named | {"steps"})]
     # Whoever gives the steps expects the intervals of the help text.
     keys = ("warmup_steps", "batch_tokens") if "steps" in named else _SIZED

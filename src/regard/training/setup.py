@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import re
 import reprlib
+import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, is_dataclass
+from dataclasses import dataclass, field, is_dataclass
 from functools import partial
 from importlib import import_module
 from pathlib import Path
@@ -111,6 +112,7 @@ class Setup:
     say: Say
     parts: Parts = NO_PARTS
     ranks: Ranks = ONE_RANK
+    started: float = field(default_factory=time.perf_counter)  # of the run, or where it goes on
 
     @property
     def objective(self) -> type[Any]:

@@ -244,8 +244,8 @@ def _with_steps(recipe: Recipe, steps: int, seed: int, peak_width: int | None) -
     }
     if train.schedule == "paper" and train.learning_rate is None and peak_width is not None:
         changes["learning_rate"] = (peak_width * train.warmup_steps) ** -0.5
-    # Epochs would count the steps anew.
-    tune = recipe.tune.model_copy(update={"epochs": None})
+    # These would count the steps anew.
+    tune = recipe.tune.model_copy(update={"epochs": None, "minutes": None})
     return recipe.model_copy(update={"train": train.model_copy(update=changes), "tune": tune})
 
 

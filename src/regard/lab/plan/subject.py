@@ -313,8 +313,8 @@ def of_recipe(recipe: Recipe, name: str, request: Request) -> Subject:
     sizes = _sizes(recipe.objective, description, rows, length)
     settings = StepSettings(train.precision, train.accumulate, train.gradient_checkpointing)
     tokens = request.tokens or float(train.steps * train.accumulate * sizes.positions)
-    # Epochs of data that nobody has counted yet.
-    if recipe.tune.epochs is not None:
+    # Epochs of data that nobody has counted yet, or minutes of a machine.
+    if recipe.tune.epochs is not None or recipe.tune.minutes is not None:
         tokens = request.tokens or 0.0
     return Subject(
         name,

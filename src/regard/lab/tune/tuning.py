@@ -346,6 +346,8 @@ def _with_changes(
 ) -> dict[str, dict[str, Any]]:
     """A recipe's values with settings changed, each in its section."""
     result = {section: dict(entries) for section, entries in values.items()}
+    if "steps" in changes:
+        changes = {**changes, "epochs": None, "minutes": None}  # these would count them anew
     for key, value in changes.items():
         result.setdefault(KEYS[key], {})[key] = value
     return result

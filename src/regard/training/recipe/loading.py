@@ -53,6 +53,8 @@ FINETUNING_DEFAULTS: dict[str, Any] = {
 }
 FINETUNING_EPOCHS = 3.0
 LORA_LEARNING_RATE = 5e-4  # few parameters, which start at zero, have farther to go
+_LENGTHS = ("steps", "epochs", "minutes")  # of a run
+_INTERVALS = ("warmup_steps", "validate_every", "save_every")
 LINEAR_FORECASTERS = ("dlinear", "nlinear")
 
 
@@ -89,10 +91,9 @@ def load(
             values["data"] = {k: v for k, v in values["data"].items() if k not in sides}
         elif sides & changes.keys():
             values["data"].pop(f"{before}pairs", None)
+    _choose_length(values, changes)
     for section, settings in overrides.items():
         values[section] |= settings
-    if changes.get("steps") is not None and changes.get("epochs") is not None:
-        raise SettingError("steps and epochs cannot be combined", "give one of them")
     generated = values["data"].get("generated")
     if generated is not None:
         # The tokens of these tasks have spaces between them.
@@ -137,6 +138,17 @@ def _choose_size(model: dict[str, Any], changes: Mapping[str, Any]) -> None:
         model["model"] = model["model"].partition(":")[0]
 
 
+def _choose_length(values: dict[str, dict[str, Any]], changes: Mapping[str, Any]) -> None:
+    """The length of a run that is named replaces that of its recipe."""
+    named = [key for key in _LENGTHS if changes.get(key) is not None]
+    if len(named) > 1:
+        raise SettingError(f"{' and '.join(named)} cannot be combined", "give one of them")
+    # What the recipe has for its number of steps says nothing of those that fit into some minutes.
+    besides = _INTERVALS if named == ["minutes"] else ()
+    for key in (*_LENGTHS, *besides) if named else ():
+        values[KEYS[key]].pop(key, None)
+
+
 def _objective(settings: Mapping[str, Any], has_text: bool) -> str | None:
     """The objective that settings name: by itself, by its task, or by their model.
 
@@ -175,7 +187,7 @@ def _add_finetuning_defaults(values: dict[str, dict[str, Any]]) -> None:
     if values["tune"].get("lora"):
         defaults["learning_rate"] = LORA_LEARNING_RATE
     values["train"] = {**defaults, **values["train"]}
-    if "steps" not in values["train"]:
+    if "steps" not in values["train"] and values["tune"].get("minutes") is None:
         values["tune"].setdefault("epochs", FINETUNING_EPOCHS)
 
 

@@ -508,6 +508,9 @@ class TuneSettings(Section):
     # The steps follow from the epochs and the data.
     epochs: float | None = Field(None, gt=0, le=1_000_000)
     """epochs, instead of steps  [3 when fine-tuning]"""
+    # The steps follow from the measured time of one; stored, so that a resumed run has as many.
+    minutes: float | None = Field(None, gt=0, le=1_000_000)
+    """minutes, instead of steps: the run has as many as fit into them"""
     # The warmup_proportion of BERT's fine-tuning scripts.
     warmup_ratio: Fraction = 0.1
     """with epochs: warm-up, as a fraction of the steps"""
