@@ -91,6 +91,28 @@ def test_as_json(home: Path) -> None:
     assert streamed == "Der" + found["text"] + "\n"
 
 
+def test_stops_and_several_continuations(home: Path) -> None:
+    def generate(*flags: str) -> str:
+        done = regard("generate", "runs/tales", "Der", "--max-new-tokens", "40", *flags, cwd=home)
+        assert done.returncode == 0, done.stderr
+        return done.stdout
+
+    free = generate("--greedy").removeprefix("Der")
+    stop = free[2:4]
+    assert generate("--greedy", "--stop", stop, "--stop", "?!") == f"Der{free.partition(stop)[0]}\n"
+    assert generate("--greedy", "--repetition-penalty", "1000") != "Der" + free
+    several = ["-n", "3", "--seed", "5"]
+    found = [json.loads(line) for line in generate(*several, "--json").splitlines()]
+    assert [one["prompt"] for one in found] == ["Der"] * 3
+    assert generate(*several) == "".join(f"Der{one['text']}\n" for one in found)
+    (home / "prompts.txt").write_text("Der\nDas\n")
+    done = regard(
+        "generate", "runs/tales", "--input", "prompts.txt", "--beam", "2", "-n", "2", cwd=home
+    )
+    prompts = [json.loads(line)["prompt"] for line in done.stdout.splitlines()]
+    assert prompts == ["Der", "Der", "Das", "Das"]
+
+
 def test_a_character_of_several_tokens_is_written_at_once(home: Path) -> None:
     """Each write to standard output is whole UTF-8, though 😀 may be up to four tokens."""
     script = (
@@ -111,6 +133,8 @@ def test_a_character_of_several_tokens_is_written_at_once(home: Path) -> None:
         (["generate", "runs/tales", "a", "--greedy", "--beam", "3"], "cannot be combined"),
         (["generate", "runs/tales", "a", "--temperature", "-1"], "from 0"),
         (["generate", "runs/tales", ""], "prompt"),
+        (["generate", "runs/tales", "a", "--greedy", "-n", "2"], "one continuation"),
+        (["generate", "runs/tales", "a", "--stop", ""], "no text"),
         (["generate", "runs/tales", "a", "--beam", "10000000"], "hypotheses"),
         (["translate", "runs/tales"], "not a Translator"),
         (["train", "--objective", "causal"], "--text"),

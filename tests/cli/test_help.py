@@ -15,6 +15,8 @@ from regard.cli.compare import SET_BY_COMPARISON
 from regard.cli.shared_options import recipe_names
 from regard.cli.train import FINETUNE_KEYS
 from regard.look.views import VIEWS
+from regard.system.errors import SettingError
+from regard.training.entry_points import train
 from regard.training.recipe import loading, schema
 
 # Flags under the names they had before, with a command that has them.
@@ -48,6 +50,18 @@ def test_a_flag_of_other_programs_is_answered_by_ours(
     command: Command, verb: str, flag: str, ours: str
 ) -> None:
     command(verb, "x", flag, "1").refused(f"use {ours}")
+
+
+@pytest.mark.parametrize(
+    ("name", "ours"),
+    [
+        ("lr", "learning_rate"), ("batch_size", "batch_tokens"), ("gpu", "device='cuda'"),
+        ("fp16", "precision='fp16'"), ("output", "out"), ("leaning_rate", "'learning_rate'"),
+    ],
+)  # fmt: skip
+def test_a_setting_of_other_programs_too(name: str, ours: str) -> None:
+    with pytest.raises(SettingError, match=ours):
+        train({name: 1}, model="gpt2:tiny")
 
 
 def test_models_to_compare_are_added_up(command: Command) -> None:

@@ -84,12 +84,12 @@ def test_translations_are_those_of_a_bare_generate(said: dict[str, Any], tmp_pat
 
 
 def test_what_is_not_obeyed_is_said_once(tmp_path: Path) -> None:
-    _, ours = sequence(tmp_path, repetition_penalty=1.3, num_beams=2, max_new_tokens=3)
+    _, ours = sequence(tmp_path, encoder_no_repeat_ngram_size=3, num_beams=2, max_new_tokens=3)
     heard: list[str] = []
     ours.say = heard.append
     ours.translate(LINES)
     ours.translate(LINES)
-    assert heard == ["ignored in generation_config.json: repetition_penalty"]
+    assert heard == ["ignored in generation_config.json: encoder_no_repeat_ngram_size"]
 
 
 def writer(place: Path, **said: Any) -> tuple[Any, LanguageModel]:

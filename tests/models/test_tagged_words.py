@@ -92,15 +92,16 @@ def test_a_tag_for_each_word_of_the_data(tagger: TextEncoder) -> None:
 
 
 @pytest.mark.filterwarnings("ignore::regard.system.errors.UnknownWordsWarning")
-def test_punctuation_is_tagged_where_it_has_a_token(tagger: TextEncoder, kind: str) -> None:
+def test_punctuation_is_a_word_of_its_own(tagger: TextEncoder) -> None:
+    """As in the data, whatever the tokens: what is written at a word is read as apart from it."""
     text = '  "Ada  sleeps," said Bob (soundly). '
     tagged = tagger.tag(text)
     expected = ['"', "Ada", "sleeps", ",", '"', "said", "Bob", "(", "soundly", ")", "."]
-    if kind == "words":  # what stands between spaces is a token
-        expected = text.split()
     assert [one.text for one in tagged] == expected
     for one in tagged:
         assert text[one.start : one.end] == one.text
+    apart, written = tagger.tag([" ".join(expected), text])
+    assert [one.label for one in apart] == [one.label for one in written]
 
 
 @pytest.mark.parametrize(

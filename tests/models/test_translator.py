@@ -120,6 +120,24 @@ def test_the_same_tokens_as_generate(kind: str, width: int, tmp_path: Path) -> N
         )
 
 
+def test_several_translations(tmp_path: Path) -> None:
+    bart(tmp_path)
+    ours = regard.load(tmp_path)
+    assert isinstance(ours, Translator)
+    lines = [LINES[0], "", LINES[1]]
+    best = ours.translate(lines, beam=4, num_return_sequences=3, max_new_tokens=9)
+    settings = ours.settings(BeamSearch(4, n_best=3), Limit.fixed(9))
+    for texts, found in zip(best, ours.hypotheses(lines, settings), strict=True):
+        assert texts == ([ours.text(one) for one in found] or ["", "", ""])
+        assert [one.score for one in found] == sorted((one.score for one in found), reverse=True)
+    assert ours.translate(lines[0], beam=4, num_return_sequences=3, max_new_tokens=9) == best[0]
+    assert ours.translate(lines[0], beam=4, max_new_tokens=9) == best[0][0]
+    drawn = ours.translate(lines, temperature=5.0, num_return_sequences=3, max_new_tokens=9)
+    assert [len(set(texts)) for texts in drawn] == [3, 1, 3]
+    with pytest.raises(SettingError, match="greedy"):
+        ours.translate("a", beam=1, num_return_sequences=2)
+
+
 def test_a_language_that_is_not_there(tmp_path: Path) -> None:
     mbart(tmp_path)
     ours = regard.load(tmp_path)

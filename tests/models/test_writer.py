@@ -13,7 +13,7 @@ import torch
 import regard
 from regard.data.text.tokenizer_training import SpecialTokenTemplate, train_lossless_tokenizer
 from regard.decode.batch_decoding import DecodingSettings, decode
-from regard.decode.strategy import BeamSearch, Greedy, Sampling
+from regard.decode.strategy import BeamSearch, Greedy, PowerPenalty, Sampling
 from regard.models import LanguageModel
 from regard.system.errors import DataError, SettingError
 
@@ -96,6 +96,93 @@ def test_streamed_is_whole_and_batched_is_single(model: LanguageModel, strategy:
         assert together[1:] == [
             model.generate(t, strategy, max_new_tokens=40) for t in ("A", "The cat sees a bird")
         ]
+
+
+STRATEGIES = [Greedy(), Sampling(seed=4), BeamSearch(3)]
+
+
+@pytest.mark.parametrize("strategy", STRATEGIES)
+def test_a_text_ends_before_a_stop(model: LanguageModel, strategy: Any) -> None:
+    """Stops of several tokens and within one; the context of GPT-2 is full on the way."""
+    prompts = ["The dog", "A bird", "The cat sees a bird"]
+    free = model.generate(prompts, strategy, max_new_tokens=40)
+    for start, end in ((0, 1), (3, 4), (4, 9), (20, 22)):
+        stop = free[0][start:end] or "?"
+        told: list[str] = []
+        found = model.generate(
+            prompts[0], strategy, max_new_tokens=40, stop=stop, stream=told.append
+        )
+        assert "".join(told) == found
+        assert stop not in found
+        if not isinstance(strategy, BeamSearch):  # a beam looks elsewhere for a better one
+            assert found == free[0].partition(stop)[0]
+            many = model.generate(prompts, strategy, max_new_tokens=40, stop=["\x00", stop])
+            assert many == [text.partition(stop)[0] for text in free]
+    assert model.generate(prompts, strategy, max_new_tokens=40, stop=["\x00"]) == free
+    with pytest.raises(SettingError, match="no text"):
+        model.generate("A", stop=[""])
+
+
+def test_decoding_ends_at_a_stop(model: LanguageModel, monkeypatch: pytest.MonkeyPatch) -> None:
+    free = model.generate("The dog", max_new_tokens=17)
+    steps: list[int] = []
+    step = model.model.step
+    monkeypatch.setattr(model.model, "step", lambda *a, **k: steps.append(1) or step(*a, **k))
+    monkeypatch.setattr("regard.decode.fused_step.step", lambda m, *a: model.model.step(*a))
+    for drafted in (None, model):
+        steps.clear()
+        model.generate("The dog", max_new_tokens=40, stop=free[0], draft=drafted)
+        assert 1 <= len(steps) <= 15
+
+
+def test_several_continuations(folder: Path, model: LanguageModel) -> None:
+    theirs = transformers.AutoModelForCausalLM.from_pretrained(folder).eval()
+    prompts = ["The dog", "A bird sees"]
+    refilled = BeamSearch(4, PowerPenalty(1.0), slots="refilled", stop="likely")
+    found = model.generate(prompts, refilled, max_new_tokens=9, num_return_sequences=3)
+    for prompt, texts in zip(prompts, found, strict=True):
+        ids = torch.tensor([model.tokenizer.input_ids(prompt)])
+        settings = {"num_beams": 4, "num_return_sequences": 3, "do_sample": False}
+        rows = theirs.generate(ids, max_new_tokens=9, pad_token_id=0, **settings)[:, ids.shape[1] :]
+        assert texts == [model.tokenizer.decode(row.tolist()) for row in rows]
+    one = model.generate(prompts[1], num_beams=4, max_new_tokens=40, num_return_sequences=2)
+    assert len(set(one)) == 2
+    drawn = model.generate(
+        prompts, temperature=1.0, seed=2, max_new_tokens=30, num_return_sequences=3
+    )
+    assert [len(set(texts)) for texts in drawn] == [3, 3]
+    assert drawn[0][0] == model.generate(prompts[0], temperature=1.0, seed=2, max_new_tokens=30)
+    later = model.generate(
+        prompts[1],
+        temperature=1.0,
+        seed=2,
+        max_new_tokens=30,
+        num_return_sequences=3,
+        first_index=1,
+    )
+    assert later == drawn[1]
+    with pytest.raises(SettingError, match="greedy"):
+        model.generate("A", num_return_sequences=2)
+    with pytest.raises(SettingError, match="one continuation"):
+        model.generate("A", beam=2, num_return_sequences=2, stream=print)
+
+
+def test_repetition_penalty(folder: Path, model: LanguageModel) -> None:
+    theirs = transformers.AutoModelForCausalLM.from_pretrained(folder).eval()
+    prompts = ["The dog", "A bird sees"]
+    found = model.generate(prompts, max_new_tokens=9, repetition_penalty=1.5)
+    for prompt, text in zip(prompts, found, strict=True):
+        ids = torch.tensor([model.tokenizer.input_ids(prompt)])
+        settings: dict[str, Any] = {
+            "repetition_penalty": 1.5,
+            "do_sample": False,
+            "pad_token_id": 0,
+        }
+        [row] = theirs.generate(ids, max_new_tokens=9, **settings)[:, ids.shape[1] :].tolist()
+        assert text == model.tokenizer.decode(row)
+    for wrong in (0, -1.0, float("nan")):
+        with pytest.raises(SettingError, match="repetition_penalty"):
+            model.generate("A", repetition_penalty=wrong)
 
 
 @pytest.mark.parametrize("streamed", [False, True])

@@ -212,6 +212,19 @@ def test_no_run_twice_and_no_early_end(name: str, tmp_path: Path) -> None:
     assert changed >= 3, "these rules forbade nothing"
 
 
+@pytest.mark.parametrize("name", ["bart", "t5 1.0", "llama", "gpt2"])
+def test_repetition_is_penalized(name: str, tmp_path: Path) -> None:
+    models = case(name, 1, tmp_path)
+    for penalty in (1.3, 5.0, 0.7):
+        ours: dict[str, Any] = {"repetition_penalty": penalty}
+        theirs: dict[str, Any] = {**ours}
+        found = models.decoded(Greedy(), **ours)
+        assert found == models.generated(num_beams=1, **theirs) != models.decoded(Greedy())
+        found = models.decoded(BeamSearch(3, PowerPenalty(1.5), 3, "refilled", "likely"), **ours)
+        early = {"early_stopping": False, "num_return_sequences": 3, "length_penalty": 1.5}
+        assert found == models.generated(num_beams=3, **early, **theirs)
+
+
 @pytest.mark.parametrize("name", ["bart", "mbart", "llama"])
 def test_forced_first_and_last_tokens(name: str, tmp_path: Path) -> None:
     models = case(name, 5, tmp_path)

@@ -20,7 +20,13 @@ import click
 
 from regard import __version__
 from regard.decode.worker_count import one_worker_per_thread
-from regard.system.errors import RegardError, RegardWarning, SettingError, did_you_mean
+from regard.system.errors import (
+    COMMON_NAMES,
+    RegardError,
+    RegardWarning,
+    SettingError,
+    did_you_mean,
+)
 
 # verb → one line of help
 VERBS = {
@@ -68,23 +74,6 @@ ANSWERING = ("translate", "generate", "predict", "embed", "classify", "evaluate"
 
 CLOSED_PIPE = 141  # the exit code of who writes to a reader that has gone: 128 + SIGPIPE
 LESS = "use a smaller batch (--batch-tokens), a smaller beam, or a smaller model"
-
-# What other programs call a flag, and ours: the first that a command has.
-COMMON_NAMES = {
-    "lr": ("--learning-rate",),
-    "batch_size": ("--batch-tokens", "--batch"),
-    "per_device_train_batch_size": ("--batch-tokens",),
-    "gpu": ("--device cuda",),
-    "cuda": ("--device cuda",),
-    "fp16": ("--precision fp16",),
-    "bf16": ("--precision bf16",),
-    "output": ("--out", "--output"),
-    "output_dir": ("--out", "--output"),
-    "max_steps": ("--steps",),
-    "updates": ("--steps",),
-    "budget": ("--steps N or --minutes N",),
-    "num_train_epochs": ("--epochs",),
-}
 
 EXAMPLES = """\b
 Examples:

@@ -21,6 +21,7 @@ from regard.cli.shared_options import (
     COUNT,
     FILE,
     MODEL_FOLDER,
+    PENALTY,
     Flags,
     device_option,
     download_option,
@@ -40,6 +41,7 @@ Examples:
   regard generate gpt2/ "The Transformer is" --greedy
   regard generate gpt2/ - --top-p 0.9 --seed 7 < prompt.txt
   regard generate gpt2/ "Once upon a time" --beam 4 --json
+  regard generate gpt2/ "Q: Who?\nA:" --stop "\nQ:" -n 3
   regard generate gpt2/ --input prompts.parquet --output texts.jsonl     resumable
 """
 
@@ -61,9 +63,17 @@ Examples:
     "smaller model with the same tokenizer for speculative decoding: faster, same text",
     MODEL_FOLDER,
 )
+@option("--stop", "end the continuation before this text; several times for several", multiple=True)
+@option("--repetition-penalty", "above 1, tokens that were read become less likely  [1]", PENALTY)
+@option(
+    "-n --num-return-sequences count",
+    "number of continuations",
+    COUNT,
+    default=1,
+)
 @device_option
 @download_option
-@json_option("print one JSON object at the end instead of streaming")
+@json_option("print one JSON object for each continuation at the end instead of streaming")
 def command(
     model: str,
     prompt: str | None,
@@ -106,21 +116,22 @@ def command(
     options: Flags = {
         "max_new_tokens": max_new_tokens,
         "draft": draft_model,
-        "truncation": flags["truncation"],
+        **{name: flags[name] for name in ("truncation", "stop", "repetition_penalty")},
+        "num_return_sequences": flags["count"],
     }
     if path is not None:
 
         def answer(prompts: list[str], first_index: int) -> str:
             texts = language_model.generate(prompts, strategy, first_index=first_index, **options)
             pairs = zip(prompts, texts, strict=True)
-            return "".join(f"{_json_line(one, text)}\n" for one, text in pairs)
+            return "".join(f"{_json_lines(one, text)}\n" for one, text in pairs)
 
         BatchWork(PROMPTS_AT_ONCE, answer).run_files()
         return
     assert prompt is not None
     if as_json:
         # Not streamed: the object is complete or not printed.
-        click.echo(_json_line(prompt, language_model.generate(prompt, strategy, **options)))
+        click.echo(_json_lines(prompt, language_model.generate(prompt, strategy, **options)))
         return
     try:
         # Fails before the model runs, not at the first character that cannot be printed.
@@ -129,6 +140,10 @@ def command(
         raise DataError(
             f"this terminal cannot show the prompt ({error.encoding})", "set PYTHONUTF8=1"
         ) from None
+    if flags["count"] > 1:
+        for text in language_model.generate(prompt, strategy, **options):
+            click.echo(prompt + text)
+        return
     stream = _Stream(prompt)
     try:
         language_model.generate(prompt, strategy, stream=stream, **options)
@@ -140,8 +155,10 @@ def command(
 # ------------------------------------------------------------------ text in and out
 
 
-def _json_line(prompt: str, text: str) -> str:
-    return json_text({"prompt": prompt, "text": text})
+def _json_lines(prompt: str, texts: str | list[str]) -> str:
+    """A line for each continuation of a prompt."""
+    texts = [texts] if isinstance(texts, str) else texts
+    return "\n".join(json_text({"prompt": prompt, "text": text}) for text in texts)
 
 
 def _read_prompt() -> str:

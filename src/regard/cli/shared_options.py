@@ -147,6 +147,7 @@ SEEDS = WholeNumber(1, 1000)  # each is a run of its own
 FLOPS = Number(1, 1e36)
 MINUTES = Number(0.01, 60 * 24 * 7)
 SHARE = Number(0, 1)
+PENALTY = Number(1e-6, 1e6)
 
 
 def option(flags: str, text: str, kind: Any = None, **settings: Any) -> Callable[..., Any]:

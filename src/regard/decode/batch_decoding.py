@@ -9,6 +9,7 @@ import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
+from itertools import chain
 from typing import Any
 
 import torch
@@ -27,7 +28,7 @@ from regard.decode import (
 )
 from regard.decode.constraints import Constraints
 from regard.decode.events import BeamStep, StepCallback, TokenCallback, TokenStep
-from regard.decode.strategy import BeamSearch, Hypothesis, Limit, Strategy
+from regard.decode.strategy import BeamSearch, Hypothesis, Limit, Sampling, Strategy
 from regard.decode.worker_count import default_workers
 from regard.system.errors import SettingError
 from regard.wirings.generative import Generative
@@ -67,12 +68,15 @@ class DecodingSettings:
     `batch_tokens`: how many positions (source tokens × beams) are decoded at once.
     `min_new_tokens`: how many tokens come before an end token.
     `no_repeat_ngram_size`: no n-gram of this size comes twice in what the decoder reads (0: off).
+    `repetition_penalty`: divides positive logits of what the decoder has read, and multiplies
+      negative ones, as `transformers` does (1: off).
     `workers`: processes that share the sentences on a CPU. 1 decodes in this process and changes
       none of its settings; more fork it, and set one thread each while they work. None is 1, or
       one a thread inside `worker_count.one_worker_per_thread`.
     `probe`: what is recorded or edited inside the model, as ablated heads.
-    `stream`: receives each token as soon as it is decoded, with the number of its source. A beam
-      has no final tokens before its end, and streams nothing.
+    `stream`: receives each token as soon as it is decoded, with the number of its source; True
+      ends that. A beam has no final tokens before its end, and streams nothing.
+    `stops`: whether a beam's tokens, of a source by its number, end a hypothesis.
     """
 
     strategy: Strategy = field(default_factory=BeamSearch)
@@ -80,9 +84,11 @@ class DecodingSettings:
     batch_tokens: int = 4096
     min_new_tokens: int = 0
     no_repeat_ngram_size: int = 0
+    repetition_penalty: float = 1.0
     workers: int | None = None
     probe: NullProbe = NO_PROBE
     stream: TokenCallback | None = None
+    stops: Callable[[int, list[int]], bool] | None = None
 
 
 def decode(
@@ -106,6 +112,10 @@ def decode(
         # A budget of one token: each source is a batch of its own.
         settings = replace(settings, batch_tokens=1)
     device = next(model.parameters()).device
+    draws = settings.strategy.draws if isinstance(settings.strategy, Sampling) else 1
+    numbers = range(len(sources)) if keys is None else keys
+    keys = [number * draws + i for number in numbers for i in range(draws)]
+    sources = [sources[i // draws] for i in range(len(keys))]
 
     @torch.inference_mode()
     def decode_group(rows: list[int]) -> list[list[Hypothesis]]:
@@ -116,17 +126,20 @@ def decode(
             numbers = torch.tensor(rows, device=device)
             on_step(replace(event, sentences=numbers[event.sentences]))
 
-        def stream(sentence: int, token: int) -> None:
-            assert settings.stream is not None
-            settings.stream(rows[sentence], token)
+        def numbered(callback: Callable[..., bool] | None) -> Callable[..., bool] | None:
+            return callback and (lambda sentence, output: callback(rows[sentence], output))
 
         with cuda_graphs.exclusive(device):
             return _decode_batch(
                 model,
                 [sources[row] for row in rows],
-                [row if keys is None else keys[row] for row in rows],
+                [keys[row] for row in rows],
                 special_tokens,
-                replace(settings, stream=settings.stream and stream),
+                replace(
+                    settings,
+                    stream=numbered(settings.stream),
+                    stops=numbered(settings.stops),
+                ),
                 on_step and show,
                 draft,
             )
@@ -154,7 +167,7 @@ def decode(
                 results[row] = hypotheses
             if progress is not None:
                 progress(len(rows))
-        return results
+        return [[*chain(*results[i : i + draws])] for i in range(0, len(results), draws)]
     finally:
         if was_training:
             model.train()
@@ -194,9 +207,15 @@ def _decode_batch(
     device = next(model.parameters()).device
     tokens, padding_mask = _collate(sources, special_tokens.pad, model.padding_side)
     tokens = tokens.to(device)
-    constraints = _constraints(sources, tokens, special_tokens, settings)
+    if padding_mask is not None:
+        padding_mask = padding_mask.to(device)
+    constraints = _constraints(sources, tokens, padding_mask, special_tokens, settings)
     if draft is not None:
-        has_rules = settings.min_new_tokens or settings.no_repeat_ngram_size
+        has_rules = (
+            settings.min_new_tokens
+            or settings.no_repeat_ngram_size
+            or settings.repetition_penalty != 1
+        )
         if isinstance(strategy, BeamSearch) or model.reads_target or has_rules:
             raise SettingError(
                 "a draft needs a language model, and no beam search, minimum length or repetition "
@@ -207,8 +226,6 @@ def _decode_batch(
             model, draft, tokens, strategy, constraints, keys[0], on_step, settings.stream
         )
         return [[hypothesis]]
-    if padding_mask is not None:
-        padding_mask = padding_mask.to(device)
     encoded: Any = model.encode(tokens, padding_mask, Context(probe=settings.probe))
     if isinstance(strategy, BeamSearch):
         return beam_search.search(model, encoded, strategy, constraints, on_step)
@@ -219,7 +236,11 @@ def _decode_batch(
 
 
 def _constraints(
-    sources: list[Source], tokens: Tensor, special: SpecialTokens, settings: DecodingSettings
+    sources: list[Source],
+    tokens: Tensor,
+    padding_mask: Tensor | None,
+    special: SpecialTokens,
+    settings: DecodingSettings,
 ) -> Constraints:
     """The constraints on what follows the sources, tokens [B, S]."""
     ids = partial(torch.tensor, dtype=torch.long, device=tokens.device)
@@ -227,6 +248,8 @@ def _constraints(
         # A language model continues from the last token of its prompt.
         start_tokens = tokens[:, -1:]
         prefix = tokens
+        if padding_mask is not None:
+            prefix = tokens.masked_fill(~padding_mask, -1)
     else:
         start_tokens = ids(special.start).view(1, -1).expand(len(sources), -1)
         prefix = start_tokens
@@ -241,7 +264,9 @@ def _constraints(
         extra_ends=special.extra_ends,
         min_new_tokens=settings.min_new_tokens,
         no_repeat_ngram_size=settings.no_repeat_ngram_size,
+        repetition_penalty=settings.repetition_penalty,
         prefix=prefix,
+        stops=settings.stops,
     )
 
 

@@ -127,7 +127,7 @@ def search(
         step(state, first=True)
         state.last = state.tokens[:, :, 0].flatten()[:, None].clone()
     state.cache.share_rows()  # beams share rows of the KV cache from here on
-    watched = on_step is not None or state.cache.probe.active
+    watched = on_step is not None or state.cache.probe.active or constraints.stops is not None
     graphed = cuda_graphs.enabled(device) and not watched and state.cache.make_static()
     graph_key = (strategy, constraints.graph_key)
     loop = GraphedLoop(step, state, graphed=graphed, model=model, key=graph_key)
@@ -160,10 +160,15 @@ def _step(
     # The best 2W of a sentence have at most 2W from one beam.
     count = min(2 * width, logits.shape[1])
     values, tokens, normalizer = top_tokens(logits, count)  # [B · W, 2W]
-    if forbidden is not None:
-        # Forbidden tokens have their share of the probability, and are not chosen.
-        values, tokens, _ = top_tokens(logits.masked_fill(forbidden, NEG_INF), count)
     log_probabilities = values - normalizer[:, None]
+    if forbidden is not None or constraints.repetition_penalty != 1:
+        # Forbidden tokens have their share of the probability, and are not chosen.
+        scores = constraints.penalize_repetition(
+            logits - normalizer[:, None], state.t, row_sentences, state.tokens.flatten(0, 1)
+        )
+        if forbidden is not None:
+            scores = scores.masked_fill(forbidden, NEG_INF)
+        log_probabilities, tokens, _ = top_tokens(scores, count)
     parent_rows = _advance(state, log_probabilities, tokens, strategy, on_step)
     state.cache.reorder(parent_rows)
     undecided = ~_is_decided(state, strategy)
@@ -203,9 +208,17 @@ def _advance(
     rank = torch.arange(sums.shape[1], device=device)[None]
     at_limit = (constraints.limits[state.sentences] == t + 1)[:, None]
     ends = constraints.is_end(tokens)
+    lengths = t + 1 - ends.long()  # without the end token
+    if constraints.stops is not None:
+        stopped = [
+            [constraints.stops(sentence, beam) for beam in beams]
+            for sentence, beams in zip(
+                state.sentences.tolist(), history[:, :, : int(t) + 1].tolist(), strict=True
+            )
+        ]
+        ends |= torch.tensor(stopped, device=device)
     finishing = (rank < slots) & (ends | at_limit)
     scores = torch.where(finishing, sums / state.divisors[t], NEG_INF)
-    lengths = t + 1 - ends.long()
     state.finished.add(state.sentences, FinishedPool(scores, sums, lengths, ends, history))
 
     # The slots that are left go to the best candidates that do not end, in order.

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable
+from collections.abc import Callable, Hashable
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -22,6 +22,9 @@ class Constraints:
     `extra_ends`: further token ids that end an output.
     `min_new_tokens`, `no_repeat_ngram_size`: rules that depend on the tokens so far, by the names
       of Hugging Face's generation config: a minimum length, and no n-gram twice; 0 is off.
+    `repetition_penalty`: divides positive logits of tokens that have been read, and multiplies
+      negative ones (Keskar et al. 2019); 1 is off.
+    `stops`: whether a beam's tokens, of a sentence by its number, end an output as they are.
     """
 
     start_tokens: Tensor  # [B, P] the decoder's first input ids
@@ -34,7 +37,10 @@ class Constraints:
     extra_ends: tuple[int, ...] = ()
     min_new_tokens: int = 0
     no_repeat_ngram_size: int = 0
-    prefix: Tensor | None = None  # [B, P] what n-grams count besides: read before decoding begins
+    repetition_penalty: float = 1.0
+    # [B, P] what these rules count besides: read before decoding begins; −1 is padding.
+    prefix: Tensor | None = None
+    stops: Callable[[int, list[int]], bool] | None = None
 
     @property
     def first_step_is_regular(self) -> bool:
@@ -45,7 +51,7 @@ class Constraints:
     @property
     def graph_key(self) -> tuple[Hashable, ...]:
         """The key of a captured CUDA graph, besides the shapes of tensors."""
-        rules = (self.min_new_tokens, self.no_repeat_ngram_size)
+        rules = (self.min_new_tokens, self.no_repeat_ngram_size, self.repetition_penalty)
         return self.end, self.forced_bos, self.forced_eos, self.extra_ends, rules
 
     @cached_property
@@ -96,9 +102,7 @@ class Constraints:
         for end in (self.end, *self.extra_ends):
             if self.min_new_tokens and end >= 0:
                 forbidden[:, end] = t < self.min_new_tokens
-        history = generated
-        if self.prefix is not None:
-            history = torch.cat([self.prefix[sentences], generated], dim=1)  # [rows, P + L]
+        history = self._history(sentences, generated)
         if size and size <= history.shape[1]:
             length = history.shape[1] - generated.shape[1] + t
             forbidden |= _repeated_ngram_tokens(history, length, size, logits.shape[1])
@@ -106,6 +110,26 @@ class Constraints:
             at_limit = self.limits[sentences] == t + 1
             forbidden = forbidden & ~at_limit[:, None]
         return forbidden
+
+    def penalize_repetition(
+        self, scores: Tensor, t: Tensor, sentences: Tensor, generated: Tensor
+    ) -> Tensor:
+        """Scores [rows, V] with those of tokens lowered that the prefix or `generated` has."""
+        if self.repetition_penalty == 1:
+            return scores
+        history = self._history(sentences, generated)
+        length = history.shape[1] - generated.shape[1] + t
+        has_come = torch.arange(history.shape[1], device=t.device) < length
+        read = _mark(history, has_come, scores.shape[1])
+        penalty = self.repetition_penalty
+        lowered = torch.where(scores < 0, scores * penalty, scores / penalty)
+        return torch.where(read, lowered, scores)
+
+    def _history(self, sentences: Tensor, generated: Tensor) -> Tensor:
+        """[rows, P + L] what each row has read, and room for what it will."""
+        if self.prefix is None:
+            return generated
+        return torch.cat([self.prefix[sentences], generated], dim=1)
 
 
 def _repeated_ngram_tokens(history: Tensor, length: Tensor, size: int, vocabulary: int) -> Tensor:
@@ -121,9 +145,14 @@ def _repeated_ngram_tokens(history: Tensor, length: Tensor, size: int, vocabular
     same = (ngrams[..., :-1] == suffix).all(dim=-1)  # [rows, N]
     inside = torch.arange(ngrams.shape[1], device=device) + size <= length
     same = same & inside
-    # n-grams that do not match write to one column more, which is cut off.
-    columns = torch.where(same, ngrams[..., -1], vocabulary)
-    marked = torch.zeros(len(history), vocabulary + 1, dtype=torch.bool, device=device)
+    return _mark(ngrams[..., -1], same, vocabulary)
+
+
+def _mark(tokens: Tensor, chosen: Tensor, vocabulary: int) -> Tensor:
+    """[rows, V]: the tokens [rows, N] that are chosen."""
+    # The others, and padding, write to one column more, which is cut off.
+    columns = torch.where(chosen & (tokens >= 0), tokens, vocabulary)
+    marked = columns.new_zeros(len(columns), vocabulary + 1, dtype=torch.bool)
     return marked.scatter(1, columns, True)[:, :vocabulary]
 
 

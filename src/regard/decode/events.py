@@ -41,5 +41,5 @@ class TokenStep:
 
 StepCallback = Callable[[BeamStep | TokenStep], None]
 # Streaming: called with the number of a sentence and its next token. It is called between steps and
-# needs no logits, so that steps can be replayed from a CUDA graph.
-TokenCallback = Callable[[int, int], None]
+# needs no logits, so that steps can be replayed from a CUDA graph. True ends the sentence there.
+TokenCallback = Callable[[int, int], bool]

@@ -135,13 +135,15 @@ def generate(
 def _stream_tokens(
     model: nn.Module, state: GenerationState, step: int, stream: TokenCallback
 ) -> None:
-    """Passes the token of this step in each row that has not ended to `stream`."""
+    """Passes the token of this step to `stream`, which may end its row, unless that has ended."""
     columns = (state.sentences, state.tokens[:, step], state.sums)
-    for sentence, token, total in zip(*cuda_graphs.to_lists(columns), strict=True):
+    for row, (sentence, token, total) in enumerate(
+        zip(*cuda_graphs.to_lists(columns), strict=True)
+    ):
         if math.isnan(total):
             raise non_finite_error(model)
-        if token != state.constraints.end:
-            stream(sentence, token)
+        if token != state.constraints.end and stream(sentence, token):
+            state.ended[row] = True
 
 
 def _prefill_is_capturable(model: Generative) -> bool:
@@ -171,6 +173,7 @@ def generation_step(
     t = state.t
     logits = fused_step.step(model, state.last, state.cache)[:, -1]  # [rows, V]
     logits = constraints.mask_logits(logits, t, state.sentences, first=first)
+    logits = constraints.penalize_repetition(logits, t, state.sentences, state.tokens)
     forbidden = constraints.forbidden_by_rules(
         logits, t, state.sentences, state.tokens, first=first
     )
@@ -230,7 +233,7 @@ def _hypotheses(state: GenerationState) -> dict[int, Hypothesis]:
     hypotheses: dict[int, Hypothesis] = {}
     for sentence, row, limit, total, ended in zip(*cuda_graphs.to_lists(columns), strict=True):
         tokens = row[:limit]
-        if ended:
+        if ended and end in tokens:
             tokens = tokens[: tokens.index(end)]
         hypotheses[sentence] = Hypothesis(tuple(tokens), total, total, ended)
     return hypotheses

@@ -103,8 +103,8 @@ def generate(
     # The prompt and what follows it. The caches have read all of it but the last token, or less.
     text: list[int] = prompt[0].tolist()
     total = 0.0
-    finished = False
-    while not finished and len(text) - prompt_length < constraints.max_steps:
+    finished = stopped = False
+    while not (finished or stopped) and len(text) - prompt_length < constraints.max_steps:
         room = constraints.max_steps - (len(text) - prompt_length)
         count = min(draft.proposals, room - 1)
         proposals: list[int] = []
@@ -131,16 +131,15 @@ def generate(
                 sentence = torch.zeros(1, dtype=torch.long, device=prompt.device)
                 step = len(text) - prompt_length - 1
                 on_step(TokenStep(step, sentence, logits[i : i + 1], sentence + token))
-            if stream is not None and not finished:
-                stream(0, token)
-            if finished or not accepted:
+            stopped = stream is not None and not finished and stream(0, token)
+            if finished or stopped or not accepted:
                 break
         # Rejected proposals leave the caches; the newest token is read in the next round.
         for reader in (target, drafter):
             reader.rewind(len(text) - 1)
     if finished:
         text.pop()  # the end token
-    return Hypothesis(tuple(text[prompt_length:]), total, total, finished)
+    return Hypothesis(tuple(text[prompt_length:]), total, total, finished or stopped)
 
 
 def accept_or_resample(

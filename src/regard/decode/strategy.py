@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Literal, TypedDict
 
 from regard.system.arguments import real_number, switch, whole_number
@@ -80,6 +80,7 @@ class Sampling:
     Logits are divided by `temperature`; then the `top_k` likeliest tokens are left, then the
     smallest set of tokens that has `top_p` of the probability, then the tokens with at least
     `min_p` of the likeliest one's. A value of 0 (1 for top_p) switches a filter off.
+    `draws` is how many continuations of each text are drawn.
     """
 
     temperature: float = 1.0
@@ -87,6 +88,7 @@ class Sampling:
     top_p: float = 1.0
     min_p: float = 0.0
     seed: int = 0
+    draws: int = 1
 
     def __post_init__(self) -> None:
         for name in ("top_k", "seed"):
@@ -151,6 +153,21 @@ def sampling(**settings: Any) -> Strategy:
     """Sampling by its settings; at a temperature of 0 the likeliest token is always drawn."""
     drawn = Sampling(**{**settings, "temperature": settings.get("temperature") or 1.0})
     return Greedy() if settings.get("temperature") == 0 else drawn
+
+
+def returning(strategy: Strategy, count: int) -> Strategy:
+    """The strategy with `count` hypotheses of each text: as many draws, or the n best."""
+    count = whole_number("num_return_sequences", count, least=1)
+    if isinstance(strategy, Sampling):
+        return replace(strategy, draws=count)
+    if isinstance(strategy, BeamSearch):
+        return replace(strategy, n_best=count)
+    if count > 1:
+        raise SettingError(
+            f"greedy decoding has one continuation, not {count}",
+            f"set beam={count}, or a temperature for sampling",
+        )
+    return strategy
 
 
 # --- strategies by keywords ---

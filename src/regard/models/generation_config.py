@@ -25,7 +25,7 @@ from regard.system.errors import ModelError
 
 # Keys that change the output and have no equivalent here, with the values that switch them off.
 _UNSUPPORTED: dict[str, tuple[Any, ...]] = {
-    "repetition_penalty": (1.0,), "encoder_repetition_penalty": (1.0,),
+    "encoder_repetition_penalty": (1.0,),
     "encoder_no_repeat_ngram_size": (0,), "diversity_penalty": (0.0,), "num_beam_groups": (1,),
     "exponential_decay_length_penalty": (), "typical_p": (1.0,), "epsilon_cutoff": (0.0,),
     "eta_cutoff": (0.0,), "top_h": (), "penalty_alpha": (0.0,), "sequence_bias": (),
@@ -43,6 +43,7 @@ Size = Annotated[int, Field(ge=0, le=LARGEST_SIZE)]
 Length = Annotated[int, Field(ge=1, le=LARGEST_SIZE)]
 # n^32 of 2³¹ tokens is the largest power that a float has room for.
 Exponent = Annotated[float, Field(ge=-32.0, le=32.0)]
+MAX_REPETITION_PENALTY = 1e6
 Share = Annotated[float, Field(ge=0.0, le=1.0)]
 
 
@@ -73,6 +74,7 @@ class _Settings(BaseModel):
     min_length: Size = 0
     min_new_tokens: Size = 0
     no_repeat_ngram_size: Size = 0
+    repetition_penalty: Annotated[float, Field(gt=0.0, le=MAX_REPETITION_PENALTY)] = 1.0
     renormalize_logits: Any = None
     bad_words_ids: list[Any] = []
     regard_search: _Search | None = None
@@ -84,7 +86,8 @@ class GenerationDefaults:
 
     `strategy` is None where the file does not choose one. `max_length` and `min_length` count all
     tokens that the decoder reads, `max_new_tokens` and `min_new_tokens` the generated ones only.
-    No n-gram of `no_repeat_ngram_size` tokens is generated twice. `unsupported` names the keys that
+    No n-gram of `no_repeat_ngram_size` tokens is generated twice; `repetition_penalty` makes tokens
+    less likely that have been read. `unsupported` names the keys that
     are set and have no effect here.
     """
 
@@ -94,6 +97,7 @@ class GenerationDefaults:
     min_length: int = 0
     min_new_tokens: int = 0
     no_repeat_ngram_size: int = 0
+    repetition_penalty: float = 1.0
     unsupported: tuple[str, ...] = ()
 
     def new_tokens(self, read: int) -> int | None:
@@ -148,7 +152,8 @@ def _unsupported_keys(
             unsupported.append("do_sample")
         # The beam does not renormalize over the tokens that these constraints leave.
         constraints = ("min_length", "min_new_tokens", "no_repeat_ngram_size")
-        if settings.renormalize_logits and any(keys.get(key) for key in constraints):
+        constrained = settings.repetition_penalty != 1 or any(keys.get(key) for key in constraints)
+        if settings.renormalize_logits and constrained:
             unsupported.append("renormalize_logits")
     return tuple(unsupported)
 

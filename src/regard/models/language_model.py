@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import math
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Any, Unpack
 
 import torch
@@ -24,10 +25,11 @@ from regard.decode.strategy import (
     Limit,
     Strategy,
     choose_strategy,
+    returning,
 )
 from regard.evaluation.metrics.perplexity import corpus_nll, corpus_perplexity
 from regard.models.base import TokenizerModel
-from regard.models.generation_config import GenerationDefaults
+from regard.models.generation_config import MAX_REPETITION_PENALTY, GenerationDefaults
 from regard.models.inputs.input_warnings import warn_of_inputs
 from regard.models.inputs.token_batches import (
     SHORTEN_OR_TRUNCATE,
@@ -37,7 +39,7 @@ from regard.models.inputs.token_batches import (
 )
 from regard.models.labels import Scores, label_scores
 from regard.models.tasks import one_or_many
-from regard.system.arguments import whole_number
+from regard.system.arguments import real_number, whole_number
 from regard.system.errors import DataError, ModelError, SettingError
 from regard.wirings.decoder import Decoder
 
@@ -54,10 +56,21 @@ _GENERATE_KEYWORDS = (
     "draft",
     "first_index",
     "truncation",
+    "stop",
+    "num_return_sequences",
+    "repetition_penalty",
 )
 
-# Receives the number of a prompt and the next token of its continuation.
-OnToken = Callable[[int, int], None]
+# Receives the number of an output and its next token; whether the output ends there.
+OnToken = Callable[[int, int], bool]
+
+
+class GenerationOptions(DecodingOptions, total=False):
+    """The keywords of `generate` that set how a text is decoded."""
+
+    stop: str | Sequence[str]
+    num_return_sequences: int
+    repetition_penalty: float | None
 
 
 class LanguageModel(TokenizerModel):
@@ -107,11 +120,15 @@ class LanguageModel(TokenizerModel):
         draft: LanguageModel | None = None,
         first_index: int = 0,
         truncation: bool = False,
-        **options: Unpack[DecodingOptions],
-    ) -> list[str]:
-        """The continuation of each text, up to an end token or `max_new_tokens`.
+        **options: Unpack[GenerationOptions],
+    ) -> list[Any]:
+        """The continuation of each text, up to an end token, a `stop` or `max_new_tokens`.
 
-        `max_length` is the limit of text and continuation together.
+        `max_length` is the limit of text and continuation together. `stop` is a text, or several,
+        before the first of which a continuation ends. With `num_return_sequences` above 1, there is
+        a list of that many for each text: the best of a beam search, or as many samples.
+        `repetition_penalty` is that of transformers (1.2, say): it makes tokens less likely that
+        have been read.
 
         Decoding is set by `strategy` or keywords (`temperature=0.8, top_p=0.9, seed=7`, or
         `beam=4`); by default by generation_config.json, or greedy search and 100 tokens.
@@ -124,15 +141,22 @@ class LanguageModel(TokenizerModel):
         stays the same. `first_index` is the index of the first text in the whole job; it seeds
         sampling, so that results do not depend on how a job is split into chunks.
         """
-        if stream is not None and len(inputs) != 1:
+        stops = _stops(options.pop("stop", ()))
+        num_return_sequences = options.pop("num_return_sequences", 1)
+        repetition_penalty = _repetition_penalty(options.pop("repetition_penalty", None))
+        if stream is not None and (len(inputs) != 1 or num_return_sequences != 1):
             raise SettingError(
-                "`stream` supports one text only", "pass one text, or remove `stream`"
+                "`stream` supports one text and one continuation only",
+                "pass one text without num_return_sequences, or remove `stream`",
             )
         if max_new_tokens is not None:
             max_new_tokens = whole_number("max_new_tokens", max_new_tokens, least=1)
             warn_of_long_output(max_new_tokens)
         first_index = whole_number("first_index", first_index, least=0)
         strategy = choose_strategy(strategy, options, _GENERATE_KEYWORDS)
+        strategy = strategy or self.defaults.strategy or Greedy()
+        if num_return_sequences != 1:
+            strategy = returning(strategy, num_return_sequences)
         inputs = text_list(inputs)
         prompts = [self._prompt_ids(one) for one in inputs]
         texts_to_truncate(
@@ -143,7 +167,11 @@ class LanguageModel(TokenizerModel):
             SHORTEN_OR_TRUNCATE,
             prompt_tokens=self._tokens_of_full_context,
         )
-        decoders = [StreamingDecoder(self.tokenizer, prompt) for prompt in prompts]
+        contexts = [self._context(prompt) for prompt in prompts]
+        warn_of_inputs(self.tokenizer, inputs, contexts, self.coverage)
+        self.warn_of_unsupported()
+        prompts = [prompt for prompt in prompts for _ in range(num_return_sequences)]
+        decoders = [StreamingDecoder(self.tokenizer, prompt, stops) for prompt in prompts]
         texts = [""] * len(prompts)
 
         def append(row: int, piece: str) -> None:
@@ -151,26 +179,33 @@ class LanguageModel(TokenizerModel):
             if stream is not None and piece:
                 stream(piece)
 
-        def on_token(row: int, token: int) -> None:
+        def on_token(row: int, token: int) -> bool:
             if token != self.special_tokens.end:
                 append(row, decoders[row].put(token))
+            return decoders[row].stopped
 
-        contexts = [self._context(prompt) for prompt in prompts]
-        warn_of_inputs(self.tokenizer, inputs, contexts, self.coverage)
-        self.warn_of_unsupported()
         self._decode(
             prompts,
-            strategy or self.defaults.strategy or Greedy(),
+            num_return_sequences,
+            DecodingSettings(
+                strategy,
+                no_repeat_ngram_size=self.defaults.no_repeat_ngram_size,
+                repetition_penalty=repetition_penalty or self.defaults.repetition_penalty,
+                stops=functools.partial(_holds_one, self.tokenizer, stops) if stops else None,
+            ),
             [max_new_tokens or self._new_tokens(prompt, max_length) for prompt in prompts],
             on_token,
             None if draft is None else self._draft_model(draft),
-            first_index,
-            stream is not None,
+            first_index * num_return_sequences,
+            stream is not None or bool(stops),
         )
         # An incomplete character at the end becomes a replacement character.
         for row, decoder in enumerate(decoders):
             append(row, decoder.end())
-        return texts
+        if num_return_sequences == 1:
+            return texts
+        count = num_return_sequences
+        return [texts[i : i + count] for i in range(0, len(texts), count)]
 
     def _new_tokens(self, prompt: Sequence[int], max_length: int | None) -> int:
         """How many new tokens `max_length` leaves room for, or the default number."""
@@ -186,7 +221,8 @@ class LanguageModel(TokenizerModel):
     def _decode(
         self,
         prompts: list[list[int]],
-        strategy: Strategy,
+        copies: int,
+        settings: DecodingSettings,
         max_new_tokens: list[int],
         on_token: OnToken,
         draft: DraftModel | None,
@@ -195,11 +231,13 @@ class LanguageModel(TokenizerModel):
     ) -> None:
         """Decodes up to `max_new_tokens` for each prompt and passes every token to `on_token`.
 
-        Tokens are passed at the end of a batch or, if `streaming`, after each step. Where the
-        context is full, decoding stops and starts again with a shorter one: a segment.
+        Each prompt comes `copies` times, and its outputs are the hypotheses of one search. Tokens
+        are passed at the end of a batch or, if `streaming`, after each step. Where the context is
+        full, decoding stops and starts again with a shorter one: a segment.
         """
         sequences = [list(prompt) for prompt in prompts]  # prompts with what has been decoded
         remaining = dict(enumerate(max_new_tokens))  # of the prompts that are not done
+        strategy = settings.strategy
         segment = 0
         while remaining:
             # Prompts with the same limits are decoded in one batch.
@@ -213,33 +251,37 @@ class LanguageModel(TokenizerModel):
                 # A beam has no final tokens before its end.
                 if streaming and not isinstance(strategy, BeamSearch):
                     stream = functools.partial(_pass_token, on_token, rows)
-                settings = DecodingSettings(
-                    strategy,
-                    Limit.fixed(limit),
-                    min_new_tokens=minimum,
-                    no_repeat_ngram_size=self.defaults.no_repeat_ngram_size,
-                    stream=stream,
-                )
-                contexts = [self._context(sequences[row]) for row in rows]
+                contexts = [self._context(sequences[row]) for row in rows[::copies]]
                 require_memory(strategy, self.spec, max(map(len, contexts)) + limit)
                 results = decode(
                     self.model,
                     contexts,
                     self.special_tokens,
-                    settings,
-                    keys=[first_index + row + segment * _SEGMENT_KEYS for row in rows],
+                    replace(
+                        settings,
+                        strategy=strategy,
+                        limit=Limit.fixed(limit),
+                        min_new_tokens=minimum,
+                        stream=stream,
+                    ),
+                    keys=[
+                        (first_index + row) // copies + segment * _SEGMENT_KEYS
+                        for row in rows[::copies]
+                    ],
                     draft=draft,
                 )
-                for row, hypotheses in zip(rows, results, strict=True):
-                    best = hypotheses[0]
+                # A beam may end with fewer hypotheses, where there are hardly any tokens.
+                outputs = [one for n_best in results for one in (n_best * copies)[:copies]]
+                for row, best in zip(rows, outputs, strict=True):
+                    stopped = False
                     if stream is None:
-                        for token in best.tokens:
-                            on_token(row, token)
+                        stopped = any(on_token(row, token) for token in best.tokens)
                     sequences[row] += best.tokens
                     remaining[row] -= len(best.tokens)
-                    if best.finished or remaining[row] <= 0:
+                    if best.finished or stopped or remaining[row] <= 0:
                         del remaining[row]
-            segment += 1
+            # From here on, each output goes on by itself.
+            segment, strategy, copies = segment + 1, returning(strategy, 1), 1
 
     def _min_new_tokens(self, prompt_length: int, length: int) -> int:
         """How many tokens must still come before an end token."""
@@ -414,6 +456,29 @@ def _fill_template(template: str, text: str, label: str) -> str:
     return before.replace("{text}", text) + label + after.replace("{text}", text)
 
 
-def _pass_token(on_token: OnToken, rows: list[int], source: int, token: int) -> None:
-    """Passes a token to the prompt that it continues."""
-    on_token(rows[source], token)
+def _stops(stop: str | Sequence[str]) -> list[str]:
+    """The texts before which a continuation ends."""
+    stops = [stop] if isinstance(stop, str) else [*stop]
+    if not all(isinstance(one, str) and one for one in stops):
+        raise SettingError(f"stop = {stop!r} is no text", "pass a text, or a list of them")
+    return stops
+
+
+def _holds_one(tokenizer: Tokenizer, stops: list[str], _: int, tokens: list[int]) -> bool:
+    """Whether a beam has come to one of the stops."""
+    text = tokenizer.decode(tokens)
+    return any(stop in text for stop in stops)
+
+
+def _repetition_penalty(value: float | None) -> float | None:
+    if value is None or 0 < real_number("repetition_penalty", value) <= MAX_REPETITION_PENALTY:
+        return value
+    raise SettingError(
+        f"repetition_penalty = {value} is out of range",
+        f"use a number above 0, at most {MAX_REPETITION_PENALTY:g}; 1 is off",
+    )
+
+
+def _pass_token(on_token: OnToken, rows: list[int], source: int, token: int) -> bool:
+    """Passes a token to the output that it continues."""
+    return on_token(rows[source], token)

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import reprlib
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from functools import cached_property, partial
 from typing import Any, TypeVar, overload
 
@@ -17,6 +18,7 @@ from torch import Tensor
 from regard.core.finite_outputs import require_finite
 from regard.core.heads.head import Pool
 from regard.data.padding import pad_rows
+from regard.data.tag_alignment import word_spans
 from regard.data.text.tokenizer import Text
 from regard.decode.batch_decoding import batch_by_length
 from regard.look.forward import evaluation_mode
@@ -164,7 +166,18 @@ class TextEncoder(TokenizerModel):
     @one_or_many
     def tag(self, texts: list[str]) -> list[list[Tagged]]:
         """The label of each word (token classification), which is that of its first token."""
-        return self._of_tokens("tag", texts, partial(tagged_words, names=self.labels or []))
+        spans = [*map(word_spans, text_list(texts))]
+        # Words are read with spaces between them, as in the data of a tagger.
+        spaced = [
+            " ".join(text[start:end] for start, end in words)
+            for text, words in zip(texts, spans, strict=True)
+        ]
+        tagged = self._of_tokens("tag", spaced, partial(tagged_words, names=self.labels or []))
+        places = [[i for start, end in words for i in range(start, end + 1)] for words in spans]
+        return [
+            [replace(one, start=at[one.start], end=at[one.end - 1] + 1) for one in words]
+            for at, words in zip(places, tagged, strict=True)
+        ]
 
     @one_or_many
     def entities(self, texts: list[str]) -> list[list[Tagged]]:

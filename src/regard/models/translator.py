@@ -23,6 +23,7 @@ from regard.decode.strategy import (
     Limit,
     Strategy,
     choose_strategy,
+    returning,
 )
 from regard.evaluation.metrics.perplexity import corpus_nll, corpus_perplexity
 from regard.families import folder as folders
@@ -162,25 +163,33 @@ class Translator(Model):
         *,
         language: str | None = None,
         max_new_tokens: int | None = None,
+        num_return_sequences: int = 1,
         **options: Unpack[DecodingOptions],
-    ) -> list[str]:
+    ) -> list[Any]:
         """The translation of one text or of a list; an empty line gives an empty line.
 
         Without a `strategy`, or keywords that stand for one (`beam=8`, `length_penalty="gnmt:1"`,
         `temperature=0.7`), the search is that of generation_config.json, or a beam of 4.
         `language` is the target language of a multilingual model: mBART's de_DE, the fra of
         opus-mt's >>fra<<. `max_new_tokens` limits the length of each translation; by default it
-        follows from that of the source.
+        follows from that of the source. With `num_return_sequences` above 1, there is a list of
+        that many for each text: the best, or as many samples; `hypotheses` has their scores.
         """
         lines = text_list(texts)
         limit = None
         if max_new_tokens is not None:
             limit = Limit.fixed(whole_number("max_new_tokens", max_new_tokens, 1))
-        strategy = choose_strategy(strategy, options, ("language", "max_new_tokens"))
-        results = self.hypotheses(lines, self.settings(strategy, limit), language=language)
+        keywords = ("language", "max_new_tokens", "num_return_sequences")
+        settings = self.settings(choose_strategy(strategy, options, keywords), limit)
+        if num_return_sequences != 1:
+            several = returning(settings.strategy, num_return_sequences)
+            settings = replace(settings, strategy=several)
+        results = self.hypotheses(lines, settings, language=language)
         best = [hypotheses[0] for hypotheses in results if hypotheses]
         warn_of_cut_off(best, "raise max_new_tokens (regard translate: --max-length)")
-        return [self.text(hypotheses[0]) if hypotheses else "" for hypotheses in results]
+        if num_return_sequences == 1:
+            return [self.text(n_best[0]) if n_best else "" for n_best in results]
+        return [[*map(self.text, n_best)] or [""] * num_return_sequences for n_best in results]
 
     def settings(
         self, strategy: Strategy | None = None, limit: Limit | None = None, tokens: int = 4096
@@ -202,21 +211,25 @@ class Translator(Model):
             # min_new_tokens wins over min_length, as in transformers.
             defaults.min_new_tokens or max(0, defaults.min_length - 1),
             defaults.no_repeat_ngram_size,
+            defaults.repetition_penalty,
         )
 
     def hypotheses(
         self,
         lines: Sequence[str],
-        settings: DecodingSettings,
+        settings: DecodingSettings | None = None,
         *,
         first_index: int = 0,
         language: str | None = None,
     ) -> list[list[Hypothesis]]:
         """The n-best hypotheses of each line, best first; none for an empty line.
 
+        `settings(BeamSearch(8, n_best=3))` has three, each with its `score`, and `text` gives the
+        text of one.
         `first_index` is the index of the first line in the whole job; it seeds sampling and counts
         the lines in errors, so that neither depends on how a job is split into chunks.
         """
+        settings = settings or self.settings()
         # Empty lines are not translated: a model would invent something.
         rows = [i for i, line in enumerate(lines) if line.strip()]
         prefix, special_tokens = self._target_language(language)

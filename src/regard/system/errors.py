@@ -8,6 +8,22 @@ from collections.abc import Callable, Iterable, Sequence
 from types import FrameType
 from typing import Any
 
+# What other programs call a flag or setting, and ours: the first that a command has.
+COMMON_NAMES = {
+    "lr": ("--learning-rate",),
+    "batch_size": ("--batch-tokens", "--batch"),
+    "per_device_train_batch_size": ("--batch-tokens",),
+    "gpu": ("--device cuda",),
+    "cuda": ("--device cuda",),
+    "fp16": ("--precision fp16",),
+    "bf16": ("--precision bf16",),
+    "output": ("--out", "--output"),
+    "output_dir": ("--out", "--output"),
+    "max_steps": ("--steps",),
+    "updates": ("--steps",),
+    "budget": ("--steps N or --minutes N",),
+    "num_train_epochs": ("--epochs",),
+}
 Say = Callable[[str], None]  # receives messages and warnings that are no errors
 
 
@@ -130,6 +146,16 @@ def did_you_mean(name: object, options: Iterable[str], likeness: float = 0.6) ->
     if matches:
         return f"did you mean {matches[0]!r}?"
     return f"known: {', '.join(names)}"
+
+
+def nearest_setting(name: str, settings: Iterable[str]) -> str:
+    """The repair for an unknown setting: what other programs call so, or `did_you_mean`."""
+    settings = [*settings]
+    for flag in COMMON_NAMES.get(name, ()):
+        setting, _, value = flag.removeprefix("--").replace("-", "_").partition(" ")
+        if setting in settings:
+            return f"use {setting}" + (f"={value!r}" if value.isalnum() else "")
+    return did_you_mean(name, settings)
 
 
 def warn(warning: Warning) -> None:

@@ -7,7 +7,7 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from regard.system.errors import SettingError, did_you_mean
+from regard.system.errors import SettingError, nearest_setting
 from regard.training.recipe.objectives import DATA_KEYS, DATA_WORDS, OBJECTIVES, DataKind
 from regard.training.recipe.schema import KEYS, SECTIONS, Recipe
 from regard.training.recipe.sections import TRANSFORMER_ONLY, ModelSettings, TokenSettings
@@ -72,7 +72,7 @@ def _setting_error(error: ValidationError) -> SettingError:
     if first["type"] == "extra_forbidden":
         options = section.model_fields if section else SECTIONS
         # A right key in the wrong section, or a misspelt one.
-        repair = f"it belongs in [{KEYS[key]}]" if key in KEYS else did_you_mean(key, options)
+        repair = f"it belongs in [{KEYS[key]}]" if key in KEYS else nearest_setting(key, options)
         return SettingError(f"there is no setting {'.'.join(location)}", repair)
     cause = first.get("ctx", {}).get("error")
     if isinstance(cause, SettingError):  # raised by a check of ours

@@ -14,7 +14,7 @@ from typing import Any
 
 from regard.data.file_access import below
 from regard.system import disk
-from regard.system.errors import SettingError, did_you_mean
+from regard.system.errors import SettingError, did_you_mean, nearest_setting
 from regard.training.recipe.consistency import (
     STARTING_POINT,
     check_changes,
@@ -118,7 +118,8 @@ def _by_section(changes: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
     values: dict[str, dict[str, Any]] = {section: {} for section in SECTIONS}
     for key, value in changes.items():
         if key not in KEYS:
-            raise SettingError(f"there is no setting {key!r}", did_you_mean(key, KEYS))
+            repair = nearest_setting(key, [*KEYS, "out"])
+            raise SettingError(f"there is no setting {key!r}", repair)
         values[KEYS[key]][key] = value
     validated(values)
     return values
