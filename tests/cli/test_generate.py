@@ -100,7 +100,7 @@ def test_stops_and_several_continuations(home: Path) -> None:
     free = generate("--greedy").removeprefix("Der")
     stop = free[2:4]
     assert generate("--greedy", "--stop", stop, "--stop", "?!") == f"Der{free.partition(stop)[0]}\n"
-    assert generate("--greedy", "--repetition-penalty", "1000") != "Der" + free
+    assert generate("--greedy", "--repetition-penalty", "0.001") != "Der" + free
     several = ["-n", "3", "--seed", "5"]
     found = [json.loads(line) for line in generate(*several, "--json").splitlines()]
     assert [one["prompt"] for one in found] == ["Der"] * 3
