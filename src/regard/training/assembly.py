@@ -36,6 +36,7 @@ from regard.training.engine.optimizer import freeze
 from regard.training.engine.step_time import seconds_of_update
 from regard.training.objectives.objective import Objective
 from regard.training.parallel.strategy import move_buffers
+from regard.training.recipe.consistency import STARTING_POINT
 from regard.training.recipe.schema import Recipe
 from regard.training.setup import Setup
 
@@ -59,6 +60,8 @@ def assemble(
     base = _open_base(setup) if setup.recipe.is_finetuning else None
     data = objective.source_class.prepare(setup, base)
     if base is None:
+        if description is None and not again:
+            setup = _with_fitting_size(setup, data)
         model = new_model(setup, data, description)
     else:
         model = _adapted(base, data, setup)
@@ -231,8 +234,10 @@ def _note_coverage(objective: Objective) -> None:
 EPOCHS = 30  # of a run that names neither steps nor epochs
 FEWEST_STEPS = 300
 MOST_STEPS = 20_000
+SMALLEST = "tiny"
+ENOUGH_STEPS = 4000  # for a model of the usual size to learn something
 VALIDATION_SHARE = 0.1  # of a run of so many minutes, at most
-PLANNED_SHARE = 0.95  # of these; the rest is for logging and saving, which are not measured
+PLANNED_SHARE = 0.9  # of these; the rest is for logging and saving, which are not measured
 PAPER_WARMUP = 4000  # Section 5.3
 
 
@@ -245,10 +250,8 @@ def resolve(setup: Setup, model: Model, data: Any) -> Objective:
     unset = setup.run_folder.unset_settings()
     if not unset:
         return objective.create(model, data, setup)
-    if "batch_tokens" in unset:
-        batch_tokens = objective.fitting_batch_tokens(model, data, setup)
-        setup = _with_settings(setup, {"batch_tokens": batch_tokens})
-    created = objective.create(model, data, setup)
+    created = _created(setup, model, data)
+    setup = created.setup
     updates = math.ceil(created.batches_per_epoch() / setup.recipe.train.accumulate)
     if "steps" in unset and setup.recipe.tune.minutes is not None:
         timed = _steps_in_time(created, setup.recipe.tune.minutes, unset)
@@ -257,6 +260,36 @@ def resolve(setup: Setup, model: Model, data: Any) -> Objective:
     created.setup = _with_settings(setup, _schedule(setup.recipe, unset, updates, created.d_model))
     setup.run_folder.store(created.setup.recipe)
     return created
+
+
+def _created(setup: Setup, model: Model, data: Any) -> Objective:
+    """The objective of a run, with batches that fit its data unless their size was given."""
+    objective: type[Objective] = setup.objective
+    if "batch_tokens" in setup.run_folder.unset_settings():
+        batch_tokens = objective.fitting_batch_tokens(model, data, setup)
+        setup = _with_settings(setup, {"batch_tokens": batch_tokens})
+    return objective.create(model, data, setup)
+
+
+def _with_fitting_size(setup: Setup, data: Any) -> Setup:
+    """The smallest preset, where nobody named a size and the usual one learns little in time."""
+    recipe = setup.recipe
+    minutes = recipe.tune.minutes
+    unset = setup.run_folder.unset_settings()
+    is_named = recipe.model.model_dump(exclude=set(STARTING_POINT), exclude_defaults=True)
+    if minutes is None or "steps" not in unset or is_named or recipe.preset == SMALLEST:
+        return setup
+    if model_spec.read(setup.run_folder, setup.parts.kinds) is not None:
+        return setup  # of a model given in Python, or of a run that began before
+    model = new_model(setup, data, setup.objective.describe(setup, data))
+    steps = 60 * minutes / seconds_of_update(_created(setup, model, data))
+    if steps >= ENOUGH_STEPS:
+        return setup
+    setup.say(f"preset {SMALLEST}: {recipe.preset} could take only {steps:,.0f} steps in this time")
+    settings = recipe.model.model_copy(update={"preset": SMALLEST})
+    setup = replace(setup, recipe=recipe.model_copy(update={"model": settings}))
+    setup.run_folder.store(setup.recipe, unset)
+    return setup
 
 
 def _steps_in_time(objective: Objective, minutes: float, unset: Collection[str]) -> dict[str, int]:
