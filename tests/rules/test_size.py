@@ -16,10 +16,10 @@ SOURCE = Path(__file__).parents[2] / "src" / "regard"
 FILES = sorted(SOURCE.rglob("*.py"))
 
 # Lower them when you can.
-TOKENS = 641_500  # of code, without comments, docstrings and line ends
-RAISES = 1_166
+TOKENS = 586_000  # of code, without comments, docstrings and line ends
+RAISES = 959
 FILES_THAT_ASK = 3
-MODULES_OF_THE_ENCODER_DECODER = 35
+MODULES_OF_THE_ENCODER_DECODER = 30
 ENTRIES_AT_THE_TOP = 18
 FILES_IN_A_FOLDER = 30
 
