@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import atexit
-import dataclasses
 import gc
 import importlib
-import importlib.util
 import os
 import re
 import sys
@@ -219,6 +217,9 @@ def main() -> None:
 
 def _extend(file: str = "") -> None:
     """Runs a Python file of the user's; its parts of specs and its objectives are known then."""
+    import dataclasses
+    import importlib.util
+
     from regard import spec
     from regard.training.objectives.objective import Objective
     from regard.training.setup import REGISTERED

@@ -21,14 +21,14 @@ import zlib
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import TYPE_CHECKING, Any, BinaryIO
 from zipfile import BadZipFile
-
-import numpy as np
-from numpy.typing import NDArray
 
 from regard.system import disk
 from regard.system.errors import DataError
+
+if TYPE_CHECKING:  # recipes know paths, and their help does not wait for numpy
+    from numpy.typing import NDArray
 
 LONGEST_LINE = 1 << 28  # bytes; there are corpora of 100 MB in one line (text8)
 GZIP = b"\x1f\x8b"  # the first bytes of a gzip file
@@ -271,16 +271,20 @@ def raw_lines(stream: BinaryIO, name: str) -> Iterator[bytes]:
 
 def write_arrays(path: Path, arrays: Mapping[str, Any]) -> None:
     """An .npz file of arrays, complete or not at all; strings become arrays of a fixed width."""
+    import numpy
+
     path.parent.mkdir(parents=True, exist_ok=True)
     with disk.atomic_file(path) as temporary, open(temporary, "wb") as file:
-        np.savez_compressed(file, **arrays)
+        numpy.savez_compressed(file, **arrays)
 
 
 def read_arrays(path: Path, repair: str) -> dict[str, NDArray[Any]]:
     """The arrays of an .npz file by name."""
+    import numpy
+
     try:
         # A file may come from anywhere, and a pickle in it could run code.
-        with np.load(path, allow_pickle=False) as arrays:
+        with numpy.load(path, allow_pickle=False) as arrays:
             return dict(arrays)
     except (OSError, ValueError, EOFError, BadZipFile, zlib.error) as error:
         raise DataError(f"{path} cannot be read: {error}", repair) from None
