@@ -16,7 +16,7 @@ SOURCE = Path(__file__).parents[2] / "src" / "regard"
 FILES = sorted(SOURCE.rglob("*.py"))
 
 # Lower them when you can.
-TOKENS = 586_000  # of code, without comments, docstrings and line ends
+TOKENS = 586_300  # of code, without comments, docstrings and line ends
 RAISES = 959
 FILES_THAT_ASK = 3
 MODULES_OF_THE_ENCODER_DECODER = 30
