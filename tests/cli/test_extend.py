@@ -44,11 +44,15 @@ class Halved(CausalLM):
 """
 
 
-@pytest.fixture
-def parts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    # What a process of its own would forget.
+def forget(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As the end of a process does."""
     monkeypatch.setattr(setup, "REGISTERED", {})
     monkeypatch.setattr(serialization, "_REGISTERED", {})
+
+
+@pytest.fixture
+def parts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    forget(monkeypatch)
     monkeypatch.setattr(sys, "path", [*sys.path])
     path = tmp_path / "my_parts.py"
     path.write_text(PARTS)
@@ -56,7 +60,7 @@ def parts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def test_every_command_knows_the_parts_of_a_file(
-    command: Command, parts: Path, tmp_path: Path
+    command: Command, parts: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     block = spec.Block(spec.Attention(2, 8, 8), spec.FeedForward(16, "gelu"))
     decoder = spec.Decoder(
@@ -77,9 +81,15 @@ def test_every_command_knows_the_parts_of_a_file(
     done = command("train", "--extend", parts, *flags)
     assert done.code == 0, done.err
     assert "half of the loss" in done.out  # the objective of that name is the file's
-    for words in (["generate", run, "the dog", "--max-new-tokens", "3"], ["show", run]):
-        assert command("--extend", parts, *words).code == 0
-    assert "Sigmoid" in command("show", run, "--extend", parts).out
+    generate = ("generate", run, "the dog", "--max-new-tokens", "3")
+    for words in ((*generate, "--extend", parts), ("--extend", parts, *generate)):
+        forget(monkeypatch)
+        assert command(*words).code == 0
+    for words in (("show", run, "--extend", parts), (f"--extend={parts}", "show", run)):
+        forget(monkeypatch)
+        assert "Sigmoid" in command(*words).out
+    forget(monkeypatch)
+    command(*generate).refused("Sigmoid")
 
 
 def test_what_is_no_file_of_parts_is_refused(command: Command, tmp_path: Path) -> None:

@@ -58,7 +58,10 @@ def test_rows_and_files_train_the_same_model(tmp_path: Path) -> None:
     lines = [json.dumps({"text": text, "label": label}) for text, label in REVIEWS]
     file.write_text("\n".join(lines))
     expected = weights(tmp_path / "file", str(file))
-    for name, rows in {"tuples": REVIEWS, "frame": Frame(), "table": Table()}.items():
+    unlike = [{"text": text, "label": label} for text, label in REVIEWS]
+    unlike[1] = {**unlike[1], "source": "a letter"}
+    kinds = {"tuples": REVIEWS, "frame": Frame(), "table": Table(), "unlike": unlike}
+    for name, rows in kinds.items():
         assert equal(weights(tmp_path / name, rows), expected)
     # Nothing of the rows is left but what the run keeps of them.
     assert regard.resume(tmp_path / "tuples", steps=3, quiet=True).steps == 3

@@ -182,6 +182,9 @@ def main() -> None:
     debug = "--debug" in sys.argv[1:]
     arguments = [argument for argument in sys.argv[1:] if argument != "--debug"]
     try:
+        for argument in [one for one in arguments if one.startswith("--extend=")]:
+            arguments.remove(argument)
+            _extend(argument.removeprefix("--extend="))
         if "--extend" in arguments:
             place = arguments.index("--extend")
             _extend(*arguments[place + 1 : place + 2])

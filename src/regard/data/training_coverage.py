@@ -149,12 +149,10 @@ def read_coverage(folder: Path) -> TrainingCoverage:
         values = json.loads(disk.read_bytes(folder / FILE))
         unseen = frozenset(int(token) for token in values["unseen_tokens"])
         longest = values["longest_source"]
-        spellings = values.get("spellings")
-        return TrainingCoverage(
-            None if longest is None else int(longest),
-            unseen,
-            None if spellings is None else frozenset(accumulate(map(int, spellings))),
-        )
+        spellings = None
+        if "spellings" in values:
+            spellings = frozenset(accumulate(map(int, values["spellings"])))
+        return TrainingCoverage(None if longest is None else int(longest), unseen, spellings)
     except (OSError, ValueError, KeyError, TypeError, RecursionError, OverflowError):
         # Only warnings depend on it: it is no reason to refuse a model.
         return TrainingCoverage()

@@ -36,8 +36,6 @@ class Table(Protocol):
 
 # The columns of tuples. Those of two are read as pairs of texts too.
 _COLUMNS = {2: ("text", "label"), 3: ("text", "text2", "label")}
-
-
 _SETTINGS = ("data", "valid", "test")
 
 
@@ -64,7 +62,7 @@ def _is_rows(data: object) -> bool:
 
 
 def _write(data: Any, path: Path) -> Path:
-    """Texts as lines; rows as CSV, or as JSON Lines if a cell holds more than one value."""
+    """Texts as lines; rows as CSV, or as JSON Lines where CSV has no cells for them."""
     rows = data.to_dict("records") if isinstance(data, Frame) else list(data)
     if not rows:
         raise SettingError(f"`{path.name}` is empty", "give one row at least")
@@ -78,7 +76,8 @@ def _write(data: Any, path: Path) -> Path:
         path.write_text("".join(f"{row}\n" for row in rows), encoding="utf-8")
         return path
     records = [_record(row, number) for number, row in enumerate(rows)]
-    if any(isinstance(cell, list | dict) for record in records for cell in record.values()):
+    differ = any(record.keys() != records[0].keys() for record in records)
+    if differ or any(isinstance(cell, list | dict) for one in records for cell in one.values()):
         path = path.with_suffix(".jsonl")
         lines = [json.dumps(record, ensure_ascii=False) for record in records]
         path.write_text("".join(f"{line}\n" for line in lines), encoding="utf-8")
