@@ -82,9 +82,9 @@ def test_every_command_knows_the_parts_of_a_file(
     assert done.code == 0, done.err
     assert "half of the loss" in done.out  # the objective of that name is the file's
     generate = ("generate", run, "the dog", "--max-new-tokens", "3")
-    for words in ((*generate, "--extend", parts), ("--extend", parts, *generate)):
+    for form in ((*generate, "--extend", parts), ("--extend", parts, *generate)):
         forget(monkeypatch)
-        assert command(*words).code == 0
+        assert command(*form).code == 0
     for words in (("show", run, "--extend", parts), (f"--extend={parts}", "show", run)):
         forget(monkeypatch)
         assert "Sigmoid" in command(*words).out
