@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import itertools
 import random
 
@@ -432,3 +433,24 @@ def test_prefill_computes_no_logits(monkeypatch: pytest.MonkeyPatch) -> None:
         decoding = DecodingSettings(strategy, Limit.fixed(4))
         decode(model, [[5, 6, 7, 8, 9]] * 2, special_tokens, decoding)
     assert set(lengths) == {1}
+
+
+@pytest.mark.parametrize("start", [1, None])
+def test_a_capture_can_copy_the_inputs_of_a_search(
+    start: int | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # A CUDA graph has inputs of its own, into which those of each later search are copied.
+    searched = []
+    search = beam_search.search
+
+    def recording(model: object, encoded: object, *rest: object) -> object:
+        searched.append((encoded, rest[1]))
+        return search(model, encoded, *rest)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(beam_search, "search", recording)
+    model = small_model() if start else build(preset("tiny", 50, 64)).eval()
+    sources = [[5, 6, 7], [5, 8, 7]]
+    decode(model, sources, SpecialTokens(0, start, 2), DecodingSettings(BeamSearch(2), LIMIT))  # type: ignore[arg-type]
+    inputs = cuda_graphs.tensors_in(searched)
+    assert len(inputs) > 3
+    torch._foreach_copy_(cuda_graphs.tensors_in(copy.deepcopy(searched)), inputs)

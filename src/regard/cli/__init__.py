@@ -47,6 +47,8 @@ VERBS = {
     "classify": "Classify texts or images, from files of any size.",
     "evaluate": "Evaluate any model on a dataset: BLEU, perplexity, accuracy, F1 …, with "
     "intervals.",
+    "serve": "Serve models over HTTP: the routes of OpenAI and LibreTranslate, and one for each "
+    "task.",
     # looking inside
     "look": "Look inside a model: attention, alignment, heads, layers, the beam tree; text "
     "or HTML.",

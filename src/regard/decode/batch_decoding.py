@@ -209,7 +209,7 @@ def _decode_batch(
     tokens = tokens.to(device)
     if padding_mask is not None:
         padding_mask = padding_mask.to(device)
-    constraints = _constraints(sources, tokens, padding_mask, special_tokens, settings)
+    constraints = constraints_of(sources, tokens, padding_mask, special_tokens, settings)
     if draft is not None:
         has_rules = (
             settings.min_new_tokens
@@ -235,7 +235,7 @@ def _decode_batch(
     return [[hypothesis] for hypothesis in hypotheses]
 
 
-def _constraints(
+def constraints_of(
     sources: list[Source],
     tokens: Tensor,
     padding_mask: Tensor | None,
@@ -251,7 +251,7 @@ def _constraints(
         if padding_mask is not None:
             prefix = tokens.masked_fill(~padding_mask, -1)
     else:
-        start_tokens = ids(special.start).view(1, -1).expand(len(sources), -1)
+        start_tokens = ids(special.start).repeat(len(sources), 1)
         prefix = start_tokens
     return Constraints(
         start_tokens=start_tokens,

@@ -61,7 +61,7 @@ class SearchState:
     constraints: Constraints
     finished: FinishedPool
     divisors: Tensor  # [L] the length penalty of each length
-    t: Tensor  # [1] how many tokens each hypothesis has
+    t: Tensor  # [1] how many tokens each hypothesis has; [B] where they joined at different times
     sentences: Tensor  # [B] which sentence of the batch each is
     sums: Tensor  # [B, W] log-probability; -inf marks an empty slot
     tokens: Tensor  # [B, W, L]
@@ -89,16 +89,45 @@ def search(
     """The `n_best` hypotheses of each sentence, best first."""
     device = constraints.limits.device
     regular = constraints.first_step_is_regular
+    capacity = cuda_graphs.padded_length(constraints.cache_capacity, device)
+    cache = model.start(encoded, width=strategy.width, capacity=capacity)
+    length = cuda_graphs.padded_length(constraints.max_steps, device)
+    state = begin(cache, strategy, constraints, length)
+
+    def step(state: SearchState, *, first: bool = False) -> None:
+        _step(model, state, strategy, on_step, first=first)
+        if not first:
+            state.last.copy_(newest_tokens(state))
+
+    if not regular:
+        # An irregular first step stays out of the graph: it may read several tokens, or force one.
+        step(state, first=True)
+        state.last = state.tokens[:, :, 0].flatten()[:, None].clone()
+    state.cache.share_rows()  # beams share rows of the KV cache from here on
+    watched = on_step is not None or state.cache.probe.active or constraints.stops is not None
+    graphed = cuda_graphs.enabled(device) and not watched and state.cache.make_static()
+    graph_key = (strategy, constraints.graph_key)
+    loop = GraphedLoop(step, state, graphed=graphed, model=model, key=graph_key)
+    for done in range(int(not regular), constraints.max_steps):
+        if not loop.drop_done(done, lambda state: state.running, SearchState.select):
+            break
+        loop()
+    return n_best_of(loop.state.finished, strategy.n_best)
+
+
+def begin(
+    cache: DecoderState, strategy: BeamSearch, constraints: Constraints, length: int
+) -> SearchState:
+    """The state before the first of `length` steps."""
+    device = constraints.limits.device
     width = strategy.width
     count = len(constraints.limits)
-    length = cuda_graphs.padded_length(constraints.max_steps, device)
-    capacity = cuda_graphs.padded_length(constraints.cache_capacity, device)
     divisors = [strategy.penalty.divisor(n) for n in range(1, length + 1)]
     sums = torch.full((count, width), NEG_INF, device=device)
     sums[:, 0] = 0.0  # all beams begin alike, so one of them is enough
     tokens = torch.full((count, width, length), constraints.end, device=device)
-    state = SearchState(
-        cache=model.start(encoded, width=width, capacity=capacity),
+    return SearchState(
+        cache=cache,
         constraints=constraints,
         finished=FinishedPool(
             scores=torch.full((count, width), NEG_INF, device=device),
@@ -116,27 +145,6 @@ def search(
         running=torch.ones(count, dtype=torch.bool, device=device),
     )
 
-    def step(state: SearchState, *, first: bool = False) -> None:
-        _step(model, state, strategy, on_step, first=first)
-        if not first:
-            newest = state.tokens.index_select(2, state.t - 1)  # [B, W, 1]
-            state.last.copy_(newest.reshape(-1, 1))
-
-    if not regular:
-        # An irregular first step stays out of the graph: it may read several tokens, or force one.
-        step(state, first=True)
-        state.last = state.tokens[:, :, 0].flatten()[:, None].clone()
-    state.cache.share_rows()  # beams share rows of the KV cache from here on
-    watched = on_step is not None or state.cache.probe.active or constraints.stops is not None
-    graphed = cuda_graphs.enabled(device) and not watched and state.cache.make_static()
-    graph_key = (strategy, constraints.graph_key)
-    loop = GraphedLoop(step, state, graphed=graphed, model=model, key=graph_key)
-    for done in range(int(not regular), constraints.max_steps):
-        if not loop.drop_done(done, lambda state: state.running, SearchState.select):
-            break
-        loop()
-    return _n_best(loop.state.finished, strategy.n_best)
-
 
 def _step(
     model: Generative,
@@ -146,16 +154,41 @@ def _step(
     *,
     first: bool,
 ) -> None:
-    """One step of every sentence: logits, candidates, the new beam, and whether to continue."""
+    """One step of every sentence."""
+    logits = fused_step.step(model, state.last, state.cache)[:, -1]  # [B · W, V]
+    state.cache.reorder(take_beams(logits, state, strategy, on_step, first=first))
+
+
+def newest_tokens(state: SearchState) -> Tensor:
+    """[B · W, 1], what the next step reads."""
+    column = state.tokens[:, :, :1]
+    return state.tokens.gather(2, _per_row(state.t - 1, column)).reshape(-1, 1)
+
+
+def _per_row(t: Tensor, like: Tensor) -> Tensor:
+    """t [1] or [B], as an index of the shape [B, W, 1] of another tensor."""
+    return t[:, None, None].expand_as(like)
+
+
+def take_beams(
+    logits: Tensor,
+    state: SearchState,
+    strategy: BeamSearch,
+    on_step: StepCallback | None = None,
+    *,
+    first: bool = False,
+) -> Tensor:
+    """The new beam of every sentence, from what the model says of each hypothesis [B · W, V], and
+    whether its search goes on; the row [B · W] that each hypothesis continues."""
     constraints = state.constraints
     width = strategy.width
+    t = state.t if len(state.t) == 1 else state.t.repeat_interleave(width)  # of rows
     row_sentences = state.sentences.repeat_interleave(
         width, output_size=len(state.sentences) * width
     )
-    logits = fused_step.step(model, state.last, state.cache)[:, -1]  # [B · W, V]
-    logits = constraints.mask_logits(logits, state.t, row_sentences, first=first)
+    logits = constraints.mask_logits(logits, t, row_sentences, first=first)
     forbidden = constraints.forbidden_by_rules(
-        logits, state.t, row_sentences, state.tokens.flatten(0, 1), first=first
+        logits, t, row_sentences, state.tokens.flatten(0, 1), first=first
     )
     # The best 2W of a sentence have at most 2W from one beam.
     count = min(2 * width, logits.shape[1])
@@ -164,16 +197,16 @@ def _step(
     if forbidden is not None or constraints.repetition_penalty != 1:
         # Forbidden tokens have their share of the probability, and are not chosen.
         scores = constraints.penalize_repetition(
-            logits - normalizer[:, None], state.t, row_sentences, state.tokens.flatten(0, 1)
+            logits - normalizer[:, None], t, row_sentences, state.tokens.flatten(0, 1)
         )
         if forbidden is not None:
             scores = scores.masked_fill(forbidden, NEG_INF)
         log_probabilities, tokens, _ = top_tokens(scores, count)
     parent_rows = _advance(state, log_probabilities, tokens, strategy, on_step)
-    state.cache.reorder(parent_rows)
     undecided = ~_is_decided(state, strategy)
     state.running.copy_((state.sums > NEG_INF).any(dim=1) & undecided)
     state.t.add_(1)
+    return parent_rows
 
 
 def _advance(
@@ -201,24 +234,25 @@ def _advance(
     tokens = next_tokens.view(batch, -1).gather(1, index)  # [B, 2W]
     rows = torch.arange(batch, device=device)[:, None]
     history = state.tokens[rows, parents]  # [B, 2W, L]
-    history.index_copy_(2, t, tokens[:, :, None])
+    history.scatter_(2, _per_row(t, tokens[:, :, None]), tokens[:, :, None])
 
     # A candidate may finish only if it is among the best of the slots that there are.
     slots = _slot_count(state, strategy)
     rank = torch.arange(sums.shape[1], device=device)[None]
     at_limit = (constraints.limits[state.sentences] == t + 1)[:, None]
     ends = constraints.is_end(tokens)
-    lengths = t + 1 - ends.long()  # without the end token
+    lengths = t[:, None] + 1 - ends.long()  # without the end token
     if constraints.stops is not None:
+        lasts = t.expand(batch).tolist()
         stopped = [
-            [constraints.stops(sentence, beam) for beam in beams]
-            for sentence, beams in zip(
-                state.sentences.tolist(), history[:, :, : int(t) + 1].tolist(), strict=True
+            [constraints.stops(sentence, beam[: last + 1]) for beam in beams]
+            for sentence, beams, last in zip(
+                state.sentences.tolist(), history.tolist(), lasts, strict=True
             )
         ]
         ends |= torch.tensor(stopped, device=device)
     finishing = (rank < slots) & (ends | at_limit)
-    scores = torch.where(finishing, sums / state.divisors[t], NEG_INF)
+    scores = torch.where(finishing, sums / state.divisors[t][:, None], NEG_INF)
     state.finished.add(state.sentences, FinishedPool(scores, sums, lengths, ends, history))
 
     # The slots that are left go to the best candidates that do not end, in order.
@@ -263,7 +297,8 @@ def _is_decided(state: SearchState, strategy: BeamSearch) -> Tensor:
             assert_never(strategy.stop)
 
 
-def _n_best(finished: FinishedPool, n_best: int) -> list[list[Hypothesis]]:
+def n_best_of(finished: FinishedPool, n_best: int) -> list[list[Hypothesis]]:
+    """The best finished hypotheses of each sentence."""
     columns = (finished.tokens, finished.lengths, finished.scores, finished.sums, finished.ended)
     results: list[list[Hypothesis]] = []
     for sentence in zip(*cuda_graphs.to_lists(columns), strict=True):

@@ -74,7 +74,8 @@ class Constraints:
     def mask_logits(self, logits: Tensor, t: Tensor, sentences: Tensor, *, first: bool) -> Tensor:
         """logits [rows, V] of step t with −∞ for forbidden tokens; changes them in place.
 
-        `sentences` [rows]: which sentence each row belongs to.
+        `sentences` [rows]: which sentence each row belongs to. Here and below t is the same for
+        all rows, [1], or that of each, [rows].
         """
         logits = logits.index_fill_(1, self.banned, NEG_INF)
         if self.forced_bos is not None and first:
@@ -104,7 +105,7 @@ class Constraints:
                 forbidden[:, end] = t < self.min_new_tokens
         history = self._history(sentences, generated)
         if size and size <= history.shape[1]:
-            length = history.shape[1] - generated.shape[1] + t
+            length = history.shape[1] - generated.shape[1] + t[:, None]
             forbidden |= _repeated_ngram_tokens(history, length, size, logits.shape[1])
         if self.forced_eos:
             at_limit = self.limits[sentences] == t + 1
@@ -118,7 +119,7 @@ class Constraints:
         if self.repetition_penalty == 1:
             return scores
         history = self._history(sentences, generated)
-        length = history.shape[1] - generated.shape[1] + t
+        length = history.shape[1] - generated.shape[1] + t[:, None]
         has_come = torch.arange(history.shape[1], device=t.device) < length
         read = _mark(history, has_come, scores.shape[1])
         penalty = self.repetition_penalty
@@ -135,13 +136,15 @@ class Constraints:
 def _repeated_ngram_tokens(history: Tensor, length: Tensor, size: int, vocabulary: int) -> Tensor:
     """[rows, V]: tokens that would complete an n-gram that the history already has.
 
-    history [rows, S], of which the first `length` [1] tokens count; `size` is n. The length is a
-    tensor and nothing depends on its value, so that the step can be captured in a CUDA graph.
+    history [rows, S], of which the first `length` [rows or 1, 1] tokens count; `size` is n. The
+    length is a tensor and nothing depends on its value, so that the step can be captured in a CUDA
+    graph.
     """
     device = history.device
     ngrams = history.unfold(1, size, 1)  # [rows, N, size]
     suffix_positions = (length - size + 1 + torch.arange(size - 1, device=device)).clamp_min(0)
-    suffix = history[:, None, suffix_positions]  # [rows, 1, size - 1] the last n - 1 tokens
+    suffix_positions = suffix_positions.expand(len(history), -1)
+    suffix = history.gather(1, suffix_positions)[:, None]  # [rows, 1, size - 1] the last tokens
     same = (ngrams[..., :-1] == suffix).all(dim=-1)  # [rows, N]
     inside = torch.arange(ngrams.shape[1], device=device) + size <= length
     same = same & inside

@@ -146,11 +146,13 @@ def _is_usual_attention(attention: Attention) -> bool:
 
 
 def _is_static(cache: LayerCache, rows: int) -> bool:
-    """A static KV cache with a row for each row of tokens, and an encoder memory likewise."""
+    """A static KV cache with a row for each row of tokens, all at one position, and an encoder
+    memory likewise."""
     past = cache.self_attention
     memory = cache.cross_attention
     return (
         isinstance(past, StaticKVCache)
+        and past.position.ndim == 1
         and past.k.shape[3] == 1
         and len(past.k) == rows
         and (memory is None or len(memory.k) == rows)

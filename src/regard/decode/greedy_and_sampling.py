@@ -31,7 +31,7 @@ class GenerationState:
 
     cache: DecoderState
     constraints: Constraints
-    t: Tensor  # [1] how many tokens each row has
+    t: Tensor  # [1] how many tokens each row has, or [rows] where they joined at different times
     sentences: Tensor  # [rows] which sentence of the batch each row is
     limits: Tensor  # [rows] maximum number of tokens
     last: Tensor  # [rows, 1] the newest token; [rows, P] start tokens before the first step
@@ -71,20 +71,9 @@ def generate(
     graphed = cuda_graphs.enabled(device) and not watched
     regular = constraints.first_step_is_regular
 
-    def begin(inputs: tuple[Any, Constraints, Tensor | None]) -> GenerationState:
+    def start(inputs: tuple[Any, Constraints, Tensor | None]) -> GenerationState:
         encoded, constraints, noise = inputs
-        state = GenerationState(
-            cache=model.start(encoded, capacity=capacity),
-            constraints=constraints,
-            t=torch.zeros(1, dtype=torch.long, device=device),
-            sentences=torch.arange(count, device=device),
-            limits=constraints.limits,
-            last=constraints.start_tokens.clone(),
-            tokens=torch.full((count, length), constraints.end, device=device),
-            sums=torch.zeros(count, device=device),
-            ended=torch.zeros(count, dtype=torch.bool, device=device),
-            noise=noise,
-        )
+        state = begin(model.start(encoded, capacity=capacity), constraints, length, noise)
         if graphed and regular:
             state.cache.make_static()
         return state
@@ -93,18 +82,18 @@ def generate(
         generation_step(model, state, strategy, on_step, first=first)
         state.t.add_(1)
 
-    inputs = (encoded, constraints, _noise(strategy, keys, length, device))
+    inputs = (encoded, constraints, draw_noise(strategy, keys, length, device))
     graph_key = (strategy, constraints.graph_key)
     if graphed and regular:
         state = cuda_graphs.prefill(
-            begin,
+            start,
             inputs,
             model=model,
             key=(*graph_key, capacity, length),
             capturable=functools.partial(_prefill_is_capturable, model),
         )
     else:
-        state = begin(inputs)
+        state = start(inputs)
     if not regular:
         # An irregular first step stays out of the graph: it may read several tokens, or force one.
         step(state, first=True)
@@ -130,6 +119,26 @@ def generate(
             _stream_tokens(model, loop.state, number, stream)
     hypotheses.update(_hypotheses(loop.state))
     return [hypotheses[sentence] for sentence in range(count)]
+
+
+def begin(
+    cache: DecoderState, constraints: Constraints, length: int, noise: Tensor | None
+) -> GenerationState:
+    """The state before the first of `length` steps."""
+    device = constraints.limits.device
+    count = len(constraints.limits)
+    return GenerationState(
+        cache=cache,
+        constraints=constraints,
+        t=torch.zeros(1, dtype=torch.long, device=device),
+        sentences=torch.arange(count, device=device),
+        limits=constraints.limits,
+        last=constraints.start_tokens.clone(),
+        tokens=torch.full((count, length), constraints.end, device=device),
+        sums=torch.zeros(count, device=device),
+        ended=torch.zeros(count, dtype=torch.bool, device=device),
+        noise=noise,
+    )
 
 
 def _stream_tokens(
@@ -169,9 +178,24 @@ def generation_step(
     first: bool,
 ) -> None:
     """The next token of each row. An irregular `first` step may read several start tokens."""
+    logits = fused_step.step(model, state.last, state.cache)[:, -1]  # [rows, V]
+    # Before the token is shown to anyone; other texts are checked at their end.
+    if on_step is not None and bool(logits.isnan().any()):
+        raise non_finite_error(model)
+    take_tokens(logits, state, strategy, on_step, first=first)
+
+
+def take_tokens(
+    logits: Tensor,
+    state: GenerationState,
+    strategy: Greedy | Sampling,
+    on_step: StepCallback | None = None,
+    *,
+    first: bool = False,
+) -> None:
+    """The next token of each row, from what the model says of it [rows, V]."""
     constraints = state.constraints
     t = state.t
-    logits = fused_step.step(model, state.last, state.cache)[:, -1]  # [rows, V]
     logits = constraints.mask_logits(logits, t, state.sentences, first=first)
     logits = constraints.penalize_repetition(logits, t, state.sentences, state.tokens)
     forbidden = constraints.forbidden_by_rules(
@@ -179,7 +203,7 @@ def generation_step(
     )
     if forbidden is not None:
         logits = logits.masked_fill(forbidden, NEG_INF)
-    plain = not (first or on_step or constraints.extra_ends)
+    plain = not (first or on_step or constraints.extra_ends or len(t) > 1)
     if isinstance(strategy, Greedy) and plain and has_greedy_kernel(logits):
         from regard.core.kernels.topk import take_best
 
@@ -200,12 +224,9 @@ def generation_step(
     state.sums += log_probability.masked_fill(done, 0.0)
     ends = constraints.is_end(tokens) & ~done
     tokens = tokens.masked_fill(done | ends, constraints.end)
-    state.tokens.index_copy_(1, t, tokens[:, None])
+    state.tokens.scatter_(1, t.expand(len(tokens))[:, None], tokens[:, None])
     state.ended |= ends
     if on_step is not None:
-        # Before the token is shown to anyone; other texts are checked at their end.
-        if bool(logits.isnan().any()):
-            raise non_finite_error(model)
         on_step(TokenStep(int(t), state.sentences, logits.float(), tokens))
     if not first:
         state.last.copy_(tokens[:, None])
@@ -218,7 +239,8 @@ def _next_tokens(
     if isinstance(strategy, Sampling):
         assert state.noise is not None
         logits = logits.float()
-        tokens = sample_tokens(logits, strategy, state.noise[:, state.t][:, 0])
+        noise = state.noise.gather(1, state.t.expand(len(logits))[:, None])[:, 0]
+        tokens = sample_tokens(logits, strategy, noise)
         # Of the model's distribution, not of the filtered one that is drawn from.
         log_probabilities = torch.log_softmax(logits, dim=-1)
         return tokens, log_probabilities.gather(1, tokens[:, None])[:, 0]
@@ -242,7 +264,7 @@ def _hypotheses(state: GenerationState) -> dict[int, Hypothesis]:
 # --- sampling ---
 
 
-def _noise(
+def draw_noise(
     strategy: Greedy | Sampling, keys: list[int], steps: int, device: torch.device
 ) -> Tensor | None:
     """[rows, steps] in [0, 1) from (seed, key) alone: what else is in the batch changes nothing."""

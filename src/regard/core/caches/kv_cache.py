@@ -175,7 +175,7 @@ class StaticKVCache(_Columns):
     """A KV cache of fixed shapes: the position of the next token is a tensor on the device, so that
     every step is the same CUDA graph. Slots after `position` must be masked."""
 
-    position: Tensor  # [1]
+    position: Tensor  # [1], or [rows, 1] where rows are at different positions
 
     def end(self, position: int, new: int) -> int:
         return self.k.shape[2]  # all slots; the mask hides those that are still empty
@@ -185,14 +185,20 @@ class StaticKVCache(_Columns):
 
     def axes(self, position: int, x: Tensor) -> MaskAxes:
         slots = self.k.shape[2]
-        limit = DeviceLimit(self.position)
+        # Kernels take one limit for all rows.
+        limit = DeviceLimit(self.position) if self.position.ndim == 1 else None
         return MaskAxes(self.position, slots, slots, x.shape[0], limit=limit)
 
     def extend(self, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
         """Fills one slot and returns all of them."""
         # An index on the device: the host waits for nothing, and a graph can be replayed.
-        self.k.index_copy_(2, self.position, _as_columns(k, self.k))
-        self.v.index_copy_(2, self.position, _as_columns(v, self.v))
+        for buffer, new in ((self.k, k), (self.v, v)):
+            if self.position.ndim == 1:
+                buffer.index_copy_(2, self.position, _as_columns(new, buffer))
+            else:
+                new = _as_columns(new, buffer)  # [rows, G, 1, W, K]
+                index = self.position[:, :, None, None, None].expand_as(new)
+                buffer.scatter_(2, index, new)
         return self.k.flatten(2, 3), self.v.flatten(2, 3)
 
     def select(self, rows: Tensor) -> None:

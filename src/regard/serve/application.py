@@ -1,0 +1,175 @@
+"""The server as an ASGI application: its routes, the key, errors in the words of each client."""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import sys
+import traceback
+from collections.abc import Awaitable, Callable, Sequence
+
+from starlette.applications import Starlette
+from starlette.exceptions import HTTPException
+from starlette.requests import ClientDisconnect
+from starlette.requests import Request as HttpRequest
+from starlette.responses import JSONResponse, RedirectResponse, Response
+from starlette.routing import BaseRoute, Mount, Route
+from starlette.types import ASGIApp, Receive, Scope, Send
+
+from regard.serve import (
+    decisions,
+    embeddings,
+    libretranslate,
+    service_routes,
+    task_routes,
+    text_routes,
+    transcriptions,
+)
+from regard.serve.api import ApiError, Request, api_error
+from regard.serve.bodies import read_request
+from regard.serve.libretranslate import KeyRequest
+from regard.serve.service import IGNORED_HEADER, Endpoint, Service
+from regard.system.web_server import LOCAL_HOSTS, SecurityMiddleware, same_key
+
+ENDPOINTS: tuple[Endpoint, ...] = (
+    *service_routes.ENDPOINTS,
+    *text_routes.ENDPOINTS,
+    *embeddings.ENDPOINTS,
+    *decisions.ENDPOINTS,
+    *transcriptions.ENDPOINTS,
+    *libretranslate.ENDPOINTS,
+    *task_routes.ENDPOINTS,
+)
+_OPEN = ("/health",)  # for load balancers, which have no key
+_KEY_IN_BODY = "regard.key_in_body"  # of a scope: whether its key is still to be looked for
+
+
+def application(
+    service: Service,
+    hosts: Sequence[str] = LOCAL_HOSTS,
+    origins: Sequence[str] = (),
+    studio: ASGIApp | None = None,
+) -> ASGIApp:
+    """All routes, and the studio below `/studio/` where there is one."""
+    routes: list[BaseRoute] = [
+        Route(one.path, _route(service, one), methods=[one.method]) for one in ENDPOINTS
+    ]
+    if studio is not None:
+        routes += [Mount("/studio", studio), Route("/", lambda _: RedirectResponse("/studio/"))]
+    app = Starlette(routes=routes, exception_handlers={HTTPException: _no_route})
+    app.state.endpoints = ENDPOINTS
+    return SecurityMiddleware(KeyMiddleware(app, service), hosts, _foreign, origins=origins)
+
+
+def _route(service: Service, endpoint: Endpoint) -> Callable[[HttpRequest], Awaitable[Response]]:
+    async def call(http: HttpRequest) -> Response:
+        try:
+            response = await _answer(service, endpoint, http)
+        except ClientDisconnect:
+            response = Response(status_code=400)  # nobody is left to read it
+        except Exception as failure:
+            response = _failure(endpoint, failure)
+        service.answers[endpoint.path, response.status_code] += 1
+        return response
+
+    return call
+
+
+async def _answer(service: Service, endpoint: Endpoint, http: HttpRequest) -> Response:
+    request = await read_request(endpoint, service, http)
+    if http.scope.get(_KEY_IN_BODY):
+        sent = request.api_key if isinstance(request, KeyRequest) else None
+        if service.key is None or sent is None or not same_key(sent, service.key):
+            raise _wrong_key()
+    answer = await endpoint.handler(service, request, http)
+    if isinstance(answer, Response):
+        response = answer
+    else:
+        # LibreTranslate leaves out what was not asked for; OpenAI says null.
+        content = answer.model_dump_json(exclude_none=endpoint.dialect == "libretranslate")
+        response = Response(content, media_type="application/json")
+    if isinstance(request, Request) and (ignored := ", ".join(request.ignored)):
+        response.headers[IGNORED_HEADER] = ignored
+    return response
+
+
+def _failure(endpoint: Endpoint, failure: Exception) -> Response:
+    error = api_error(failure)
+    if error.status >= 500:
+        # Where it failed, and not on what: what people send stands in no log.
+        place = "".join(traceback.format_tb(failure.__traceback__))
+        print(f"serve: {endpoint.path}: {type(failure).__name__}\n{place}", file=sys.stderr)
+    return _error_response(error, endpoint.dialect)
+
+
+def _error_response(error: ApiError, dialect: str = "openai") -> Response:
+    body = {"error": error.message} if dialect == "libretranslate" else error.body()
+    return JSONResponse(body, error.status, headers=dict(error.headers or {}))
+
+
+def _no_route(http: HttpRequest, failure: Exception) -> Response:
+    assert isinstance(failure, HTTPException)
+    message = {
+        404: f"there is no {http.url.path} here; /openapi.json lists what there is",
+        405: f"{http.method} is not allowed here",
+    }.get(failure.status_code, failure.detail)
+    error = ApiError(message, status=failure.status_code, headers=failure.headers)
+    return _error_response(error)
+
+
+def _foreign(header: str) -> Response:
+    repair = {
+        "Host": "ask by the address that `regard serve` printed",
+        "Origin": "start `regard serve` with --allow-origin for this page",
+    }[header]
+    return _error_response(ApiError(f"{header} is not allowed: {repair}", status=403))
+
+
+# ------------------------------------------------------------------ the key
+
+
+class KeyMiddleware:
+    """Asks for the key of the server on all routes but `/health`.
+
+    It comes as a bearer token or, from a browser, as the password of HTTP's own dialog; in
+    LibreTranslate's requests also in the body, where their route looks for it.
+    """
+
+    def __init__(self, app: ASGIApp, service: Service) -> None:
+        self.app = app
+        self.service = service
+        self.in_body = {one.path for one in ENDPOINTS if one.dialect == "libretranslate"}
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        key = self.service.key
+        if scope["type"] != "http" or key is None or scope["path"] in _OPEN:
+            return await self.app(scope, receive, send)
+        sent = _sent_key(HttpRequest(scope).headers.get("authorization", ""))
+        if sent is None and scope["path"] in self.in_body:
+            scope[_KEY_IN_BODY] = True
+        elif sent is None or not same_key(sent, key):
+            return await _error_response(_wrong_key())(scope, receive, send)
+        return await self.app(scope, receive, send)
+
+
+def _sent_key(header: str) -> str | None:
+    scheme, _, value = header.partition(" ")
+    match scheme.lower():
+        case "bearer":
+            return value.strip()
+        case "basic":
+            try:
+                return base64.b64decode(value, validate=True).decode().partition(":")[2]
+            except (binascii.Error, ValueError):
+                return None
+        case _:
+            return None
+
+
+def _wrong_key() -> ApiError:
+    return ApiError(
+        "the key of this server is missing or wrong: send it as `Authorization: Bearer KEY`",
+        status=401,
+        code="invalid_api_key",
+        headers={"www-authenticate": 'Basic realm="regard"'},
+    )

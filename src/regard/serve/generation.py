@@ -1,0 +1,177 @@
+"""What a request for a text asks of the engine: its inputs, its search, its limits."""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+from regard.decode.strategy import (
+    BeamSearch,
+    Greedy,
+    Sampling,
+    Strategy,
+    choose_strategy,
+    returning,
+)
+from regard.look.inspectable import Reading
+from regard.models import Model
+from regard.models.generation_config import GenerationDefaults
+from regard.serve import looking
+from regard.serve.api import ApiError, HttpLimits
+from regard.serve.openai_schema import DecodingRequest, Inputs, LookFields
+from regard.serve.requests import AttentionRows, Generation, LookRequest, Patch
+from regard.system.errors import RegardError, SettingError
+
+if TYPE_CHECKING:
+    from regard.serve.engine import Engine
+
+_SEEDS = 1 << 31
+_NEW_TOKENS = 16  # of a completion, where neither the request nor the model says it: OpenAI's
+
+
+def require_writer(model: Model) -> None:
+    """Refuses a model that writes no text after a text."""
+    if not (model.model.writes and model.accepts_text):
+        able = ", ".join(model.tasks) or "nothing by HTTP"
+        raise ApiError(
+            f"this model writes no text after a text; it can: {able}",
+            "model",
+            code="unsupported_by_model",
+        )
+
+
+# ------------------------------------------------------------------ inputs
+
+
+def input_list(inputs: Inputs, limits: HttpLimits, field: str) -> list[str | list[int]]:
+    """The texts, or lists of token ids, of an input in any of its four forms."""
+    if isinstance(inputs, str) or isinstance(inputs[0], int):
+        inputs = [inputs]  # type: ignore[assignment]
+    limits.require("inputs", len(inputs), field)
+    return list(inputs)  # type: ignore[arg-type]
+
+
+def read(
+    engine: Engine, one: str | Sequence[int], field: str, language: str | None = None
+) -> Reading:
+    """A text or token ids as the model reads them; `ApiError` where it reads fewer."""
+    model = engine.model
+    if not isinstance(one, str):
+        size = model.spec.vocab_size or len(model.input_tokenizer)
+        if max(one) >= size:
+            problem = f"token {max(one)} is out of vocabulary: there are {size:,}"
+            raise ApiError(f"{field}: {problem}", field)
+    try:
+        reading = engine.read(one, language)
+    except RegardError as error:
+        raise ApiError(f"{error.problem}: {error.repair}", field) from None
+    tokens = reading.inputs.shape[-1]
+    most = min(engine.limits.max_tokens, model.positions or engine.limits.max_tokens)
+    if tokens > most:
+        raise ApiError(
+            f"{field}: the input has {tokens:,} tokens, and this model reads {most:,}",
+            field,
+            code="context_length_exceeded",
+        )
+    return reading
+
+
+# ------------------------------------------------------------------ search
+
+
+def search(model: Model, options: dict[str, Any], choices: int) -> Strategy:
+    """The strategy of a request; what it leaves open is as the model's folder says.
+
+    Without a seed, each request draws differently.
+    """
+    options = dict(options)
+    seed = options.pop("seed", None)
+    strategy = choose_strategy(None, options)  # type: ignore[arg-type]
+    if strategy is None:
+        usual: Strategy = BeamSearch() if model.model.reads_target else Greedy()
+        strategy = (model.defaults and model.defaults.strategy) or usual
+        # More than one choice, or a seed, is a wish for chance: OpenAI's temperature of 1.
+        if isinstance(strategy, Greedy) and (choices > 1 or seed is not None):
+            strategy = Sampling()
+    if isinstance(strategy, Sampling):
+        strategy = replace(strategy, seed=secrets.randbelow(_SEEDS) if seed is None else seed)
+    try:
+        return returning(strategy, choices)
+    except SettingError as error:
+        raise ApiError(f"{error.problem}: {error.repair}", "n") from None
+
+
+def generation(
+    engine: Engine,
+    reading: Reading,
+    request: DecodingRequest | None,
+    strategy: Strategy,
+    most: int | None = None,
+    fills: bool = False,
+) -> Generation:
+    """The engine's request for one input.
+
+    `most` tokens are written; where that is None as many as the model's folder says, or of a
+    translator as fit the length of the source. `fills`: as many as there is room for.
+    """
+    model = engine.model
+    defaults = model.defaults or GenerationDefaults()
+    one = Generation(
+        reading,
+        strategy,
+        no_repeat_ngram_size=defaults.no_repeat_ngram_size,
+        repetition_penalty=defaults.repetition_penalty,
+    )
+    if request is not None:
+        penalty = request.repetition_penalty or defaults.repetition_penalty
+        one = replace(one, stops=tuple(request.stops), repetition_penalty=penalty)
+        if request.look is not None:
+            one = replace(one, look=look_request(request.look))
+    if one.look is not None:
+        try:
+            looking.require(model, one.look)
+        except RegardError as error:
+            raise ApiError(f"look: {error.problem}: {error.repair}", "look") from None
+    read_tokens = reading.inputs.shape[-1]
+    limits = engine.limits
+    room = limits.max_new_tokens
+    left = engine.room(one)
+    if left is not None:
+        room = min(room, left)
+    if model.model.reads_target:
+        usual = model.settings().limit(read_tokens)  # type: ignore[attr-defined]
+    else:
+        room = min(room, limits.max_tokens - read_tokens)
+        usual = room if fills else _NEW_TOKENS
+        usual = defaults.new_tokens(read_tokens) or usual
+    if (most or 1) > room:
+        raise ApiError(
+            f"the input has {read_tokens:,} tokens, and {most or 1:,} more are asked for: there is "
+            f"room for {max(0, room):,} more",
+            "max_tokens",
+            code="context_length_exceeded",
+        )
+    limit = most or min(usual, room)
+    return replace(one, max_new_tokens=limit, min_new_tokens=min(defaults.min_new_tokens, limit))
+
+
+def look_request(fields: LookFields) -> LookRequest:
+    """What the engine is to record and to change."""
+
+    def numbers(values: Sequence[int] | None) -> tuple[int, ...] | None:
+        return None if values is None else tuple(values)
+
+    patch = fields.patch
+    return LookRequest(
+        tuple(
+            AttentionRows(one.name, numbers(one.rows), numbers(one.heads))
+            for one in fields.attention
+        ),
+        tuple(fields.hidden),
+        fields.alignment,
+        fields.lens,
+        tuple(fields.heads_off),
+        None if patch is None else Patch(patch.point, patch.text, tuple(patch.positions)),
+    )

@@ -1,0 +1,143 @@
+"""A route for every task of the table, and files that come as their contents."""
+
+from __future__ import annotations
+
+import base64
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+
+import regard
+from looked import png, wav
+from regard.evaluation.tasks import TASKS
+from regard.serve.task_routes import ENDPOINTS
+from serving import Served
+
+ASKED: dict[str, tuple[str, dict[str, Any]]] = {
+    "classify": ("classifier", {"input": ["The dog sees the cat.", "owl\thears"], "top": 1}),
+    "tag": ("tagger", {"input": "The dog sees."}),
+    "entities": ("tagger", {"input": "The dog sees."}),
+    "embed": ("embedder", {"input": ["The dog sees."]}),
+    "generate": ("gpt2", {"input": ["The dog"]}),
+    "translate": ("demo", {"input": ["The cat sat on the mat."]}),
+}
+
+
+def ask(server: Served, method: str, **asked: Any) -> httpx.Response:
+    return httpx.post(f"{server.url}/v1/{method}", json=asked, timeout=60)
+
+
+def test_every_task_that_can_be_asked_has_a_route() -> None:
+    methods = {task.method for task in TASKS.values() if task.answer is not None}
+    assert {endpoint.path for endpoint in ENDPOINTS} == {f"/v1/{method}" for method in methods}
+
+
+def check_alike(one: Any, other: Any) -> None:
+    """Equal, numbers up to what a batch of another size changes."""
+    if isinstance(one, dict):
+        assert one.keys() == other.keys()
+        for name in one:
+            check_alike(one[name], other[name])
+    elif isinstance(one, list):
+        assert len(one) == len(other)
+        for part, wanted in zip(one, other, strict=True):
+            check_alike(part, wanted)
+    else:
+        assert one == (pytest.approx(other, abs=1e-5) if isinstance(other, float) else other)
+
+
+@pytest.mark.parametrize("method", ASKED)
+def test_an_answer_is_that_of_predict(server: Served, method: str) -> None:
+    name, asked = ASKED[method]
+    answer = ask(server, method, model=name, **asked).json()
+    inputs = asked["input"] if isinstance(asked["input"], list) else [asked["input"]]
+    options = {option: value for option, value in asked.items() if option != "input"}
+    wanted = regard.predict(server.model(name), inputs, method, **options)
+    assert [one["index"] for one in answer["data"]] == [*range(len(inputs))]
+    for one, prediction in zip(answer["data"], wanted, strict=True):
+        check_alike(one["answer"], prediction.answer)
+    assert answer["usage"]["prompt_tokens"] > 0
+    assert answer["task"] == method
+
+
+def test_classes_come_in_the_order_of_the_model_too(server: Served) -> None:
+    answer = ask(server, "classify", model="classifier", input="The dog").json()
+    [one] = answer["data"]
+    labels = server.model("classifier").labels
+    assert one["probs"] == [one["answer"][label] for label in labels]
+    assert one["num_classes"] == len(labels)
+    assert one["label"] == max(labels, key=one["answer"].__getitem__)
+    assert ask(server, "classify", model="classifier", input=[]).json()["data"] == []
+
+
+def test_files_come_as_their_contents(server: Served) -> None:
+    picture = base64.b64encode(png()).decode()
+    for sent in (picture, f"data:image/png;base64,{picture}"):
+        [one] = ask(server, "classify", model="vit", input=[sent]).json()["data"]
+        assert one["answer"] == pytest.approx(server.model("vit").classify(png()))
+    sound = base64.b64encode(wav(1.0)).decode()
+    [heard] = ask(server, "transcribe", model="wav2vec2", input=sound).json()["data"]
+    assert heard["answer"] == server.model("wav2vec2").transcribe(wav(1.0))
+
+
+def test_a_series_comes_as_the_text_of_its_file(server: Served, tmp_path: Path) -> None:
+    rows = [f"{i % 7},{i % 5}\n" for i in range(40)]
+    text = "load,heat\n" + "".join(rows)
+    (tmp_path / "series.csv").write_text(text)
+    [one] = ask(server, "forecast", model="patchtst", input=text).json()["data"]
+    wanted = server.model("patchtst").forecast(str(tmp_path / "series.csv"))
+    assert one["answer"]["columns"] == ["load", "heat"]
+    for row, values in zip(one["answer"]["forecast"], wanted.tolist(), strict=True):
+        assert row == pytest.approx(values)
+
+
+READERS = [
+    ("forecast", "patchtst"),
+    ("classify", "vit"),
+    ("transcribe", "whisper"),
+    ("classify", "classifier"),
+]
+
+
+@pytest.mark.parametrize(
+    "path", ["/etc/passwd", "series.csv", "../series.csv", "file:///etc/passwd"]
+)
+@pytest.mark.parametrize(("method", "model"), READERS)
+def test_no_text_is_taken_for_a_path(server: Served, method: str, model: str, path: str) -> None:
+    response = ask(server, method, model=model, input=path)
+    if model != "classifier":  # to which it is a text like any other
+        assert response.status_code == 400
+    assert "root:" not in response.text
+    assert "/tmp" not in response.text
+
+
+@pytest.mark.parametrize(
+    "files", [{"../nodes.tsv": "a"}, {"/etc/passwd": "a"}, {"a.py": "a"}, {"nodes.tsv": "a"}, {}]
+)
+def test_files_of_a_folder_have_plain_names(server: Served, files: dict[str, str]) -> None:
+    response = ask(server, "forecast", model="patchtst", input=files)
+    assert response.status_code == 400
+    assert "/tmp" not in response.text
+
+
+MISTAKES: dict[str, tuple[str, dict[str, Any], str]] = {
+    "no head": ("tag", {"model": "classifier", "input": "a"}, "model"),
+    "empty": ("classify", {"model": "classifier", "input": ""}, "input"),
+    "no input": ("classify", {"model": "classifier"}, "input"),
+    "too long": ("classify", {"model": "classifier", "input": "dog " * 500}, "input"),
+    "unknown": ("classify", {"model": "classifier", "input": "a", "blub": 1}, "blub"),
+    "no top": ("classify", {"model": "classifier", "input": "a", "top": 0}, "top"),
+    "many": ("classify", {"model": "classifier", "input": ["a"] * 500}, "input"),
+    "option": ("tag", {"model": "tagger", "input": "a", "top": 1}, "top"),
+    "number": ("tag", {"model": "tagger", "input": 3}, "input"),
+}
+
+
+@pytest.mark.parametrize("name", MISTAKES)
+def test_a_mistake_names_its_field(server: Served, name: str) -> None:
+    method, asked, field = MISTAKES[name]
+    response = ask(server, method, **asked)
+    assert response.status_code == 400
+    assert response.json()["error"]["param"] == field
