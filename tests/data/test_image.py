@@ -153,3 +153,26 @@ def test_without_pillow_the_error_says_what_to_install(monkeypatch: pytest.Monke
     monkeypatch.setitem(sys.modules, "PIL", None)
     with pytest.raises(DataError, match=r"regard\[image\]"):
         image.ImageProcessor(4)(noise(4, 4))
+
+
+@pytest.mark.parametrize("side", [32, 400])
+def test_resnets_processor_crops_a_share(side: int, tmp_path: Path) -> None:
+    transformers = pytest.importorskip("transformers")
+    settings: dict[str, Any] = {
+        "image_processor_type": "ConvNextImageProcessor",
+        "size": {"shortest_edge": side},
+        "crop_pct": 0.875,
+        "resample": 3,
+        "image_mean": [0.485, 0.456, 0.406],
+        "image_std": [0.229, 0.224, 0.225],
+    }
+    (tmp_path / "preprocessor_config.json").write_text(json.dumps(settings))
+    ours = image.read_image_processor(tmp_path)
+    picture = np.random.default_rng(0).integers(0, 256, (61, 47, 3), dtype=np.uint8)
+    theirs = transformers.AutoImageProcessor.from_pretrained(tmp_path, backend="pil")
+    wanted = theirs(pillow.fromarray(picture), return_tensors="pt").pixel_values[0]
+    assert torch.allclose(ours(pillow.fromarray(picture)), wanted, atol=1e-5)
+    # What is written in its place does the same.
+    again = image.image_processor(ours.to_config(), "clip")
+    assert torch.equal(again(picture), ours(picture))
+    assert ours.for_side(2 * side)(picture).shape == (3, 2 * side, 2 * side)

@@ -282,3 +282,15 @@ def test_choices_that_do_not_fit(tmp_path: Path) -> None:
         list(pairs("-", "-"))
     with pytest.raises(SettingError, match="two files are read as text, not as tsv"):
         list(pairs(path, path, format="tsv"))
+
+
+def test_commands_from_a_pipe_are_all_read() -> None:
+    """Their first line says what they are, and a pipe gives it once."""
+    read, written = os.pipe()
+    os.write(written, b"IN: jump twice OUT: I_JUMP I_JUMP\nIN: walk OUT: I_WALK\n")
+    os.close(written)
+    try:
+        found = list(pairs(f"/dev/fd/{read}"))
+    finally:
+        os.close(read)
+    assert found == [("jump twice", "I_JUMP I_JUMP"), ("walk", "I_WALK")]

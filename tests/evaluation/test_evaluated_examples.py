@@ -11,6 +11,7 @@ import pytest
 import looked
 import regard
 from regard import build
+from regard.data.boxes import Box, BoxedImage
 from regard.data.graphs import GraphData, read_graphs
 from regard.data.labelled import (
     LabelledImage,
@@ -58,6 +59,7 @@ def _an_example(task: str) -> Any:
         "answer": Question("Who?", "Ada sleeps.", 0, "Ada"),
         "images": LabelledImage(Path("a.png"), "cat"),
         "masked_images": LabelledImage(Path("a.png"), "cat"),
+        "detect": BoxedImage(Path("a.png"), (Box("cat", (0, 0, 2, 2)),)),
         "image_text": LabelledImage(Path("a.png"), "a cat"),
         "forecast": Series(np.zeros((9, 1), np.float32), ("x",)),
         "contrastive": TextPair("a", "b"),
@@ -67,6 +69,7 @@ def _an_example(task: str) -> Any:
         "transcribe": (Path("a.wav"), "yes"),
         "translate": ("a", "b"),
         "summarize": ("a", "b"),
+        "pronounce": ("a", "b"),
     }
     if task in ("nodes", "graphs"):
         none = np.zeros(0, np.int64)

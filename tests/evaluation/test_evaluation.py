@@ -115,6 +115,9 @@ def test_the_prefix_of_the_run(translation: tuple[Result, Path], tmp_path: Path)
     again = regard.evaluate(tuned.folder, data, ["chrf", "bleu"])
     assert again.task == "summarize"
     assert (again["chrf"], again["bleu"]) == (own.chrf, own.bleu)
+    # Summaries are scored by ROUGE at the end of a run, and whenever no metrics are named.
+    assert regard.evaluate(tuned.folder, data)["rougeL"] == own.rougeL
+    assert "ROUGE-L" in str(own)
     written_out = [f"sees . {line}" for line in lines]
     (tmp_path / "prefixed.tsv").write_text("".join(written_out))
     once = evaluate(regard.load(tuned.folder), tmp_path / "prefixed.tsv", ["loss"], "summarize")

@@ -258,6 +258,7 @@ def test_numbers_score_as_in_the_run(tmp_path: Path) -> None:
         "mse": pytest.approx(own["mse"], rel=1e-5),
         "mae": pytest.approx(own["mae"], rel=1e-5),
         "pearson": pytest.approx(own["pearson"], rel=1e-4),
+        "spearman": pytest.approx(own["spearman"], rel=1e-4),
     }
     assert result.metrics["test"]["mae"] == again["mae"]
     (tmp_path / "words.tsv").write_text("a dog\tmany\n")

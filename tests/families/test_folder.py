@@ -73,7 +73,9 @@ WITHOUT_COUNTERPART: dict[str, spec.Model] = {
     "groups": changed(PLAIN, attention=spec.Attention(4, 6, 6, groups=2)),
     "no bias": changed(PLAIN, attention=spec.Attention(3, 8, 8, bias="")),
     "eps": changed(PLAIN, norm=spec.LayerNorm(1e-6)),
-    "dropouts": dataclasses.replace(PLAIN, target=dataclasses.replace(PLAIN.target, dropout=0.3)),
+    "dropouts": dataclasses.replace(
+        PLAIN, target=dataclasses.replace(PLAIN.target_tokens, dropout=0.3)
+    ),
     "pre-norm, untied": transformer(
         37, 37, d_model=24, heads=3, layers=1, share="none", residual=spec.PreNorm()
     ),

@@ -11,6 +11,7 @@ import pytest
 from regard.evaluation.metrics import texts
 from regard.evaluation.metrics.classification import TopKAccuracy
 from regard.evaluation.metrics.metric import Metric
+from regard.evaluation.metrics.reference import Reference
 from regard.evaluation.metrics.registry import METRICS, metric
 from regard.evaluation.metrics.texts import Bleu, Chrf, Rouge
 from regard.system.errors import DataError, SettingError
@@ -22,10 +23,21 @@ TAG_GUESSES = [["B-X", "O", "O"], ["O"], ["B-Y", "B-Y"], ["I-X"]]
 LIKELIHOODS = [(12.5, 6), (3.0, 2), (20.25, 7), (1.0, 1)]
 NUMBERS = [0.5, 2.0, -1.0, 4.0]
 NUMBER_GUESSES = [0.0, 2.5, -2.0, 3.0]
+SPOKEN = ["R IY1 D", Reference(["IY1 DH ER0", "AY1 DH ER0"]), "AH0", "T OW1"]
+SPOKEN_GUESSES = ["R EH1 D", "AY1 DH ER0", "AH1", "T OW1"]
 QUANTILES = [((0.1, 0.9), np.array([number - 0.7, number + 0.7])) for number in NUMBER_GUESSES]
 CLASSES = ["a", "b", "a", "c"]
 CLASS_GUESSES = ["a", "a", "a", "b"]
 RANKINGS = [["a", "b"], ["c", "b"], ["b", "c"], ["b", "c"]]
+BOX = (10.0, 10.0, 50.0, 40.0)
+OTHER_BOX = (12.0, 14.0, 55.0, 41.0)
+OBJECTS = [[("a", BOX)], [("b", BOX), ("a", OTHER_BOX)], [("a", OTHER_BOX)], [("b", BOX)]]
+DETECTIONS = [
+    [("a", 0.9, BOX)],
+    [("b", 0.5, BOX), ("b", 0.7, OTHER_BOX)],
+    [("a", 0.95, (60.0, 0.0, 90.0, 9.0)), ("a", 0.3, OTHER_BOX)],
+    [("b", 0.6, (60.0, 0.0, 90.0, 9.0))],
+]
 
 # name → predictions and references of four examples
 EXAMPLES: dict[str, tuple[list[Any], list[Any]]] = {
@@ -48,21 +60,26 @@ EXAMPLES: dict[str, tuple[list[Any], list[Any]]] = {
     "rougeL": (GUESSES, TEXTS),
     "wer": (GUESSES, TEXTS),
     "cer": (GUESSES, TEXTS),
+    "per": (SPOKEN_GUESSES, SPOKEN),
+    "word_error": (SPOKEN_GUESSES, SPOKEN),
     "mse": (NUMBER_GUESSES, NUMBERS),
     "mae": (NUMBER_GUESSES, NUMBERS),
     "pearson": (NUMBER_GUESSES, NUMBERS),
+    "spearman": ([0.0, 2.5, 3.0, -2.0], NUMBERS),
     "quantile_loss": (QUANTILES, NUMBERS),
     "coverage": (QUANTILES, NUMBERS),
+    **dict.fromkeys(("ap", "ap50", "ap75"), (DETECTIONS, OBJECTS)),
 }
 LIKELIHOOD = ("loss", "perplexity", "bits_per_character")
-SMALLER_IS_BETTER = (*LIKELIHOOD, "wer", "cer", "mse", "mae", "quantile_loss")
+SMALLER_IS_BETTER = (*LIKELIHOOD, "wer", "cer", "per", "word_error", "mse", "mae", "quantile_loss")
 
 
 def test_every_metric_has_examples_here() -> None:
     assert EXAMPLES.keys() == METRICS.keys()
 
 
-@pytest.mark.parametrize("name", METRICS)
+# Ranks of all examples are no sums over examples.
+@pytest.mark.parametrize("name", sorted(METRICS.keys() - {"spearman"}))
 def test_repeated_examples_are_weights(name: str) -> None:
     """The score of examples that come several times is that of their weighted statistics."""
     predictions, references = EXAMPLES[name]
@@ -98,6 +115,8 @@ def test_better_predictions_score_better(name: str) -> None:
         perfect = [[label] for label in references]
     if name in ("quantile_loss", "coverage"):
         perfect = [((0.1, 0.9), np.array([number, number])) for number in references]
+    if name in ("ap", "ap50", "ap75"):
+        perfect = [[(label, 1.0, box) for label, box in row] for row in references]
     measure = metric(name)
     better = measure.compute(perfect, references)
     worse = measure.compute(predictions, references)
@@ -116,9 +135,33 @@ def test_options_follow_the_name() -> None:
     assert metric("top_k:3").name == "top_3"
 
 
+def test_the_best_of_several_references_counts() -> None:
+    either = Reference(["IY1 DH ER0", "AY1 DH ER0"])
+    assert metric("word_error").compute(["AY1 DH ER0", "AY1 D ER0"], [either, either]) == 50.0
+    # One edit of three phonemes, and none of three.
+    assert metric("per").compute(["AY1 DH ER0", "AY1 D ER0"], [either, either]) == 100 / 6
+    assert metric("exact_match").compute(["AY1 DH ER0"], [either]) == 100.0
+    bleu = metric("bleu:none").compute(["b c d e"], [Reference(["a", "b c d e"])])
+    assert bleu == pytest.approx(100.0)
+    # The published way: the digits of stress are not told apart.
+    assert metric("word_error").compute(["AY0 DH ER0"], [either]) == 100.0
+    assert metric("word_error:unstressed").compute(["AY0 DH ER0"], [either]) == 0.0
+    assert metric("per:unstressed").name == "per_unstressed"
+
+
+def test_spearman_is_pearson_of_mean_ranks() -> None:
+    stats = pytest.importorskip("scipy.stats")
+    rng = np.random.default_rng(0)
+    one, other = rng.integers(0, 9, (2, 60)).astype(float)  # with ties
+    expected = float(stats.spearmanr(one, other).statistic)
+    assert metric("spearman").compute(one, other) == pytest.approx(expected, abs=1e-12)
+    assert metric("spearman").compute(one, one**3) == pytest.approx(1.0)
+
+
 @pytest.mark.parametrize(
     ("text", "message"),
     [
+        ("per:loud", "not 'loud'"),
         ("blue", "did you mean 'bleu'"),
         ("bleu:klingon", "no tokenizer 'klingon'"),
         ("top_k:many", "top_k:5"),

@@ -120,6 +120,21 @@ def expected(model: Any, place: Path, samples: Any, prompt: list[int], **options
 LANGUAGES = {"lang_to_id": {"<|en|>": 258, "<|de|>": 259, "<|fr|>": 260}, "is_multilingual": True}
 
 
+def test_silence_is_what_the_decoder_says_of_it_first(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model = whisper(tmp_path)
+    ours = listener(tmp_path)
+    windows = ours.features(sounds()[2])
+    assert ours.no_speech_probability(windows) == 0  # there is no such token
+    monkeypatch.setattr("regard.models.speech_to_text._NO_SPEECH", ("<|fr|>",))
+    start = torch.tensor([[BEGIN]])
+    with torch.inference_mode():
+        logits = model(input_features=windows[:1], decoder_input_ids=start).logits[0, -1]
+    wanted = float(logits.softmax(dim=-1)[260])
+    assert ours.no_speech_probability(windows) == pytest.approx(wanted, abs=1e-6)
+
+
 def test_whisper(tmp_path: Path) -> None:
     model = whisper(tmp_path, **LANGUAGES)
     ours, given = listener(tmp_path), sounds()

@@ -89,6 +89,16 @@ def test_the_mean_is_taken_where_no_folder_says_otherwise(tmp_path: Path) -> Non
     assert ours.embed([]).shape == (0, 24)
 
 
+def test_a_text_as_token_ids_has_the_same_vector(tmp_path: Path) -> None:
+    ours = reader(folder(tmp_path, "Model"))
+    bare = ours.tokenizer.encode_batch(TEXTS)
+    framed = [ours.tokenizer.frame(ids) for ids in bare]
+    for rows in (bare, framed):
+        torch.testing.assert_close(ours.embed_ids(rows), ours.embed(TEXTS), rtol=0, atol=1e-6)
+    with pytest.raises(DataError, match=r"41 tokens.* 40"):
+        ours.embed_ids([bare[0], [7] * 39])
+
+
 def sentence(place: Path, pooling: dict[str, Any], normalize: bool = True, **more: Any) -> None:
     kinds = ["Transformer", "Pooling", *(["Normalize"] if normalize else [])]
     modules = [

@@ -498,6 +498,12 @@ FAMILIES: dict[str, Family] = {
     "roberta": Family(
         "Roberta", f"{ENCODER_HEADS} ForCausalLM ForMultipleChoice", ENCODER, segments
     ),
+    "esm": Family(
+        "Esm",
+        "Model ForMaskedLM ForSequenceClassification ForTokenClassification",
+        {**ENCODER, "vocab_size": 33, "pad_token_id": 1, "mask_token_id": 32},
+        text,
+    ),
     "siglip": Family("Siglip", "Model", CONTRASTIVE, text_and_image),
     "siglip (text)": Family("SiglipText", "Model", CONTRASTIVE_TEXT),
     "siglip (vision)": Family("SiglipVision", "Model", CONTRASTIVE_IMAGE, image),
@@ -731,10 +737,15 @@ def lost_by_saving(ours: regard.Model, folder: Path) -> list[str]:
     """What of a folder is not in the one that the model opened from it writes."""
     saved = ours.save(folder / "saved")
     before, after = (load_file(place / "model.safetensors") for place in (folder, saved))
+    # transformers writes ESM under the names of its first files.
+    today = {
+        name: name.replace("Norm.gamma", "Norm.weight").replace("Norm.beta", "Norm.bias")
+        for name in before
+    }
     lost = [
         name
         for name, tensor in before.items()
-        if name not in after or not torch.equal(tensor, after[name])
+        if today[name] not in after or not torch.equal(tensor, after[today[name]])
     ]
     config, again = (json.loads((place / "config.json").read_text()) for place in (folder, saved))
     return lost + sorted(config.keys() - again.keys() - {"transformers_version", "dtype"})

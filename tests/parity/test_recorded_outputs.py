@@ -187,7 +187,7 @@ def test_global_tokens_have_the_weights_of_their_own_projections() -> None:
     which = torch.tensor([[True, False, False, True, False, False]])
     probe = Probe(["*.self", "*.self.global", "*.self.mixed"], gradients=True)
     encoder(torch.arange(6)[None], None, Context(probe, global_tokens=which))
-    (weights,) = RecordedOutputs(encoder, probe).among({})["attentions"]  # [1, H, T, S]
+    (weights,) = RecordedOutputs(encoder, {}, probe).among({})["attentions"]  # [1, H, T, S]
     local = weights @ probe.attentions["encoder.0.self"].v
     of_global = weights @ probe.attentions["encoder.0.self.global"].v
     expected = torch.where(which[:, None, :, None], of_global, local)

@@ -14,6 +14,7 @@ import torch
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
+import regard
 from regard import spec
 from regard.builder import build, trainable
 from regard.builder.parameter_count import parameter_count
@@ -201,3 +202,37 @@ def test_images_of_another_size_are_refused() -> None:
         model(torch.randn(1, 3, 16, 16))
     with pytest.raises(ModelError, match="Patches"):
         spec.Encoder(8, spec.Patches(12, 4), spec.Stack.of(1, block), (spec.LMHead(),))
+
+
+# ------------------------------------------------------------------ images of other sizes
+
+SIGLIP = {key: value for key, value in SMALL.items() if key != "qkv_bias"}
+INTERPOLATING = {
+    "vit": ("ViTForImageClassification", "ViTConfig", SIZES["small"]),
+    "deit": ("DeiTForImageClassificationWithTeacher", "DeiTConfig", SIZES["small"]),
+    "clip": ("CLIPVisionModelWithProjection", "CLIPVisionConfig", SMALL | {"patch_size": 4}),
+    "siglip": ("SiglipVisionModel", "SiglipVisionConfig", SIGLIP | {"patch_size": 4}),
+}
+
+
+@pytest.mark.parametrize("shape", [(20, 16), (9, 8), (12, 12)])
+@pytest.mark.parametrize("name", INTERPOLATING)
+def test_learned_positions_are_interpolated_on_demand(
+    name: str, shape: tuple[int, int], tmp_path: Path
+) -> None:
+    kind, config, sizes = INTERPOLATING[name]
+    torch.manual_seed(4)
+    model = shaken(getattr(transformers, kind)(getattr(transformers, config)(**sizes)))
+    model.save_pretrained(tmp_path)
+    loaded = regard.load(tmp_path)
+    pixels = torch.randn(2, 3, *shape)
+    with torch.inference_mode():
+        wanted = model(pixels, interpolate_pos_encoding=True)
+        result = loaded(pixels, interpolate_pos_encoding=True)
+        for key in ("logits", "last_hidden_state", "image_embeds", "pooler_output"):
+            if key in result:
+                assert result[key].shape == wanted[key].shape
+                assert close(result[key], wanted[key]), key
+        if shape != (12, 12):
+            with pytest.raises(DataError):
+                loaded(pixels)

@@ -12,6 +12,7 @@ from typing import Any, TypeAlias
 import numpy as np
 
 from regard.data import labelled, text_files
+from regard.data.boxes import BoxedImage, as_boxes, read_boxes
 from regard.data.graphs import GraphData, read_graphs
 from regard.data.labelled import (
     LabelledImage,
@@ -138,6 +139,16 @@ def _series(value: Any) -> Series | None:
             return None
 
 
+def _boxed_image(value: Any) -> BoxedImage | None:
+    match value:
+        case BoxedImage():
+            return value
+        case (image, objects) if (boxes := as_boxes(objects)) is not None:
+            return BoxedImage(image, boxes)
+        case _:
+            return None
+
+
 def _read_pairs(path: str) -> Iterable[tuple[str, str]]:
     # Standard input has no name to tell the format by.
     return text_files.pairs(path, format="tsv" if path == "-" else None)
@@ -210,6 +221,12 @@ IMAGE = ExampleKind(
     'an image with a text: ("cat.png", "a cat")',
     labelled.read_images,
     _LABELLED_IMAGE,
+)
+BOXED_IMAGE = ExampleKind(
+    "images with boxes: COCO's annotations.json, or a folder of Pascal VOC's XML",
+    'an image with classes and corners: ("cells.png", [("cell", (0, 0, 30, 20))])',
+    read_boxes,
+    _boxed_image,
 )
 CAPTIONED_IMAGE = ExampleKind(
     "images with captions: file, a tab, caption (.tsv or .jsonl); or a folder with one "

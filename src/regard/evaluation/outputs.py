@@ -13,6 +13,7 @@ from torch.nn import functional
 
 from regard.core.finite_outputs import require_finite
 from regard.data.audio import RATE
+from regard.data.boxes import BoxedImage
 from regard.data.graphs import GraphData
 from regard.data.labelled import (
     LabelledImage,
@@ -40,6 +41,7 @@ from regard.models import (
 from regard.models.inputs.token_batches import smaller_limit
 from regard.models.labels import label_scores
 from regard.models.memory_network import MemoryNetworkModel
+from regard.models.object_detector import ObjectDetector
 from regard.system.errors import DataError
 
 
@@ -87,7 +89,7 @@ def tag_words(model: TextEncoder, examples: Sequence[TaggedWords], settings: Set
     logits = model.logits(texts, truncation=True, max_length=limit)  # [T, labels] each
     names = model.require_labels()
     references = [example.tags for example in examples]
-    check_labels([tag for tags in references for tag in tags], names)
+    check_labels([tag for tags in references for tag in tags if tag], names)
     predictions = []
     for (_, words), row, expected in zip(aligned, logits, references, strict=True):
         labels = [names[label] for label in row.argmax(dim=-1).tolist()]
@@ -191,6 +193,17 @@ def reconstruct_patches(
     return Outputs(
         [one.predicted for one in reconstructions], [one.targets for one in reconstructions]
     )
+
+
+def detect_objects(
+    model: ObjectDetector, examples: Sequence[BoxedImage], settings: Settings
+) -> Outputs:
+    """The class, the score and the corners of what each query detects, and of each object."""
+    references = [[*example.boxes] for example in examples]
+    check_labels([one.label for row in references for one in row], model.require_labels())
+    detections = model.detect([example.image for example in examples], threshold=0.0)
+    predictions = [[(one.label, one.score, one.box) for one in row] for row in detections]
+    return Outputs(predictions, references)
 
 
 def rank_image_classes(

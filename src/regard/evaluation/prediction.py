@@ -52,8 +52,8 @@ def predict(
     inputs = [inputs] if isinstance(inputs, str) else list(inputs)
     options = PredictionOptions(**settings)
     name = chosen_task(model, task, options)
-    asked = _asked(model, name)
-    _check_options(model, name, options)
+    asked = task_with(model, name)
+    check_options(model, name, options)
     assert asked.answer is not None
     # All inputs at once: each method batches them by length itself.
     answers = list(zip(inputs, asked.answer(model, inputs, options), strict=True))
@@ -94,15 +94,15 @@ def reads_files(model: Model, task: str) -> bool:
     return model.reads_files or (model.medium is not None and TASKS[task].reads_media)
 
 
-def _asked(model: Model, method: str) -> Task:
+def task_with(model: Model, method: str) -> Task:
     """The task by which a model answers: one of its own, or what all models with it do."""
     candidates = [TASKS[name] for name in model.evaluations]
     return next((one for one in candidates if one.method == method and one.answer), TASKS[method])
 
 
-def _check_options(model: Model, name: str, options: PredictionOptions) -> None:
+def check_options(model: Model, name: str, options: PredictionOptions) -> None:
     """Refuses what this task of this model would ignore."""
-    read = set(_asked(model, name).options)
+    read = set(task_with(model, name).options)
     if name not in model.truncates:
         read.discard("truncation")
     for option in fields(options):
@@ -140,6 +140,12 @@ def _as_text(answer: Any) -> str:
     if answer and isinstance(answer[0], float):
         # Five of the about seven digits that a float32 has.
         return " ".join(f"{value:.5g}" for value in answer)
+    if answer and "box" in answer[0]:
+        # Its corners are left, top, right and bottom.
+        return "  ".join(
+            f"{one['label']} {one['score']:.2f} ({', '.join(f'{side:.0f}' for side in one['box'])})"
+            for one in answer
+        )
     return "  ".join(
         f"{span['text']}/{span['label']}"
         if span.get("label") is not None

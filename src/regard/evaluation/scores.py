@@ -22,7 +22,14 @@ TITLES = {
     "bleu": "BLEU",
     "chrf": "chrF",
     "exact_match": "exact match",
+    "rouge1": "ROUGE-1",
+    "rouge2": "ROUGE-2",
+    "rougeL": "ROUGE-L",
     "tokens_per_second": "tokens/s",
+    "word_error": "word error",
+    "word_error_unstressed": "word error (unstressed)",
+    "per": "PER",
+    "per_unstressed": "PER (unstressed)",
 }
 # Columns besides the scores that a report has with their intervals.
 MEASURES = ("bleu", "chrf", "exact_match", "loss", "perplexity", "parameters", "tokens_per_second")
@@ -36,6 +43,7 @@ DIGITS = {
     "mae": 4,
     "quantile_loss": 4,
     "pearson": 4,
+    "spearman": 4,
     "parameters": 0,
     "tokens_per_second": 0,
 }
@@ -111,9 +119,11 @@ def scored(
 
 def scored_tags(predictions: Sequence[Sequence[str]], tags: Sequence[Sequence[str]]) -> Score:
     """The score of tags, over words: F1 of entities, or the mean over tags where these are none."""
-    words = list(chain.from_iterable(tags))
+    words = list(filter(None, chain.from_iterable(tags)))
     if not has_entities(tags):
-        return scored("classify", list(chain.from_iterable(predictions)), words)
+        sentences = zip(predictions, tags, strict=True)
+        pairs = chain.from_iterable(zip(*both, strict=True) for both in sentences)
+        return scored("classify", [predicted for predicted, tag in pairs if tag], words)
     score = scored("tag", predictions, tags)
     score.examples = len(words)
     return score

@@ -25,6 +25,7 @@ from regard.evaluation.language_modelling import text_likelihood
 from regard.evaluation.outputs import (
     answer_questions,
     answer_stories,
+    detect_objects,
     forecast_points,
     forecast_quantiles,
     has_entities,
@@ -101,10 +102,26 @@ _SUMMARIZE = replace(
     unit="texts",
     metrics=("rouge1", "rouge2", "rougeL", "perplexity"),
     other_metrics=("bleu", "chrf", "exact_match", "loss", "bits_per_character"),
+    scores=_by_name("rouge1", "rouge2", "rougeL") | _TRANSLATION_SCORES,
     card=Card(
         "summarization",
         "An encoder–decoder that summarises",
         "regard translate FOLDER < texts > summaries",
+    ),
+)
+_ERRORS = ("word_error", "per")
+_PRONOUNCE = replace(
+    _TRANSLATE,
+    method="",
+    answer=None,
+    unit="words",
+    metrics=(*_ERRORS, *(f"{name}:unstressed" for name in _ERRORS)),
+    other_metrics=("exact_match", "loss", "perplexity"),
+    scores=_by_name(*_ERRORS) | {f"{name}_unstressed": f"{name}:unstressed" for name in _ERRORS},
+    card=Card(
+        "text2text-generation",
+        "A Transformer that pronounces words, letter by letter",
+        'echo "h e l l o" | regard translate FOLDER',
     ),
 )
 _NODES = replace(
@@ -132,6 +149,7 @@ TASKS: dict[str, Task] = {
     # --- texts from texts ---
     "translate": _TRANSLATE,
     "summarize": _SUMMARIZE,
+    "pronounce": _PRONOUNCE,
     "span": replace(
         _ROWS,
         predict={"likelihood": partial(restored_likelihood, Spans)},
@@ -204,13 +222,29 @@ TASKS: dict[str, Task] = {
         unit="texts",
         reads=examples.RATED_TEXT,
         predict={"prediction": predict_numbers},
-        metrics=("mse", "mae", "pearson"),
-        scores=_by_name("mse", "mae", "pearson"),
+        metrics=("mse", "mae", "pearson", "spearman"),
+        scores=_by_name("mse", "mae", "pearson", "spearman"),
         card=Card("text-classification", "A model that rates texts by a number", _CLASSIFY_TEXT),
     ),
     "classify": _CLASSES,
     "follows": Task(method="follows", answer=answers.follows),
-    "detect": Task(method="detect", answer=of_method("detect")),
+    # Of replaced tokens in texts (ELECTRA), and of objects in images (DETR).
+    "detect": Task(
+        method="detect",
+        answer=of_method("detect"),
+        reads_media=True,
+        unit="images",
+        reads=examples.BOXED_IMAGE,
+        predict={"prediction": detect_objects},
+        metrics=("ap", "ap50"),
+        other_metrics=("ap75",),
+        scores=_by_name("ap", "ap50", "ap75"),
+        card=Card(
+            "object-detection",
+            "A detector of objects in images",
+            'regard.load("FOLDER").detect("image.png")',
+        ),
+    ),
     "fill": Task(method="fill", answer=answers.fill, options=("top",)),
     "generate": Task(
         method="generate",

@@ -94,7 +94,7 @@ def part_of(model: spec.EncoderDecoder, side: Side) -> spec.Encoder | spec.Decod
         return spec.Encoder(model.d_model, model.source, model.encoder)
     stack = model.decoder.with_blocks(cross=None)
     tied = model.share in ("all", "target")
-    return spec.Decoder(model.d_model, model.target, stack, (), tied)
+    return spec.Decoder(model.d_model, model.target_tokens, stack, (), tied)
 
 
 def whole(model: spec.Encoder | spec.Decoder) -> spec.EncoderDecoder:

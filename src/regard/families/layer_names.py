@@ -118,12 +118,13 @@ def norm_rules(parameter: str, hf: str, norm: spec.Norm | None = None) -> Rules:
     match norm:
         case spec.RMSNorm():
             return module_rules(parameter, hf, bias=False)
-        case spec.BatchNorm():
+        case spec.BatchNorm(counts=counts):
+            batches = Count(f"{parameter}.batches", f"{hf}.num_batches_tracked")
             return [
                 *module_rules(parameter, hf),
                 Rename(f"{parameter}.running_mean", f"{hf}.running_mean"),
                 Rename(f"{parameter}.running_variance", f"{hf}.running_var"),
-                Count(f"{parameter}.batches", f"{hf}.num_batches_tracked"),
+                *([batches] if counts else []),
             ]
     return [
         Rename(f"{parameter}.weight", f"{hf}.weight", (f"{hf}.gamma",)),

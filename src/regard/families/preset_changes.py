@@ -52,6 +52,7 @@ NORMS: dict[str, spec.Norm] = {
     "layer": spec.LayerNorm(),
     "rms": spec.RMSNorm(),
     "batch": spec.BatchNorm(),
+    "instance": spec.InstanceNorm(),
 }
 # The words of settings that are one of several.
 _WORDS: dict[str, Iterable[str]] = {
@@ -372,9 +373,9 @@ def _target_vocabulary(model: spec.Model, vocabulary: int, length: int) -> spec.
         raise SettingError(
             "`target_vocabulary` needs an encoder–decoder", "remove `target_vocabulary`"
         )
-    target = replace(model.target, vocabulary=vocabulary)
+    target = replace(model.target_tokens, vocabulary=vocabulary)
     share = model.share
-    if share == "all" and vocabulary != model.target.vocabulary:
+    if share == "all" and vocabulary != model.target_tokens.vocabulary:
         share = "target"  # two vocabularies cannot have one matrix
     return replace(model, target=target, share=share)
 

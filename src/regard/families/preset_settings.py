@@ -17,6 +17,7 @@ Kind = Literal[
     "encoder",  # a masked language model, or a detector of replaced tokens
     "image",  # a classifier of images; the vocabulary are its classes, the context its side
     "dual encoder",  # of texts and images
+    "detector",  # of objects in images; the vocabulary are its classes, the context its side
     "speech",  # an encoder–decoder over spectrograms
     "ctc",  # an encoder of sound that spells letters
     "memory network",
@@ -102,6 +103,12 @@ def preset_settings(
         if key not in options:
             raise SettingError(f"there is no option {key!r}", did_you_mean(key, options))
     return {**options, **changes}
+
+
+def shared_out(layers: int, stages: int) -> tuple[int, ...]:
+    """The layers of each of so many stages: even, and the last ones have what is left over."""
+    even, left_over = divmod(layers, stages)
+    return tuple(even + (stage >= stages - left_over) for stage in range(stages))
 
 
 # What a setting is that is not given.

@@ -22,6 +22,7 @@ from regard.data.training_coverage import TrainingCoverage
 from regard.look.inspectable import Reading
 from regard.models import hf_loss, saving
 from regard.models.hf_call import (
+    IMAGE_OPTIONS,
     OUTPUT_OPTIONS,
     ModelOutput,
     bind_arguments,
@@ -95,12 +96,15 @@ class Model(Tasks):
         self.spec = spec
         self.config = config or {}  # of the folder; empty for a model made in memory
         self.folder: Path | None = None  # where it was opened from
+        self.changed_files: Files = {}  # companion files that are no longer those of its folder
         self.coverage = TrainingCoverage()  # of training_coverage.json, where a folder has one
         self.say: Say = to_standard_error  # receives warnings and messages
 
     def __call__(self, *inputs: Tensor | None, **named_inputs: Any) -> ModelOutput:
         # Among the keywords, so that a type checker accepts `model(**model.tokens(texts))`.
         options = {name: bool(named_inputs.pop(name, False)) for name in OUTPUT_OPTIONS}
+        if any(one.kind == "pixels" for one in self.spec.inputs):
+            options |= {name: bool(named_inputs.pop(name, False)) for name in IMAGE_OPTIONS}
         as_names = named_inputs.pop("return_dict", None) is not False
         # A cache is the caller's, of `start` and `step`: none comes out of a call.
         named_inputs.pop("use_cache", None)
@@ -322,7 +326,7 @@ class Model(Tasks):
         """
         self._require_unpacked("saved")
         # A model from a folder has its companion files there; another one brings its own.
-        files = self.files() if self.folder is None else {}
+        files = self.files() if self.folder is None else self.changed_files
         return saving.save(Path(folder), self.model, self.spec, self.config, self.folder, files)
 
     def read_json(self, name: str) -> dict[str, Any]:
@@ -336,6 +340,10 @@ class Model(Tasks):
         What stands under `config.json` is added to the keys that describe the spec.
         """
         return {}
+
+    def with_image_size(self, size: int) -> Self:
+        """The same model for images of another side."""
+        raise SettingError("this model reads no images", "remove `image_size`")
 
     def look(
         self,
@@ -367,6 +375,12 @@ class Model(Tasks):
     defaults: GenerationDefaults | None = None  # of generation_config.json, if it writes text
     special_tokens: SpecialTokens | None = None  # that frame decoding; None if it decodes nothing
     medium: Literal["image", "sound"] | None = None  # the files that it can be shown
+
+    def target_language(self, language: str | None) -> tuple[list[int], SpecialTokens | None]:
+        """What a source begins with, and the special tokens of its target, to write a language."""
+        if language is not None:
+            raise SettingError("this model writes one language", "remove the language")
+        return [], self.special_tokens
 
     @property
     def accepts_text(self) -> bool:

@@ -15,10 +15,9 @@ from torch import Tensor
 
 from regard import spec as kinds
 from regard.core.context import Context
-from regard.core.frontends.series_patches import SeriesPatches
 from regard.core.output import OutputOptions
 from regard.core.probe import NO_PROBE, NullProbe, Probe
-from regard.core.stack import Stack
+from regard.core.side import FrontEnd
 from regard.core.stacks.reversible import ReversibleStack
 from regard.look.probe_names import residual_probes
 from regard.system.errors import SettingError, did_you_mean
@@ -28,9 +27,16 @@ Tensors = tuple[Tensor, ...]
 # Of stacks only: sublayers have an output as well.
 _HIDDEN_STATES = ("*.embedded", "*.residual", "*coder.output", "memory.output")
 _ATTENTIONS = ("*.self", "*.cross")
-_PADDING_MASKS = ("attention_mask", "decoder_attention_mask", "story_mask", "question_mask")
+_PADDING_MASKS = (
+    "attention_mask",
+    "pixel_mask",
+    "decoder_attention_mask",
+    "story_mask",
+    "question_mask",
+)
 # Arguments of a call that are no inputs.
 OUTPUT_OPTIONS = ("output_hidden_states", "output_attentions")
+IMAGE_OPTIONS = ("interpolate_pos_encoding",)  # of models that read images
 
 
 def _tensor_name(value: Any) -> str:
@@ -119,12 +125,13 @@ def call(
     choices: torch.Size | None = None,
     output_hidden_states: bool = False,
     output_attentions: bool = False,
+    interpolate_pos_encoding: bool = False,
 ) -> ModelOutput:
     """Runs a model on named inputs; the main output tensors, in the order of transformers.
 
     `choices` is what `fold_choices` has folded.
     """
-    recorded = RecordedOutputs.of(model, output_hidden_states, output_attentions)
+    recorded = RecordedOutputs.of(model, inputs, output_hidden_states, output_attentions)
     model.check_values(inputs)
     # Where nothing is padded, attention takes the faster path without a mask.
     tensors = {
@@ -135,7 +142,8 @@ def call(
 
     # config.json lists one architecture: the class that the weights were saved from.
     architecture = str((config.get("architectures") or [""])[0])
-    options = OutputOptions(Context(recorded.probe), architecture, config.get("pad_token_id"))
+    context = Context(recorded.probe, interpolates=interpolate_pos_encoding)
+    options = OutputOptions(context, architecture, config.get("pad_token_id"))
     outputs = {
         name: output.value if choices is None else output.tensor.unflatten(0, choices)
         for name, output in model.outputs(tensors, options).items()
@@ -162,10 +170,13 @@ class RecordedOutputs:
     transformers makes of its records."""
 
     model: CoreModel
+    inputs: Mapping[str, Tensor]
     probe: NullProbe
 
     @classmethod
-    def of(cls, model: CoreModel, hidden_states: bool, attentions: bool) -> RecordedOutputs:
+    def of(
+        cls, model: CoreModel, inputs: Mapping[str, Tensor], hidden_states: bool, attentions: bool
+    ) -> RecordedOutputs:
         """What is asked for; with nothing, a probe that records nothing."""
         # Only what is asked for is recorded: a probe holds every tensor until the call is over.
         wanted: list[str] = []
@@ -174,9 +185,9 @@ class RecordedOutputs:
         if attentions:
             wanted += _ATTENTIONS
         if not wanted:
-            return cls(model, NO_PROBE)
+            return cls(model, inputs, NO_PROBE)
         # As in transformers, gradients flow through what is returned.
-        return cls(model, Probe(wanted, gradients=True))
+        return cls(model, inputs, Probe(wanted, gradients=True))
 
     def among(self, outputs: dict[str, Any]) -> dict[str, Any]:
         """The outputs of a call and what was recorded, in the order of transformers."""
@@ -220,26 +231,19 @@ class RecordedOutputs:
 
     def _hidden_states(self, stack: str, last: str) -> Tensors | None:
         """The embeddings, and the output of each layer; the last one is the probe `last`."""
-        layers = self._output_layers(stack)
+        layers = self.model.stacks()[stack].output_layers
         embedded, *residuals = residual_probes(self.model, stack)
         names = [embedded, *(residuals[i] for i in layers[:-1]), last]
         if not isinstance(self.probe, Probe) or last not in self.probe.tensors:
             return None
         states = [self.probe.tensors[name] for name in names]
-        front_end = self.model.front_ends().get(stack)
-        if isinstance(front_end, SeriesPatches):
-            # [B, C, N, D], and those before each layer only, without the last one's output.
-            return tuple(one.unflatten(0, (-1, front_end.channels)) for one in states[:-1])
+        front_end: Any = self.model.front_ends().get(stack, FrontEnd())
         if not self._is_reversible(stack):
-            return tuple(states)
+            shown = tuple(front_end.states(one, self.inputs) for one in states)
+            return shown if front_end.shows_last else shown[:-1]
         # Of the two streams, transformers gives the second (Reformer).
         width = states[0].shape[-1]
         return tuple(state[..., -width:] for state in states)
-
-    def _output_layers(self, stack: str) -> list[int]:
-        """The layers whose outputs are given: all, or the last of each stage (Swin)."""
-        part = self.model.stacks()[stack]
-        return part.output_layers if isinstance(part, Stack) else list(range(part.layers))
 
     def _is_reversible(self, stack: str) -> bool:
         return isinstance(self.model.stacks()[stack], ReversibleStack)
@@ -252,7 +256,7 @@ class RecordedOutputs:
         calls = self.probe.attentions
         if not calls:
             raise SettingError("this model has no attention", "remove output_attentions")
-        names = [f"{stack}.{i}.{kind}" for i in self._output_layers(stack)]
+        names = [f"{stack}.{i}.{kind}" for i in self.model.stacks()[stack].output_layers]
         weights = [calls[name].weights() for name in names if name in calls]
         # The sides of recurrent models have no self-attention.
         return tuple(weights) or None

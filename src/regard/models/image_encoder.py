@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from copy import copy
 from functools import cached_property
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, Self
 
 import numpy as np
 import torch
@@ -12,13 +13,16 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from regard import spec as kinds
+from regard.builder import build
 from regard.core.finite_outputs import require_finite
 from regard.core.frontends.patch_embedding import Patches, VisiblePatches
 from regard.core.heads.pixel_decoder import PixelDecoder, PixelShuffleHead
+from regard.core.side import ImageFrontEnd
 from regard.data.corruption import masking_noise
-from regard.data.image import ImageProcessor, Picture, read_image_processor
+from regard.data.image import FILE, ImageProcessor, Picture, read_image_processor
 from regard.models.base import Model
 from regard.models.labels import Scores
+from regard.models.saving import config_json
 from regard.models.tasks import one_or_many, one_or_stacked
 from regard.system.errors import ModelError
 from regard.wirings.encoder import Encoder
@@ -40,6 +44,7 @@ class ImageReader(Model):
     """A model that reads images; base class of an encoder of them and of a dual encoder."""
 
     medium = "image"
+    spec: Any
 
     @cached_property
     def image_processor(self) -> ImageProcessor:
@@ -51,6 +56,30 @@ class ImageReader(Model):
             )
         return read_image_processor(self.folder)
 
+    @property
+    def front_end(self) -> Any:
+        """What reads its images."""
+        fronts = self.model.front_ends().values()
+        return next(one for one in fronts if isinstance(one, ImageFrontEnd))
+
+    @torch.no_grad()
+    def with_image_size(self, size: int) -> Self:
+        """The same model for images of another side: learned positions are interpolated."""
+        other = copy(self)
+        other.spec = self.spec.with_image_size(size)
+        other.model = build(other.spec).eval()
+        weights = dict(self.model.named_parameters())
+        for name, parameter in other.model.named_parameters():
+            if parameter.shape == weights[name].shape:
+                parameter.copy_(weights[name])
+            elif parameter.requires_grad:  # the positions: sinusoids are computed anew
+                grid = (other.front_end.side,) * 2
+                parameter.copy_(self.front_end.positions(grid))
+        other.config = config_json(other.spec, self.config)
+        other.image_processor = self.image_processor.for_side(size)
+        other.changed_files = {FILE: other.image_processor.to_config()}
+        return other
+
     def read_medium(self, data: bytes) -> MediaInput:
         from regard.look import MediaInput
         from regard.look.backdrop import ImageBackdrop
@@ -58,7 +87,7 @@ class ImageReader(Model):
         pixel_values = self.image_processor(data)  # [C, H, W]
         inputs = pixel_values[None].to(self.device, self.dtype)
         picture = self.image_processor.to_image(pixel_values)
-        front = next(one for one in self.model.front_ends().values() if isinstance(one, Patches))
+        front = self.front_end
         backdrop = ImageBackdrop(picture, front.patch, len(front.extras))
         return MediaInput(inputs, picture=picture, backdrop=backdrop)
 
@@ -87,7 +116,7 @@ class ImageEncoder(ImageReader):
     """
 
     model: Encoder
-    spec: kinds.Encoder
+    spec: kinds.Encoder | kinds.ConvolutionalEncoder
 
     @property
     def evaluations(self) -> tuple[str, ...]:
@@ -147,4 +176,4 @@ class ImageEncoder(ImageReader):
             return self.model.vector(pixel_values)
         hidden, _ = self.model(pixel_values)  # [B, T, D]
         # The class token stands first; where there is none, the mean of the patches.
-        return hidden[:, 0] if self.spec.patches.extras else hidden.mean(dim=1)
+        return hidden[:, 0] if len(self.front_end.extras) else hidden.mean(dim=1)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Unpack
 
@@ -13,6 +13,7 @@ import torch
 from regard import spec as kinds
 from regard.core.finite_outputs import require_finite
 from regard.data.padding import pad_rows
+from regard.data.text.chat_template import FILE, ChatTemplate, Message, read_chat_template
 from regard.data.text.streaming import StreamingDecoder
 from regard.data.text.tokenizer import Tokenizer
 from regard.decode.batch_decoding import DecodingSettings, SpecialTokens, batch_by_length, decode
@@ -59,6 +60,7 @@ _GENERATE_KEYWORDS = (
     "stop",
     "num_return_sequences",
     "repetition_penalty",
+    "add_special_tokens",
 )
 
 # Receives the number of an output and its next token; whether the output ends there.
@@ -71,6 +73,7 @@ class GenerationOptions(DecodingOptions, total=False):
     stop: str | Sequence[str]
     num_return_sequences: int
     repetition_penalty: float | None
+    add_special_tokens: bool
 
 
 class LanguageModel(TokenizerModel):
@@ -144,6 +147,7 @@ class LanguageModel(TokenizerModel):
         stops = _stops(options.pop("stop", ()))
         num_return_sequences = options.pop("num_return_sequences", 1)
         repetition_penalty = _repetition_penalty(options.pop("repetition_penalty", None))
+        add_special_tokens = options.pop("add_special_tokens", True)
         if stream is not None and (len(inputs) != 1 or num_return_sequences != 1):
             raise SettingError(
                 "`stream` supports one text and one continuation only",
@@ -158,7 +162,7 @@ class LanguageModel(TokenizerModel):
         if num_return_sequences != 1:
             strategy = returning(strategy, num_return_sequences)
         inputs = text_list(inputs)
-        prompts = [self._prompt_ids(one) for one in inputs]
+        prompts = [self._prompt_ids(one, add_special_tokens) for one in inputs]
         texts_to_truncate(
             [*map(len, prompts)],
             self.positions,
@@ -184,15 +188,17 @@ class LanguageModel(TokenizerModel):
                 append(row, decoders[row].put(token))
             return decoders[row].stopped
 
+        settings = DecodingSettings(
+            strategy,
+            no_repeat_ngram_size=self.defaults.no_repeat_ngram_size,
+            repetition_penalty=repetition_penalty or self.defaults.repetition_penalty,
+        )
+        if stops:
+            settings = replace(settings, stops=functools.partial(_holds_one, self.tokenizer, stops))
         self._decode(
             prompts,
             num_return_sequences,
-            DecodingSettings(
-                strategy,
-                no_repeat_ngram_size=self.defaults.no_repeat_ngram_size,
-                repetition_penalty=repetition_penalty or self.defaults.repetition_penalty,
-                stops=functools.partial(_holds_one, self.tokenizer, stops) if stops else None,
-            ),
+            settings,
             [max_new_tokens or self._new_tokens(prompt, max_length) for prompt in prompts],
             on_token,
             None if draft is None else self._draft_model(draft),
@@ -326,9 +332,11 @@ class LanguageModel(TokenizerModel):
             )
         return DraftModel(other.model.eval())
 
-    def _prompt_ids(self, text: str) -> list[int]:
+    def _prompt_ids(self, text: str, add_special_tokens: bool) -> list[int]:
         """The token ids of a prompt; an empty one becomes a start or end token."""
-        ids = self.tokenizer.input_ids(text)
+        ids = self.tokenizer.encode(text)
+        if add_special_tokens:
+            ids = self.tokenizer.frame(ids)
         if ids:
             return ids
         # GPT-2 has no start token: the end of one text is the start of the next.
@@ -338,6 +346,43 @@ class LanguageModel(TokenizerModel):
         if self.special_tokens.end == _NO_END_TOKEN:
             raise DataError("the prompt is empty", "pass a prompt of at least one character")
         return [self.special_tokens.end]
+
+    # ------------------------------------------------------------------ chat
+
+    @functools.cached_property
+    def chat_template(self) -> ChatTemplate | None:
+        """The chat template of the model's folder, if it has one."""
+        if self.folder is None:
+            return None
+        return read_chat_template(self.folder)
+
+    @property
+    def tasks(self) -> list[str]:
+        return [task for task in super().tasks if task != "chat" or self.chat_template is not None]
+
+    def chat(
+        self,
+        messages: Sequence[Message],
+        *,
+        chat_template_kwargs: Mapping[str, Any] | None = None,
+        **options: Any,
+    ) -> Any:
+        """The model's answer to a conversation: `[{"role": "user", "content": "…"}, …]`.
+
+        The messages are written as the model's chat template says, with what else it reads in
+        `chat_template_kwargs` (such as `tools`). `options` are those of `generate`.
+        """
+        prompt = self.render_chat(messages, **(chat_template_kwargs or {}))
+        return self.generate(prompt, add_special_tokens=False, **options)
+
+    def render_chat(self, messages: Sequence[Message], **variables: Any) -> str:
+        """The prompt of a conversation, by the model's chat template, special tokens included."""
+        if self.chat_template is None:
+            raise ModelError(
+                f"this model ({self!r}) has no chat template",
+                f"use one that was trained on chats (its folder has {FILE}), or `generate`",
+            )
+        return self.chat_template.render(messages, **variables)
 
     # ------------------------------------------------------------------ perplexity
 

@@ -26,6 +26,7 @@ from regard.models.graph_model import GraphModel
 from regard.models.image_encoder import ImageEncoder
 from regard.models.language_model import LanguageModel
 from regard.models.memory_network import MemoryNetworkModel
+from regard.models.object_detector import ObjectDetector
 from regard.models.saving import cast, choose_dtype
 from regard.models.series_model import SeriesModel
 from regard.models.sound_models import (
@@ -194,6 +195,8 @@ def _reader(core: CoreModel, spec: Any) -> type[Any]:
             return DualEncoderModel
         case "input_ids":
             return TextEncoder
+        case "pixel_values" if "decoder" in core.stacks():
+            return ObjectDetector
         case "pixel_values":
             return ImageEncoder
         case "node_features" if spec.labels is not None:

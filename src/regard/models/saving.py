@@ -14,6 +14,7 @@ from regard import spec as kinds
 from regard.core.amx import require_bfloat16_products
 from regard.core.positions.rotary import Rope
 from regard.data import training_coverage
+from regard.data.text import chat_template
 from regard.data.text.sentencepiece_layouts import FILES, SIDES
 from regard.families import folder as folders
 from regard.system import disk
@@ -34,7 +35,7 @@ TEXT_FILES = (
     "vocab.json",
     "target_vocab.json",
     "merges.txt",
-    "chat_template.jinja",
+    chat_template.FILE,
 )
 # Those that say how images and sound become inputs.
 PROCESSOR_FILES = ("preprocessor_config.json", "processor_config.json")
@@ -81,7 +82,8 @@ def save(
             elif name != "config.json":
                 disk.write_json(folder / name, content)
         if origin is not None:
-            copy_companion_files(origin, folder, COMPANION_FILES)
+            unchanged = [name for name in COMPANION_FILES if name not in files]
+            copy_companion_files(origin, folder, unchanged)
     return target
 
 

@@ -269,15 +269,21 @@ class CTCModel(WaveformModel):
             return ""
 
     @one_or_many
-    @torch.inference_mode()
     def transcribe(self, sounds: list[Sound], sampling_rate: int | None = None) -> list[str]:
         """The text of a recording, by greedy CTC decoding.
 
         The likeliest letter of each frame; repeated ones are merged, then blanks removed.
         `sampling_rate` is that of arrays; files say their own.
         """
+        return [self.decoder.text(ids) for ids in self.frame_labels(sounds, sampling_rate)]
+
+    @torch.inference_mode()
+    def frame_labels(
+        self, sounds: Sequence[Sound], sampling_rate: int | None = None
+    ) -> list[list[int]]:
+        """The likeliest label of each frame of some recordings, as `decoder` reads them."""
         self.model.eval()
-        texts = ["" for _ in sounds]
+        results: dict[int, list[int]] = {}
         for rows, inputs, padding_mask in self.batches(sounds, sampling_rate):
             hidden, _ = self.model(inputs, padding_mask)
             logits = require_finite(self.model.classes(hidden, None), self.model)
@@ -287,5 +293,5 @@ class CTCModel(WaveformModel):
                 frames = labels[row]
                 if frame_mask is not None:
                     frames = frames[frame_mask[row].cpu()]
-                texts[i] = self.decoder.text(frames.tolist())
-        return texts
+                results[i] = frames.tolist()
+        return [results[i] for i in range(len(sounds))]

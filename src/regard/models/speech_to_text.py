@@ -26,6 +26,7 @@ from regard.wirings.encoder_decoder import EncoderDecoder
 _ENGLISH_ONLY_VOCABULARY = 51864  # one token fewer than the multilingual models have
 _START = "<|startoftranscript|>"
 _NO_TIMESTAMPS = "<|notimestamps|>"
+_NO_SPEECH = ("<|nospeech|>", "<|nocaptions|>")  # of newer and of older folders
 _DEFAULT_MAX_TOKENS = 448  # Whisper's, where positions are not learned
 _WINDOWS_AT_ONCE = 8  # 12,000 encoder positions
 
@@ -65,7 +66,7 @@ class SpeechToText(SpectrogramModel, TokenizerModel):
     @property
     def languages(self) -> list[str]:
         """The language codes that it knows; none for an English-only model."""
-        multilingual = self.spec.target.vocabulary != _ENGLISH_ONLY_VOCABULARY
+        multilingual = self.spec.target_tokens.vocabulary != _ENGLISH_ONLY_VOCABULARY
         if not self.generation_config.get("is_multilingual", multilingual):
             return []
         # Newer files list the languages; for the first ones they follow from the vocabulary.
@@ -128,13 +129,13 @@ class SpeechToText(SpectrogramModel, TokenizerModel):
     def output_tokenizer(self) -> Tokenizer:
         return self.tokenizer
 
-    def prompt(self, features: Tensor) -> SpecialTokens:
-        return self._special_tokens(self.decoder_prompt(features, None, "transcribe"))
+    def prompt(self, features: Tensor, language: str | None = None) -> SpecialTokens:
+        return self._special_tokens(self.decoder_prompt(features, language, "transcribe"))
 
     def short_answer(self, logits: Tensor) -> str:
         """The transcript, which the decoder has read by teacher forcing."""
         ids = [i for i in logits[0].argmax(dim=-1).tolist() if i != self.ids.end]
-        return f"“{self._text(ids)}”"
+        return f"“{self.text(ids)}”"
 
     # ------------------------------------------------------------------ decoding
 
@@ -145,9 +146,9 @@ class SpeechToText(SpectrogramModel, TokenizerModel):
         # [mels, frames] each; windows of one recording are decoded independently of each other.
         windows = [window.to(self.dtype) for recording in recordings for window in recording]
         max_tokens = _DEFAULT_MAX_TOKENS
-        if self.spec.target.max_length is not None:
+        if self.spec.target_tokens.max_length is not None:
             # Whisper has 448 learned target positions; the prompt takes some of them.
-            max_tokens = self.spec.target.max_length - len(prompt)
+            max_tokens = self.spec.target_tokens.max_length - len(prompt)
         frames = windows[0].shape[-1]
         settings = DecodingSettings(
             strategy or Greedy(), Limit.fixed(max_tokens), batch_tokens=_WINDOWS_AT_ONCE * frames
@@ -159,10 +160,10 @@ class SpeechToText(SpectrogramModel, TokenizerModel):
             best,
             "use shorter recordings: the decoder has no more positions, so their ends are missing",
         )
-        texts = (self._text(hypothesis.tokens) for hypothesis in best)
+        texts = (self.text(hypothesis.tokens) for hypothesis in best)
         return [" ".join(filter(None, islice(texts, len(windows)))) for windows in recordings]
 
-    def _text(self, tokens: Sequence[int]) -> str:
+    def text(self, tokens: Sequence[int]) -> str:
         """The text of a hypothesis without timestamps, which are the last ids of the vocabulary."""
         last_text_id = self.tokenizer.token_to_id(_NO_TIMESTAMPS)
         if last_text_id is not None:
@@ -225,13 +226,23 @@ class SpeechToText(SpectrogramModel, TokenizerModel):
             )
         return int(self.tokenizer.token_to_id(f"<|{language}|>") or 0)
 
-    @torch.inference_mode()
     def _detect_language(self, windows: Tensor) -> int:
         """The likeliest language token after the start token, given the first window."""
         candidates = [self.tokenizer.token_to_id(f"<|{code}|>") for code in self.languages]
         ids = torch.tensor([i for i in candidates if i is not None])
+        return int(ids[self._first_logits(windows)[ids].argmax()])
+
+    def no_speech_probability(self, windows: Tensor) -> float:
+        """How likely nobody speaks in the first window; 0 for a model without a token for it."""
+        ids = map(self.tokenizer.token_to_id, _NO_SPEECH)
+        token = next((i for i in ids if i is not None), None)
+        if token is None or self.tokenizer.token_to_id(_START) is None:
+            return 0.0
+        return float(self._first_logits(windows).float().softmax(dim=-1)[token])
+
+    @torch.inference_mode()
+    def _first_logits(self, windows: Tensor) -> Tensor:
+        """The logits behind the start token alone, given the first window: [V]."""
         start = torch.tensor([[self.tokenizer.token_to_id(_START)]], device=self.device)
-        # One step of the decoder, from the start token alone: logits of all language tokens.
         encoded = self.model.encode(windows[:1].to(self.device, self.dtype))
-        logits = self.model.head(self.model.decode(start, encoded))[0, -1].cpu()  # [V]
-        return int(ids[logits[ids].argmax()])
+        return self.model.head(self.model.decode(start, encoded))[0, -1].cpu()

@@ -98,6 +98,7 @@ class Tasks:
     generate: TaskMethod[str, ..., str] = Lacking(  # type: ignore[assignment]
         "a language model, such as GPT-2"
     )
+    chat: Any = Lacking("a language model with a chat template")
     perplexity: Any = Lacking("a language model or a translator")
     # --- vectors ---
     embed: Any = Lacking("an encoder, such as BERT or ViT")
@@ -110,7 +111,9 @@ class Tasks:
     follows: Any = Lacking("an encoder with a next-sentence head, such as BERT")
     tag: Any = Lacking("an encoder with a token-classification head")
     entities: Any = Lacking("an encoder with a token-classification head")
-    detect: Any = Lacking("an encoder with a replaced-token head, such as ELECTRA")
+    detect: Any = Lacking(
+        "a detector of objects, such as DETR, or of replaced tokens, such as ELECTRA"
+    )
     fill: Any = Lacking("an encoder with a masked-language-model head, such as BERT")
     answer: Any = Lacking("an encoder with a question-answering head")
     # --- time series and speech ---

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import reprlib
 from collections.abc import Callable, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import cached_property, partial
 from typing import Any, TypeVar, overload
 
@@ -16,6 +16,7 @@ from tokenizers import Encoding
 from torch import Tensor
 
 from regard.core.finite_outputs import require_finite
+from regard.core.heads.contact_head import ContactHead
 from regard.core.heads.head import Pool
 from regard.data.padding import pad_rows
 from regard.data.tag_alignment import word_spans
@@ -64,6 +65,21 @@ _METHODS = {
     "answer": ["answer"],
     "detect": ["detect"],
 }
+
+
+@dataclass(frozen=True)
+class TokenIds:
+    """What a model reads of an `Encoding`, of a text that comes as token ids."""
+
+    ids: list[int]
+
+    def __len__(self) -> int:
+        return len(self.ids)
+
+    @property
+    def type_ids(self) -> list[int]:
+        """One segment: 0 everywhere."""
+        return [0] * len(self.ids)
 
 
 class TextEncoder(TokenizerModel):
@@ -132,6 +148,19 @@ class TextEncoder(TokenizerModel):
         any_encodings = encodings or self.tokenizer.encode_with_template(["a"])
         return torch.stack(self._map(any_encodings, self._pool))[: len(encodings)]
 
+    def embed_ids(self, rows: Sequence[Sequence[int]]) -> Tensor:
+        """`embed` of texts as token ids, [N, D]; special tokens are added where they lack."""
+        marks = self.tokenizer.frame([])
+        framed = []
+        for row in rows:
+            is_framed = bool(marks) and (row[0], row[-1]) == (marks[0], marks[-1])
+            framed.append(TokenIds(list(row) if is_framed else self.tokenizer.frame(row)))
+        limit = smaller_limit(self.sentence.max_seq_length, self.positions)
+        longest = max(map(len, framed), default=0)
+        if limit is not None and longest > limit:
+            raise DataError(f"a text has {longest:,} tokens, and this model reads {limit:,}", SPLIT)
+        return torch.stack(self._map(framed, self._pool))
+
     def _pool(self, hidden: Tensor, padding_mask: Tensor | None, ids: Tensor) -> Tensor:
         pool = self.model.part(Pool)
         projects = self.spec.pool is not None and self.spec.pool.width is not None
@@ -184,6 +213,18 @@ class TextEncoder(TokenizerModel):
         """Named entities: the spans of words tagged B-x, I-x, labelled x."""
         tagged = zip(texts, self.tag(texts), strict=True)
         return [merge_entities(text, words) for text, words in tagged]
+
+    @torch.inference_mode()
+    def contacts(self, text: str) -> Tensor:
+        """The probability that two residues of a protein touch, of all pairs [T, T] (ESM)."""
+        head = self.model.part(ContactHead)
+        if head is None:
+            raise ModelError(f"{self.folder} predicts no contacts", "give a folder of ESM")
+        [encoding] = self._encode([text])
+        weights = self(**self._batch([encoding]), output_attentions=True).attentions
+        # Without the tokens around the protein: [1, heads of all layers, T, T].
+        heads: Tensor = head(torch.cat(weights, dim=1)[..., 1:-1, 1:-1].float())
+        return heads[0].cpu()
 
     @one_or_many
     def detect(self, texts: list[str]) -> list[list[Suspect]]:
@@ -328,7 +369,7 @@ class TextEncoder(TokenizerModel):
         return encodings
 
     @torch.inference_mode()
-    def _map(self, encodings: Sequence[Encoding], head: Head) -> list[Tensor]:
+    def _map(self, encodings: Sequence[Encoding | TokenIds], head: Head) -> list[Tensor]:
         """Applies a head to the hidden states of each text; results are on the CPU, in float32.
 
         Results of heads over tokens end with those of the padding.
@@ -342,7 +383,7 @@ class TextEncoder(TokenizerModel):
                 results |= zip(batch, outputs.float().cpu(), strict=True)
         return [results[i] for i in range(len(encodings))]
 
-    def _run(self, encodings: Sequence[Encoding], head: Head) -> Tensor:
+    def _run(self, encodings: Sequence[Encoding | TokenIds], head: Head) -> Tensor:
         """Runs one batch through the encoder and a head."""
         batch = self._batch(encodings)
         tokens = batch["input_ids"]
@@ -360,7 +401,7 @@ class TextEncoder(TokenizerModel):
             return {}
         return {"target": shift_right(tokens, self.config)}
 
-    def _batch(self, encodings: Sequence[Encoding]) -> dict[str, Tensor]:
+    def _batch(self, encodings: Sequence[Encoding | TokenIds]) -> dict[str, Tensor]:
         """The padded tensors of the call, on the model's device."""
         pad_token_id = self.tokenizer.special_token_id("pad") or 0  # masked, so any id will do
         rows = [encoding.ids for encoding in encodings]

@@ -47,7 +47,7 @@ from regard.wirings.encoder_decoder import EncoderDecoder
 class Translator(Model):
     """An encoder–decoder that translates text; made by `regard.load(folder)`."""
 
-    evaluations = ("translate", "summarize", "span", "denoise")
+    evaluations = ("translate", "summarize", "pronounce", "span", "denoise")
     writes_targets = True
     model: EncoderDecoder
     spec: kinds.EncoderDecoder | kinds.SequenceToSequence
@@ -74,13 +74,14 @@ class Translator(Model):
         share_tokenizer = target is source
         if isinstance(spec.source, kinds.Tokens):
             source = source.for_model(spec.source.vocabulary)
-        target = source if share_tokenizer else target.for_model(spec.vocab_size)
+        vocabulary = spec.target_tokens.vocabulary
+        target = source if share_tokenizer else target.for_model(vocabulary)
         self.source_tokenizer = source
         self.target_tokenizer = target
         for key, token in (("decoder_start_token_id", start), ("forced_bos_token_id", forced_bos)):
-            if token is not None and token >= spec.vocab_size:
+            if token is not None and token >= vocabulary:
                 raise ModelError(
-                    f"{key} = {token:,} is outside the vocabulary of {spec.vocab_size:,} tokens",
+                    f"{key} = {token:,} is outside the vocabulary of {vocabulary:,} tokens",
                     f"set {key} to a token id of the model",
                 )
         self.start = start  # Marian: the padding token; BART: the end token
@@ -122,7 +123,7 @@ class Translator(Model):
         batch = super().tokens(texts, max_length, truncation=truncation)
         if targets is None:
             return batch
-        limit = smaller_limit(max_length, self.spec.target.max_length)
+        limit = smaller_limit(max_length, self.spec.target_tokens.max_length)
         target_texts = text_list(targets)
         sources = len(batch["input_ids"])
         if len(target_texts) != sources:
@@ -138,7 +139,7 @@ class Translator(Model):
 
     @property
     def positions(self) -> int | None:
-        return self.spec.source.max_length
+        return self.spec.tokens.max_length
 
     # ------------------------------------------------------------------ for `regard.look`
 
@@ -232,7 +233,7 @@ class Translator(Model):
         settings = settings or self.settings()
         # Empty lines are not translated: a model would invent something.
         rows = [i for i, line in enumerate(lines) if line.strip()]
-        prefix, special_tokens = self._target_language(language)
+        prefix, special_tokens = self.target_language(language)
         texts = [lines[i] for i in rows]
         sources = [prefix + ids for ids in self.encode(texts)]
         line_numbers = [first_index + i for i in rows]
@@ -243,8 +244,8 @@ class Translator(Model):
             self.source_tokenizer, texts, sources, self.coverage, line_numbers, unit="line"
         )
         # The decoder has no positions beyond those of its table.
-        if self.spec.target.max_length is not None:
-            limit = replace(settings.limit, maximum=self.spec.target.max_length)
+        if self.spec.target_tokens.max_length is not None:
+            limit = replace(settings.limit, maximum=self.spec.target_tokens.max_length)
             settings = replace(settings, limit=limit)
         longest = max((settings.limit(len(ids)) for ids in sources), default=0)
         require_memory(settings.strategy, self.spec, longest)
@@ -252,7 +253,7 @@ class Translator(Model):
         results = dict(zip(rows, decoded, strict=True))
         return [results.get(i, []) for i in range(len(lines))]
 
-    def _target_language(self, language: str | None) -> tuple[list[int], SpecialTokens]:
+    def target_language(self, language: str | None) -> tuple[list[int], SpecialTokens]:
         """The prefix of a source and the special tokens of a target that select a language."""
         if language is None:
             return [], self.special_tokens

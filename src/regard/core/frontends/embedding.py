@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor, nn
@@ -20,6 +21,9 @@ from regard.core.positions.positional_encoding import (
 )
 from regard.core.side import FrontEnd
 
+if TYPE_CHECKING:
+    from regard import spec
+
 
 class Table(nn.Module):
     """An embedding table: one vector for each token. The same table may serve source, target and
@@ -33,19 +37,28 @@ class Table(nn.Module):
         return f"vocabulary={self.weight.shape[0]}, d_model={self.weight.shape[1]}"
 
 
+_MASKED = 0.15 * 0.8  # of the tokens that ESM was trained with
+
+
+def _without(is_masked: Tensor, x: Tensor, padding_mask: Tensor | None) -> Tensor:
+    """x [B, T, D] with 0 for masked tokens, scaled so that its size is that of ESM's training."""
+    if padding_mask is None:
+        padding_mask = torch.ones_like(is_masked)
+    share = is_masked.sum(dim=-1) / padding_mask.sum(dim=-1)  # [B]
+    scale = (1 - _MASKED) / (1 - share)
+    return (x.masked_fill(is_masked[..., None], 0.0) * scale[:, None, None]).to(x.dtype)
+
+
 class Embedding(FrontEnd):
     """Looks tokens up, scales, adds positions and segments (token types), normalises, drops,
     widens; each if the spec has it. Positions may also be concatenated instead of added."""
 
-    meets_padding = False  # encoders count positions from the start of a row, whatever stands there
-
     def __init__(
         self,
+        part: spec.Tokens,
         table: Table,
         position: InputPosition | None,
         *,
-        scale: bool,
-        dropout: float,
         segments: Table | None = None,
         norm: Norm | None = None,
         project: Linear | None = None,
@@ -58,9 +71,15 @@ class Embedding(FrontEnd):
         self.norm = norm
         self.project = project
         self.concatenated = concatenated
+        self.zeroed = part.zeroed
         # "In the embedding layers, we multiply those weights by √d_model" (Section 3.4).
-        self.scale = math.sqrt(table.weight.shape[1]) if scale else 1.0
-        self.dropout = Dropout(dropout)
+        self.scale = math.sqrt(table.weight.shape[1]) if part.scale else 1.0
+        self.dropout = Dropout(part.dropout)
+
+    @property
+    def meets_padding(self) -> bool:  # type: ignore[override]
+        # Encoders count positions from the start of a row, whatever stands there.
+        return self.zeroed is not None
 
     def forward(
         self,
@@ -76,6 +95,8 @@ class Embedding(FrontEnd):
         x = functional.embedding(tokens, self.table.weight)  # [B, T, D]
         if self.scale != 1.0:
             x = x * self.scale
+        if self.zeroed is not None and self.zeroed.mask is not None:
+            x = _without(tokens == self.zeroed.mask, x, padding_mask)
         if segments is not None:
             # GPT's segments are tokens.
             x = x + functional.embedding(segments, (self.segments or self.table).weight)
@@ -89,6 +110,8 @@ class Embedding(FrontEnd):
             x = torch.cat([x, waves.to(x.dtype).expand(len(x), -1, -1)], dim=-1)
         if self.norm is not None:
             x = self.norm(x)
+        if self.zeroed is not None and padding_mask is not None:
+            x = x * padding_mask[..., None]
         x = self.dropout(x)
         if self.project is not None:
             x = self.project(x)

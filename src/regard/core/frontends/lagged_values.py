@@ -18,6 +18,7 @@ from regard.core.frontends.series_patches import Scaling, instance_scaling
 from regard.core.linear import Linear
 from regard.core.norm import Norm
 from regard.core.positions.positional_encoding import FixedPosition
+from regard.core.side import FrontEnd
 from regard.system.errors import DataError
 
 
@@ -137,7 +138,7 @@ def _check_features(name: str, features: Tensor | None, width: int) -> None:
         )
 
 
-class StepEmbedding(nn.Module):
+class StepEmbedding(FrontEnd):
     """Embedding of time steps: a linear map, plus positions, then norm and dropout.
 
     `start` is the position of the first step: the decoder goes on where the encoder ends.

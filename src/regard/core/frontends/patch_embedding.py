@@ -15,7 +15,7 @@ from regard.core.dropout import Dropout
 from regard.core.linear import Linear, normal
 from regard.core.norm import Norm
 from regard.core.positions.positional_encoding import FixedPosition, LearnedPosition, Sinusoidal2D
-from regard.core.side import FrontEnd
+from regard.core.side import ImageFrontEnd
 from regard.system.errors import DataError
 
 PatchPosition = LearnedPosition | FixedPosition | Sinusoidal2D
@@ -32,15 +32,13 @@ class VisiblePatches(NamedTuple):
     masked: Tensor  # [B, N] bool
 
 
-class Patches(FrontEnd):
+class Patches(ImageFrontEnd):
     """ViT's patch embedding: squares of pixels, each mapped to a vector, behind `extras` trained
     vectors such as the class token (Dosovitskiy et al. 2021).
 
     A convolution whose stride is its kernel is a linear map of the pixels of each patch, so it is
     one here.
     """
-
-    has_padding = False
 
     def __init__(
         self, part: spec.Patches, d_model: int, position: PatchPosition | None, norm: Norm | None
@@ -63,7 +61,6 @@ class Patches(FrontEnd):
         return f"size={self.spec.size}, patch={self.patch}, channels={self.spec.channels}"
 
     def grid(self, pixels: Tensor) -> tuple[int, int]:
-        """Rows and columns of patches in images [..., height, width]."""
         height, width = pixels.shape[-2:]
         if self.spec.padded:
             return -(-height // self.patch), -(-width // self.patch)
@@ -82,7 +79,7 @@ class Patches(FrontEnd):
         At the `masked` patches [B, patches] the mask token stands instead. If numbers of `visible`
         patches [B, K] are given, only these are read, in their order.
         """
-        self._check_size(pixels)
+        self._check_size(pixels, interpolates=context is not None and context.interpolates)
         x = self.project(self.unfold(pixels))  # [B, patches, D]
         if self.norm is not None and self.norm_before_masks:
             x = self.norm(x)
@@ -92,7 +89,7 @@ class Patches(FrontEnd):
             extras = torch.stack(list(self.extras)).expand(x.shape[0], -1, -1)
             x = torch.cat([extras, x], dim=1)  # [B, extras + patches, D]
         if self.position is not None:
-            x = x + self._positions(self.position, self.grid(pixels))
+            x = x + self.positions(self.grid(pixels))
         if visible is not None:
             x = self._only(visible, x)
         if self.norm is not None and not self.norm_before_masks:
@@ -142,22 +139,25 @@ class Patches(FrontEnd):
         # Not `take_along_dim`, which the ONNX exporter traces for one number of rows.
         return x.gather(1, rows[..., None].expand(-1, -1, x.shape[-1]))
 
-    def _check_size(self, pixels: Tensor) -> None:
+    def _check_size(self, pixels: Tensor, *, interpolates: bool) -> None:
         shape = (self.spec.channels, self.spec.size, self.spec.size)
         fits = pixels.shape[1:] == shape
-        if self.spec.interpolated:
+        if self.spec.interpolated or (interpolates and self.spec.position == "learned"):
             fits = pixels.shape[1] == self.spec.channels and min(self.grid(pixels)) > 0
         if not fits:
             raise DataError(
                 f"the image has the shape {tuple(pixels.shape[1:])}, but this model needs "
                 f"{shape} (channels, height, width)",
-                "resize and crop images as the preprocessor_config.json of the model says",
+                "resize and crop images as the preprocessor_config.json of the model says; learned "
+                "positions are interpolated if asked for: interpolate_pos_encoding=True",
             )
 
-    def _positions(self, position: PatchPosition, grid: tuple[int, int]) -> Tensor:
-        """The position of each patch, behind those of the extras: [extras + patches, D]."""
+    def positions(self, grid: tuple[int, int]) -> Tensor:
+        """The position of each patch of a grid, behind those of the extras: [extras + patches,
+        D]."""
+        assert self.position is not None, "these patches have no positions"
         count = len(self.extras) + self.side**2
-        table = position.rows(count)
+        table = self.position.rows(count)
         if grid == (self.side, self.side):
             return table
         extras, patches = table.split([len(self.extras), self.side**2])

@@ -15,6 +15,7 @@ from regard import spec
 from regard.core.context import Context
 from regard.core.dropout import Dropout
 from regard.core.linear import Linear, normal
+from regard.core.output import Inputs
 from regard.core.positions.positional_encoding import FixedPosition, LearnedPosition
 from regard.core.side import FrontEnd
 from regard.system.errors import DataError
@@ -120,7 +121,9 @@ class SeriesPatches(FrontEnd):
         part = self.spec
         return f"length={part.length}, channels={part.channels}, scaler={part.scaler!r}"
 
-    def states(self, hidden: Tensor) -> Tensor:
+    shows_last = False
+
+    def states(self, hidden: Tensor, inputs: Inputs) -> Tensor:
         """[B·C, N, D] → [B, C, N, D]"""
         return hidden.unflatten(0, (-1, self.channels))
 

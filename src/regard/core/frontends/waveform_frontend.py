@@ -20,9 +20,7 @@ class Convolution(nn.Module):
     """[B, inputs, T] → [B, outputs, ⌊(T − kernel) / stride⌋ + 1], normalised over the channels, or
     each channel over time; He's initialisation."""
 
-    def __init__(
-        self, part: spec.Convolution, inputs: int, norm: Norm | nn.GroupNorm | None
-    ) -> None:
+    def __init__(self, part: spec.Convolution, inputs: int, norm: Norm | None) -> None:
         super().__init__()
         self.stride = part.stride
         self.weight = nn.Parameter(torch.empty(part.channels, inputs, part.kernel))
@@ -35,9 +33,7 @@ class Convolution(nn.Module):
         x = functional.conv1d(x, self.weight, self.bias, self.stride)
         if self.norm is None:
             return x
-        if isinstance(self.norm, nn.GroupNorm):
-            return self.norm(x)
-        # LayerNorm over the channels, which must be the last dimension for it.
+        # Channels must be the last dimension for norms.
         return self.norm(x.mT).mT
 
 

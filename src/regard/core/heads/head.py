@@ -195,7 +195,7 @@ class Pool(Head):
     def named_outputs(self, hidden: Tensor, reading: Reading) -> Outputs:
         embeds = "image_embeds" if reading.main.is_floating_point() else "text_embeds"
         name = embeds if self.leads else "pooler_output"
-        return {name: Output(self.prediction(hidden, reading))}
+        return {name: Output(reading.front.vector(self.prediction(hidden, reading)))}
 
     def _select(self, x: Tensor, padding_mask: Tensor | None, tokens: Tensor | None) -> Tensor:
         """One position of each row, or the mean of its tokens: [B, D]."""

@@ -10,17 +10,18 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from regard.evaluation.metrics.metric import Array, Metric, percent
+from regard.evaluation.metrics.reference import alternatives
 from regard.system.errors import SettingError
 
 
 class ExactMatch(Metric):
-    """Predictions that equal their reference, character by character."""
+    """Predictions that equal their reference, or one of several, character by character."""
 
     name = "exact_match"
     definition = "predictions that equal the reference, without normalization"
 
     def count(self, prediction: Any, reference: Any) -> Sequence[float]:
-        return (prediction == reference, 1)
+        return (prediction in alternatives(reference), 1)
 
 
 class Accuracy(ExactMatch):
@@ -122,13 +123,17 @@ class EntityF1(MicroF1):
 
 
 class TagAccuracy(Metric):
-    """Tag accuracy: the share of right tags; an example is the list of tags of a sentence."""
+    """Tag accuracy: the share of right tags; an example is the list of tags of a sentence.
+
+    What has no tag is not counted.
+    """
 
     name = "tag_accuracy"
     definition = "words whose predicted tag is the label"
 
     def count(self, prediction: Sequence[str], reference: Sequence[str]) -> Sequence[float]:
-        return (sum(p == r for p, r in zip(prediction, reference, strict=True)), len(reference))
+        tagged = [(p, r) for p, r in zip(prediction, reference, strict=True) if r]
+        return (sum(p == r for p, r in tagged), len(tagged))
 
 
 def entity_spans(tags: Sequence[str]) -> list[tuple[int, int, str]]:

@@ -1,4 +1,4 @@
-"""Metrics of numbers: errors, Pearson's correlation; of forecasts, pinball loss and coverage."""
+"""Metrics of numbers: errors, correlations; of forecasts, pinball loss and coverage."""
 
 from __future__ import annotations
 
@@ -60,6 +60,27 @@ class PearsonCorrelation(Metric):
         if variances <= 0:  # rounding may make it negative
             return 0.0
         return float((n * xy - x * y) / math.sqrt(variances))
+
+
+class SpearmanCorrelation(PearsonCorrelation):
+    """Spearman's rank correlation, −1 to 1: Pearson's of ranks, equal numbers at their mean rank.
+
+    Ranks are among the examples of the call; an interval resamples them as they are.
+    """
+
+    name = "spearman"
+    definition = "Spearman's ρ of predictions and references, −1 to 1"
+
+    def counts(self, predictions: Sequence[float], references: Sequence[float]) -> ArrayLike:
+        return super().counts(_ranks(predictions).tolist(), _ranks(references).tolist())
+
+
+def _ranks(numbers: ArrayLike) -> Array:
+    """How many numbers are smaller than each, equal ones by half."""
+    values = np.asarray(numbers, np.float64)
+    order = np.sort(values)
+    below = np.searchsorted(order, values)
+    return (below + np.searchsorted(order, values, side="right")) / 2
 
 
 def _differences(predictions: Sequence[ArrayLike], references: Sequence[ArrayLike]) -> Array:

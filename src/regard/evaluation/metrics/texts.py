@@ -9,11 +9,13 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from importlib import import_module, metadata
+from itertools import zip_longest
 from typing import Any, ClassVar
 
 from numpy.typing import ArrayLike
 
-from regard.evaluation.metrics.metric import Array, Metric
+from regard.evaluation.metrics.metric import Array, Metric, ratio
+from regard.evaluation.metrics.reference import Reference, alternatives
 from regard.system.errors import SettingError, did_you_mean
 
 
@@ -47,8 +49,9 @@ class SacrebleuMetric(Metric):
     # These methods of sacreBLEU are those that its own significance tests are built on. They have
     # underscores, but no public method gives the statistics of chrF.
     def counts(self, predictions: Sequence[str], references: Sequence[str]) -> ArrayLike:
-        # sacreBLEU takes a list of reference sets; here there is one.
-        return self._sacrebleu()._extract_corpus_statistics(list(predictions), [list(references)])
+        # sacreBLEU takes reference sets: the first of all examples, the second, which most lack …
+        sets = [list(some) for some in zip_longest(*map(alternatives, references))]
+        return self._sacrebleu()._extract_corpus_statistics(list(predictions), sets)
 
     def score(self, totals: Array) -> float:
         return float(self._sacrebleu()._compute_score_from_stats(totals.tolist()).score)
@@ -154,7 +157,7 @@ def _scorer(kind: str, stemmer: str) -> Any:
 
 
 class ErrorRate(Metric):
-    """Edits that turn predictions into references, per unit of the references.
+    """Edits that turn predictions into the nearest of their references, per unit of these.
 
     It can exceed 100: what is inserted has no counterpart in the references.
     """
@@ -171,10 +174,13 @@ class ErrorRate(Metric):
 
     def count(self, prediction: str, reference: str) -> Sequence[float]:
         align = getattr(_package("jiwer"), f"process_{self.units}")
-        edits = align(reference, prediction)
-        matched = edits.hits + edits.substitutions
-        errors = edits.substitutions + edits.deletions + edits.insertions
-        return (errors, matched + edits.deletions)
+        counts = []
+        for one in alternatives(reference):
+            edits = align(one, prediction)
+            matched = edits.hits + edits.substitutions
+            errors = edits.substitutions + edits.deletions + edits.insertions
+            counts.append((errors, matched + edits.deletions))
+        return min(counts, key=lambda count: ratio(*count))
 
     def score(self, totals: Array) -> float:
         errors, units = totals
@@ -196,6 +202,62 @@ class CharacterErrorRate(ErrorRate):
     name = "cer"
     units = "characters"
     definition = "characters of the references, with spaces"
+
+
+# --- pronunciations: phonemes with spaces between, in ARPAbet (CMUdict) ---
+
+
+STRESS = ("stressed", "unstressed")
+
+
+class PronunciationMetric(Metric):
+    """An error rate of phonemes, to the nearest pronunciation of each word.
+
+    Unstressed: without the digits of stress, as numbers on CMUdict are published.
+    """
+
+    greater_is_better = False
+    key: ClassVar[str]
+
+    def __init__(self, stress: str = "stressed") -> None:
+        if stress not in STRESS:
+            raise SettingError(f"phonemes are not {stress!r}", did_you_mean(stress, STRESS))
+        self.stress = stress
+        self.edits = WordErrorRate()  # of phonemes
+
+    @property
+    def name(self) -> str:
+        return {"stressed": self.key, "unstressed": f"{self.key}_unstressed"}[self.stress]
+
+    def signature(self) -> str:
+        return f"{self.definition}, {self.stress}"
+
+    def count(self, prediction: str, reference: str) -> Sequence[float]:
+        texts = (prediction, *alternatives(reference))
+        if self.stress == "unstressed":
+            texts = tuple(text.translate(_WITHOUT_DIGITS) for text in texts)
+        return self.edits.count(texts[0], Reference(texts[1:]))
+
+
+class PhonemeErrorRate(PronunciationMetric):
+    """Phoneme error rate."""
+
+    key = "per"
+    definition = "edits per phoneme of the nearest pronunciation"
+
+
+class PronunciationErrorRate(PronunciationMetric):
+    """Word error rate of pronunciations: a word is wrong if any of its phonemes is."""
+
+    key = "word_error"
+    definition = "words that have none of their pronunciations"
+
+    def count(self, prediction: str, reference: str) -> Sequence[float]:
+        errors, _ = super().count(prediction, reference)
+        return (errors > 0, 1)
+
+
+_WITHOUT_DIGITS = str.maketrans("", "", string.digits)
 
 
 # --- answers, as SQuAD counts them (Rajpurkar et al., 2016, section 6.1) ---

@@ -143,8 +143,8 @@ class FairseqFamily:
     # -------------------------------------------------------------- spec → config.json
 
     def to_config(self, model: spec.EncoderDecoder, positions: int) -> Config:
-        if isinstance(model.target.position, spec.LearnedPosition):
-            positions = model.target.position.length
+        if isinstance(model.target_tokens.position, spec.LearnedPosition):
+            positions = model.target_tokens.position.length
         config = {
             "model_type": self.model_type,
             "architectures": [self.class_prefix + self.language_model],
@@ -154,7 +154,7 @@ class FairseqFamily:
             "tie_word_embeddings": model.share != "none",
         }
         if self.separates:
-            config["decoder_vocab_size"] = model.target.vocabulary
+            config["decoder_vocab_size"] = model.target_tokens.vocabulary
             config["share_encoder_decoder_embeddings"] = model.share == "all"
         return config
 
@@ -234,7 +234,7 @@ def stack_keys(model: spec.EncoderDecoder) -> Config:
     """
     config = {
         **both_sides_config(model.d_model, model.encoder, model.decoder),
-        "scale_embedding": model.target.scale,
+        "scale_embedding": model.target_tokens.scale,
     }
     if model.head is not None and not model.head.bias:
         config["regard_head_bias"] = False
@@ -331,7 +331,7 @@ def _logits_bias_rules(model: spec.EncoderDecoder) -> Rules:
     """The bias of the logits, [1, V] in the file, which is stored even if it is zeros."""
     if model.head is None:
         return []
-    shape = (1, model.target.vocabulary)
+    shape = (1, model.target_tokens.vocabulary)
     if model.head.bias:
         return [Reshape("head.bias", _LOGITS_BIAS, shape)]
 

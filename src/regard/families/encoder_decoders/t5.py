@@ -131,7 +131,7 @@ class T5Family:
             "model_type": self.model_type,
             "architectures": [self.class_prefix + "ForConditionalGeneration"],
             "is_encoder_decoder": True,
-            "vocab_size": model.target.vocabulary,
+            "vocab_size": model.target_tokens.vocabulary,
             **stack_config(model.d_model, model.encoder, KEYS),
             "d_kv": block.attention.d_k,
             "num_decoder_layers": model.decoder.layers,

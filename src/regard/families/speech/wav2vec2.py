@@ -123,7 +123,7 @@ def convolutions(values: Config) -> tuple[spec.Convolution, ...]:
             )
     # "group": only the first convolution has a norm, over time.
     norms: dict[str, list[Any]] = {
-        "group": [spec.TimeNorm(), *[None] * (count - 1)],
+        "group": [spec.InstanceNorm(), *[None] * (count - 1)],
         "layer": [spec.LayerNorm()] * count,
     }
     norm_name = values["feat_extract_norm"]
@@ -200,7 +200,7 @@ class SpeechEncoderFamily:
     def to_config(self, model: spec.Encoder, positions: int) -> Config:
         waves = model.waves
         first = waves.convolutions[0]
-        normalizes_over_time = isinstance(first.norm, spec.TimeNorm)
+        normalizes_over_time = isinstance(first.norm, spec.InstanceNorm)
         config: Config = {
             "model_type": self.model_type,
             "architectures": [self.class_prefix + _suffix(model)],

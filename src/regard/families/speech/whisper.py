@@ -110,12 +110,12 @@ def to_config(model: spec.EncoderDecoder, positions: int) -> Config:
     shared_keys = {k: v for k, v in stack_keys(model).items() if k not in _MARIAN_ONLY}
     source = model.source
     source_position = source.position
-    target_position = model.target.position
+    target_position = model.target_tokens.position
     config = {
         "model_type": "whisper",
         "architectures": ["WhisperForConditionalGeneration"],
         **shared_keys,
-        "vocab_size": model.target.vocabulary,
+        "vocab_size": model.target_tokens.vocabulary,
         "num_mel_bins": source.mels if isinstance(source, spec.Spectrogram) else 1,
         "max_source_positions": positions,
         "max_target_positions": positions,

@@ -27,6 +27,7 @@ from regard.families.preset_settings import (
     FromConfig,
     PresetFamily,
     Settings,
+    shared_out,
     size,
 )
 from regard.families.tensor_table import Rename, Rules, Unused, module_rules
@@ -265,10 +266,7 @@ def _depths(settings: Settings, side: int, window: int) -> list[int]:
     depths = list(settings["depths"][:stages])
     if settings["layers"] == sum(settings["depths"]):
         return depths
-    # Other numbers of layers are shared out evenly; the last stages have what is left over.
-    stages = min(stages, settings["layers"])
-    even, left_over = divmod(settings["layers"], stages)
-    return [even + (stage >= stages - left_over) for stage in range(stages)]
+    return list(shared_out(settings["layers"], min(stages, settings["layers"])))
 
 
 _make = FromConfig(

@@ -243,7 +243,9 @@ class VitFamily:
 
 
 def _suffix(model: spec.Encoder) -> str:
-    match model.labels:
+    labels = model.labels
+    assert not isinstance(labels, spec.DetectionHead)
+    match labels:
         case None if model.pixels:
             return "ForMaskedImageModeling"
         case None:

@@ -35,6 +35,7 @@ class _Draws(NamedTuple):
     operation: NDArray[np.int64]  # [N], which operation of TrivialAugment
     magnitude: NDArray[np.float32]  # [N], how much of it, in [-1, 1)
     box: NDArray[np.float32]  # [N, 3]: the weight of CutMix, the middle of its box (y, x) in [0, 1)
+    zoom: NDArray[np.float32]  # [N, 3]: in [-1, 1), and where the crop is (y, x) in [0, 1)
     cut: NDArray[np.bool_]  # [N], CutMix rather than mixup, where a run has both
 
 
@@ -51,12 +52,19 @@ class Augmentation:
     flip: float
     mixup: float
     cutmix: float = 0.0
+    zoom: float = 0.0
     seed: int
 
     def crops(self, rows: Rows, epoch: int) -> tuple[NDArray[np.int64], NDArray[np.bool_]]:
         """Where the crops of these rows begin [B, 2], as (y, x); which are mirrored [B]."""
         draws = _draws(self, epoch)
         return draws.corner[rows], draws.mirrored[rows]
+
+    def zooms(self, rows: Rows, epoch: int) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
+        """The sides of the crops of these rows [B], as shares of the image's, between 1 − zoom and
+        1 + zoom; and where what is left over of the image lies [B, 2], as (y, x) in [0, 1)."""
+        draws = _draws(self, epoch).zoom[rows]
+        return 1 + self.zoom * draws[:, 0], draws[:, 1:]
 
     def operations(self, rows: Rows, epoch: int) -> tuple[NDArray[np.int64], NDArray[np.float32]]:
         """The operation of TrivialAugment for each of these rows, and its magnitude: both [B]."""
@@ -106,22 +114,35 @@ def _draws(settings: Augmentation, epoch: int) -> _Draws:
     operation = more.integers(0, len(OPERATIONS), rows)
     magnitude = more.uniform(-1, 1, rows).astype(np.float32)
     cut = more.random(rows) < 0.5
+    zoom = np.random.Generator(philox(key, epoch, row=3)).random((rows, 3), dtype=np.float32)
+    zoom[:, 0] = 2 * zoom[:, 0] - 1
     if settings.cutmix:
         box[:, 0] = more.beta(settings.cutmix, settings.cutmix, rows)
     corner = (raw[:, :2] % offsets).astype(np.int64) - settings.padding
-    return _Draws(corner, uniform < settings.flip, weights, operation, magnitude, box, cut)
+    return _Draws(corner, uniform < settings.flip, weights, operation, magnitude, box, zoom, cut)
 
 
-def crop_and_flip(pixels: Tensor, corner: Tensor, mirrored: Tensor) -> Tensor:
+def crop_and_flip(
+    pixels: Tensor, corner: Tensor, mirrored: Tensor, scale: Tensor | None = None
+) -> Tensor:
     """Crops [B, 3, H, W] of images [B, 3, H, W], as large as they are, black outside of them.
 
-    `corner` [B, 2] is where a crop begins, (y, x), which may be negative; `mirrored` [B].
+    `corner` [B, 2] is where a crop begins, (y, x), which may be negative; `mirrored` [B]. A crop
+    whose sides are the share `scale` [B] of the image's is enlarged, by its nearest pixels.
     """
     height, width = pixels.shape[2:]
-    y = torch.arange(height, device=pixels.device) + corner[:, :1]  # [B, H]
+    y = torch.arange(height, device=pixels.device).expand(len(pixels), -1)  # [B, H]
     x = torch.arange(width, device=pixels.device).expand(len(pixels), -1)  # [B, W]
     # A crop is mirrored after it has been cut out.
-    x = torch.where(mirrored[:, None], width - 1 - x, x) + corner[:, 1:]
+    x = torch.where(mirrored[:, None], width - 1 - x, x)
+    if scale is None:
+        y, x = y + corner[:, :1], x + corner[:, 1:]
+    else:
+        middles = ((side + 0.5) * scale[:, None] for side in (y, x))
+        y, x = (
+            (side + begin).floor().long()
+            for side, begin in zip(middles, corner.split(1, dim=1), strict=True)
+        )
     inside_y = (y >= 0) & (y < height)
     inside_x = (x >= 0) & (x < width)
     inside = inside_y[:, :, None] & inside_x[:, None, :]  # [B, H, W]

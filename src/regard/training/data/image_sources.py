@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Any, ClassVar
 
 import numpy as np
@@ -14,7 +15,6 @@ from regard import spec
 from regard.data.batching import Batch, Rows
 from regard.data.image import ImageProcessor, new_image_processor
 from regard.data.labelled import (
-    LabelledImage,
     read_captions,
     read_image_folders,
     read_images,
@@ -64,6 +64,7 @@ class Images(ItemSource):
             flip=self.default_flip if settings.flip is None else settings.flip,
             mixup=settings.mixup,
             cutmix=settings.cutmix,
+            zoom=settings.zoom,
             seed=settings.seed,
         )
         # The value of each byte in each channel, [3, 256]: as exact as the processor itself.
@@ -78,11 +79,13 @@ class Images(ItemSource):
     def prepare(cls, setup: Setup, base: Any) -> ItemData:
         processor = cls.image_processor(setup) if base is None else base.image_processor
 
-        def item(example: LabelledImage) -> tuple[NDArray[np.uint8], str]:
-            return processor.resized(example.image)[None], example.text
-
-        sets = cls.stored(setup, item)
+        sets = cls.stored(setup, partial(cls.item, processor))
         return ItemData(sets, cls.vocabulary(setup, base, sets["train"].texts), processor)
+
+    @classmethod
+    def item(cls, processor: ImageProcessor, example: Any) -> tuple[NDArray[np.uint8], str]:
+        """An example as it is stored: its pixels [1, height, width, 3], and its text."""
+        return processor.resized(example.image)[None], example.text
 
     @classmethod
     def image_processor(cls, setup: Setup) -> ImageProcessor:
@@ -91,18 +94,18 @@ class Images(ItemSource):
         if description is None:
             # The sizes of images do not depend on how many classes or tokens there will be.
             description = model_spec.describe(setup.recipe, vocabulary=2)
-        patches = cls.image_tower(description).patches
-        if patches.channels != 3:
+        front = cls.image_front_end(description)
+        if front.channels != 3:
             raise SettingError(
-                f"the model reads {patches.channels} channels", "give one that reads colours (3)"
+                f"the model reads {front.channels} channels", "give one that reads colours (3)"
             )
-        return new_image_processor(cls.processor_kind, patches.size)
+        return new_image_processor(cls.processor_kind, front.size)
 
     @classmethod
-    def image_tower(cls, description: Any) -> spec.Encoder:
+    def image_front_end(cls, description: spec.Model) -> Any:
         """The part of a model that reads images."""
-        tower: spec.Encoder = description
-        return tower
+        parts = description.front_ends.values()
+        return next(part for part in parts if part.main_input_name == "pixel_values")
 
     @classmethod
     def files(cls, model: Model, setup: Setup) -> dict[str, dict[str, Any]]:
@@ -114,7 +117,7 @@ class Images(ItemSource):
     @property
     def positions(self) -> int:
         """What an image counts in a batch: patches, and whatever else is read with it."""
-        return self.image_tower(self.model.spec).patches.positions
+        return self.model.spec.image_positions
 
     def lengths(self, split: str) -> NDArray[Any]:
         return np.full((len(self.splits[split]), 1), self.positions)
@@ -131,8 +134,12 @@ class Images(ItemSource):
     def _augmentation_tensors(self, rows: Rows, epoch: int) -> dict[str, Tensor]:
         """What `pixel_values` needs to augment a batch on the device."""
         tensors: dict[str, Tensor] = {}
-        if self.augmentation.padding or self.augmentation.flip:
+        if self.augmentation.padding or self.augmentation.flip or self.augmentation.zoom:
             corner, mirrored = self.augmentation.crops(rows, epoch)
+            if self.augmentation.zoom:
+                scale, shift = self.augmentation.zooms(rows, epoch)
+                corner = corner + (shift * (1 - scale[:, None]) * np.array(self.size))
+                tensors["scale"] = torch.from_numpy(scale)  # [B]
             tensors["corner"] = torch.from_numpy(corner)  # [B, 2]
             tensors["mirrored"] = torch.from_numpy(mirrored)  # [B]
         if self.settings.augment == "trivial":
@@ -169,7 +176,9 @@ class Images(ItemSource):
         # Images are stored with their channels last.
         pixels = tensors["pixels"].permute(0, 3, 1, 2).contiguous()  # [B, 3, H, W]
         if "corner" in tensors:
-            pixels = crop_and_flip(pixels, tensors["corner"], tensors["mirrored"])
+            pixels = crop_and_flip(
+                pixels, tensors["corner"], tensors["mirrored"], tensors.get("scale")
+            )
         if "operation" in tensors:
             pixels = trivial_augment(pixels, tensors["operation"], tensors["magnitude"])
         return self._values[self._channels, pixels.long()]
@@ -228,11 +237,6 @@ class CaptionedImages(Images):
         return encoder_tokenizer(setup, lambda: texts, default="bpe", template=_CLIP_TOKENS)
 
     @classmethod
-    def image_tower(cls, description: Any) -> spec.Encoder:
-        tower: spec.Encoder = description.image
-        return tower
-
-    @classmethod
     def wrap(cls, model: Any, description: Any, config: dict[str, Any], data: ItemData) -> Model:
         model_spec.check_vocabulary("text tower", description.text.input, len(data.vocabulary))
         return DualEncoderModel(model, description, data.vocabulary, config)
@@ -252,14 +256,15 @@ class CaptionedImages(Images):
         """`tokens`, `padding_mask` [B, T], of the captions."""
         captions = [self.splits[split].texts[row] for row in rows]
         encoded = self.tokenizer.encode_with_template(captions, self.max_length)
-        tokens, padding_mask = pad_rows(
-            [encoding.ids for encoding in encoded],
-            self.tokenizer.special_token_id("pad") or 0,
-            min_width=self._longest if self._pads_to_max else 0,
-            pad_to_multiple_of=1 if self._pads_to_max else self.setup.pad_to_multiple_of,
-        )
+        ids = [encoding.ids for encoding in encoded]
+        pad = self.tokenizer.special_token_id("pad") or 0
         if self._pads_to_max:
+            tokens, padding_mask = pad_rows(ids, pad, min_width=self._longest)
             padding_mask = torch.ones_like(padding_mask)
+        else:
+            tokens, padding_mask = pad_rows(
+                ids, pad, pad_to_multiple_of=self.setup.pad_to_multiple_of
+            )
         return {"tokens": tokens, "padding_mask": padding_mask}
 
     def statistics(self) -> InputStatistics:

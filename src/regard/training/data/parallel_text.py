@@ -26,6 +26,7 @@ from regard.data.text.tokenizer_files import (
 from regard.data.text.tokenizer_training import train_tokenizer
 from regard.data.training_coverage import InputStatistics, corpus_statistics
 from regard.decode.strategy import BeamSearch, GNMTPenalty
+from regard.evaluation.metrics.reference import alternatives, each_alternative
 from regard.families import folder as folders
 from regard.families.folder import append_end_token
 from regard.models import Translator, load
@@ -221,7 +222,7 @@ def _prepare(setup: Setup, base: Translator | None) -> None:
         setup.say("no validation text to select the best weights by: keeping the last ones")
     # Last: the presence of the training corpus says that everything is there.
     report = prepare(
-        {name: corpus() for name, corpus in corpora_of(train).items()},
+        {name: each_alternative(corpus()) for name, corpus in corpora_of(train).items()},
         source,
         target,
         folder / "train",
@@ -407,8 +408,14 @@ def _teacher_translations(setup: Setup, train: Split) -> Iterator[Pair]:
 
 def write_jsonl(path: Path, pairs: Iterable[Pair]) -> None:
     """Pairs as JSON Lines, complete or not at all."""
-    lines = (disk.json_line({"source": source, "target": target}) for source, target in pairs)
+    lines = (_json_line(source, *alternatives(target)) for source, target in pairs)
     disk.write_lines(path, lines)
+
+
+def _json_line(source: str, *targets: str) -> str:
+    return disk.json_line(
+        {"source": source, "target": targets[0] if len(targets) == 1 else targets}
+    )
 
 
 # --- tokenizers -----------------------------------------------------------------------------------

@@ -318,7 +318,7 @@ class PromptedTranscripts(Recordings):
 
     def _positions(self, name: str) -> NDArray[Any]:
         positions = super()._positions(name)
-        limit = self.model.spec.target.max_length
+        limit = self.model.spec.target_tokens.max_length
         # − 1: the label of the prompt's last token is the first of the transcript.
         tokens = np.array([len(self.prompt) - 1 + len(row) for row in self.labels[name]])
         if limit is not None and tokens.max() > limit:

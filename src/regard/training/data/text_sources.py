@@ -391,12 +391,12 @@ class TaggedTexts(TextSource):
 
     @classmethod
     def label_names(cls, examples: Iterable[TaggedWords]) -> list[str]:
-        return class_names(tag for example in examples for tag in example.tags)
+        return class_names(tag for example in examples for tag in example.tags if tag)
 
     def rows(self, examples: Sequence[TaggedWords]) -> list[Row]:
         rows = []
         for encoding, tags in align_tags(self.model.tokenizer, examples, self.max_length):
-            labels = [IGNORED if tag is None else label_id(tag, self.label_ids) for tag in tags]
+            labels = [label_id(tag, self.label_ids) if tag else IGNORED for tag in tags]
             rows.append(Row(encoding.ids, encoding.type_ids, labels))
         return rows
 

@@ -127,13 +127,13 @@ def _without_masks(description: spec.Encoder) -> spec.Encoder:
 
 def image_classifier(description: Any, count: int) -> spec.Encoder:
     """An encoder of images with so many classes, by a head as it has one, or by a new one."""
-    if description.pixels is not None or description.patches.mask_token:
+    if description.pixels is not None or description.input.mask_token:
         description = _without_masks(description)
     if description.labels is not None:
         return description.with_head(replace(description.labels, count=count))
     if description.pool is not None and description.pool.which == "mean":  # Swin
         return description.with_head(spec.ClassifierHead(count))
-    if not description.patches.extras:  # SigLIP has no class token
+    if not description.input.extras:  # SigLIP has no class token
         return description.with_heads(description.pool, spec.ClassifierHead(count, pool="mean"))
     # The class token as ViT's classifier reads it; CLIP's has a norm before it.
     norm = None if description.pool is None else description.pool.norm
@@ -147,6 +147,7 @@ class ImageClassification(MediaClassification):
     name = "images"
     unit = "images"
     source_class = LabelledImages
+    spec_classes = (spec.Encoder, spec.ConvolutionalEncoder)
     classifier = staticmethod(image_classifier)
     base_tasks = ("embed",)
     base_advice = "give an encoder of images, such as ViT"

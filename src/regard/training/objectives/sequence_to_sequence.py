@@ -19,6 +19,7 @@ from regard.decode.strategy import BeamSearch, Greedy
 from regard.evaluation.metrics.texts import Bleu, Chrf
 from regard.evaluation.scores import Score, scored
 from regard.models import Translator
+from regard.system.errors import SettingError
 from regard.training import model_spec
 from regard.training.data.parallel_text import Pairs, ParallelCorpora
 from regard.training.engine.attention_entropy import ROWS, attention_entropy
@@ -129,19 +130,31 @@ class SequenceToSequence(Objective):
         for name, pairs in self.data.test_sets.items():
             started = time.perf_counter()
             texts = translate(self.trained_model, pairs, settings)
-            result = scored(
-                "translate", texts, [target for _, target in pairs], tokenize=decode.tokenize
-            )
-            # Without its signature, a BLEU score cannot be compared (Post 2018).
-            result.signature = Bleu(decode.tokenize).signature()
-            result.chrf_signature = Chrf().signature()
+            result = self._scored(texts, [target for _, target in pairs])
             scores[name] = result
+            signature = ""
+            if "bleu" in vars(result):
+                # Without its signature, a BLEU score cannot be compared (Post 2018).
+                signature = result.signature = Bleu(decode.tokenize).signature()
+                result.chrf_signature = Chrf().signature()
             self.setup.say(
                 f"{name}: {result}  "
                 f"({len(pairs):,} sentences in {time.perf_counter() - started:.1f} s)  "
-                f"{result.signature}"
+                f"{signature}"
             )
         return scores
+
+    def _scored(self, texts: Sequence[str], references: Sequence[Any]) -> Score:
+        """The scores of the task; of summaries without ROUGE, where its package is missing."""
+        task = self.setup.recipe.task
+        tokenize = self.setup.recipe.decode.tokenize
+        try:
+            return scored(task, texts, references, tokenize=tokenize)
+        except SettingError as error:
+            if task != "summarize":
+                raise
+            self.setup.say(f"no ROUGE: {error}")
+            return scored(self.name, texts, references, tokenize=tokenize)
 
 
 def teacher_forced_loss(
