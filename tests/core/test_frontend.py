@@ -23,7 +23,7 @@ LAYERS = (
 PICTURES = spec.Patches(11, 3, channels=2, extras=2, norm=spec.LayerNorm())
 SOUND = spec.Waveform(LAYERS, spec.ConvPosition(4, 3), norm=spec.LayerNorm(), dropout=0.0)
 TIMED = spec.Waveform(
-    (spec.Convolution(5, 4, 2, norm=spec.TimeNorm()),),
+    (spec.Convolution(5, 4, 2, norm=spec.InstanceNorm()),),
     spec.ConvPosition(3, 2),
     dropout=0.0,
     masked=False,

@@ -35,6 +35,8 @@ WAVEFORM = spec.Waveform((CONVOLUTION,), spec.ConvPosition(4, 4))
 WINDOWS = spec.SeriesPatches(16, 2, (spec.TimeScale(4, 2),))
 LAGS = spec.LaggedValues(8, 2, (1, 2))
 STAGES = spec.Stages(4, 2, (1, 1))
+STAGED = spec.ResidualStages((8, 12), (1, 1))
+SEEING = spec.Block(ATTENTION, FEEDFORWARD, position=spec.AddedPosition())
 IMAGES = spec.Encoder(WIDTH, PATCHES, STACK, (spec.Pool(width=8),))
 TEXTS = spec.Encoder(WIDTH, TOKENS, STACK, (spec.Pool(width=8),))
 
@@ -45,6 +47,19 @@ TEXTS = spec.Encoder(WIDTH, TOKENS, STACK, (spec.Pool(width=8),))
 def encoder(**parts: Any) -> spec.Encoder:
     given: dict[str, Any] = {"d_model": WIDTH, "input": TOKENS, "stack": STACK}
     return spec.Encoder(**given | parts)
+
+
+def detector(**parts: Any) -> spec.EncoderDecoder:
+    given: dict[str, Any] = {
+        "d_model": WIDTH,
+        "source": spec.FeatureMap(PATCHES, WIDTH),
+        "target": spec.ObjectQueries(3),
+        "encoder": spec.Stack.of(1, SEEING),
+        "decoder": spec.Stack.of(1, dataclasses.replace(SEEING, cross=ATTENTION)),
+        "heads": (spec.DetectionHead(2),),
+        "share": "none",
+    }
+    return spec.EncoderDecoder(**given | parts)
 
 
 def of_block(**parts: Any) -> spec.Encoder:
@@ -201,6 +216,7 @@ CASES: list[tuple[Any, Callable[[Any], Any]]] = [
     (spec.BlockLocalMask(4), of_pattern),
     (spec.GlobalMask(), of_pattern),
     (spec.RandomBlockMask(4), of_pattern),
+    (spec.SentenceMask(2), of_pattern),
     (spec.LongerThan(8, spec.WindowMask(2)), of_pattern),
     (spec.And(spec.WindowMask(2), spec.CausalMask()), of_pattern),
     (spec.Or(spec.WindowMask(2), spec.GlobalMask()), of_pattern),
@@ -223,8 +239,9 @@ CASES: list[tuple[Any, Callable[[Any], Any]]] = [
     (TOKENS, lambda part: encoder(input=part)),
     (spec.Spectrogram(8, spec.Sinusoidal()), lambda part: encoder(input=part)),
     (PATCHES, lambda part: encoder(input=part)),
+    (spec.InstanceNorm(), lambda part: of_block(norm=part)),
     (
-        spec.TimeNorm(),
+        spec.InstanceNorm(),
         lambda part: of_waveform(convolutions=(dataclasses.replace(CONVOLUTION, norm=part),)),
     ),
     (CONVOLUTION, lambda part: of_waveform(convolutions=(part,))),
@@ -259,6 +276,11 @@ CASES: list[tuple[Any, Callable[[Any], Any]]] = [
         spec.DistilledHead(3),
         lambda part: encoder(input=dataclasses.replace(PATCHES, extras=2), heads=(part,)),
     ),
+    (spec.ContactHead(2), lambda part: encoder(heads=(part,))),
+    (
+        spec.ZeroedTokens(1),
+        lambda part: encoder(input=dataclasses.replace(TOKENS, zeroed=part)),
+    ),
     (spec.ContrastiveHead(), lambda part: encoder(input=WAVEFORM, heads=(part,))),
     (spec.Points(), lambda part: of_series_head(spec.ForecastHead(4, part))),
     (spec.Quantiles(), lambda part: of_series_head(spec.ForecastHead(4, part))),
@@ -282,12 +304,22 @@ CASES: list[tuple[Any, Callable[[Any], Any]]] = [
     (spec.PixelDecoder(8, spec.Stack.of(1, spec.Block(ATTENTION, FEEDFORWARD))), of_pixels),
     (spec.PixelShuffleHead(4), of_pixels),
     (spec.EncoderDecoder(WIDTH, TOKENS, TOKENS, STACK, CROSS), itself),
+    (spec.FeatureMap(PATCHES, WIDTH), lambda part: detector(source=part)),
+    (spec.ObjectQueries(3), lambda part: detector(target=part)),
+    (spec.DetectionHead(2), lambda part: detector(heads=(part,))),
+    (
+        spec.AddedPosition(),
+        lambda part: detector(encoder=spec.Stack.of(1, dataclasses.replace(SEEING, position=part))),
+    ),
     (translator(spec.Recurrent("gru"), spec.Recurrent("gru")), itself),
     (of_lags(), itself),
     (encoder(), itself),
     (spec.RecurrentEncoder(WIDTH, TOKENS, spec.Recurrent("gru")), itself),
     (decoder(), itself),
     (spec.RecurrentDecoder(WIDTH, TOKENS, spec.Recurrent("gru")), itself),
+    (spec.ConvStem(16), lambda part: spec.ConvolutionalEncoder(WIDTH, part, STAGED)),
+    (STAGED, lambda part: spec.ConvolutionalEncoder(WIDTH, spec.ConvStem(16), part)),
+    (spec.ConvolutionalEncoder(WIDTH, spec.ConvStem(16), STAGED), itself),
     (spec.DualEncoder(TEXTS, IMAGES), itself),
     (spec.MemoryNetwork(WIDTH, 20), itself),
     (spec.LinearForecaster(16, 2, 4, moving_average=3), itself),

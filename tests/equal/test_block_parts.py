@@ -18,7 +18,7 @@ from regard.core.feedforward import ConvFeedForward, FeedForward
 from regard.core.masks.attention_mask import AttentionMask
 from regard.core.masks.mask import DocumentMask, FullMask
 from regard.core.mixers import explicit_attention
-from regard.core.norm import BatchNorm
+from regard.core.norm import BatchNorm, InstanceNorm
 from regard.core.projection import SelfProjection, TiedProjection
 from regard.decode.batch_decoding import DecodingSettings, SpecialTokens, decode
 from regard.decode.strategy import BeamSearch, Limit
@@ -186,6 +186,66 @@ def test_batch_norm_is_pytorchs_over_the_tokens_alone() -> None:
     torch.testing.assert_close(ours(x)[padding_mask], theirs(x[padding_mask]))
 
 
+def test_instance_norm_is_pytorchs_of_each_row_alone() -> None:
+    x = torch.randn(4, 7, 5, dtype=torch.float64) * 3 + 1
+    ours = InstanceNorm(5, 1e-5).double()
+    theirs = nn.InstanceNorm1d(5, affine=True).double()
+    with torch.no_grad():
+        theirs.weight.copy_(ours.weight.uniform_())
+        theirs.bias.copy_(ours.bias.uniform_())
+    first = x.clone().requires_grad_()
+    second = x.clone().requires_grad_()
+    weights = torch.randn_like(x)
+    (ours(first) * weights).sum().backward()
+    (theirs(second.mT).mT * weights).sum().backward()
+    torch.testing.assert_close(ours(x), theirs(x.mT).mT)
+    torch.testing.assert_close(first.grad, second.grad)
+    # Padded, each row is what it is alone; one of a single token, or of none, is finite.
+    lengths = [7, 3, 1, 0]
+    padded = ours(x, torch.arange(7) < torch.tensor(lengths)[:, None])
+    assert padded.isfinite().all()
+    for row, length in enumerate(lengths[:3]):
+        torch.testing.assert_close(padded[row, :length], ours(x[row : row + 1, :length])[0])
+
+
+@pytest.mark.parametrize(
+    "residual", [spec.PostNorm(), spec.PreNorm(), spec.SandwichNorm(), spec.Parallel(2)]
+)
+@pytest.mark.parametrize("reversible", [False, True])
+def test_instance_norm_in_encoders(residual: spec.Residual, reversible: bool) -> None:
+    if reversible and residual != spec.PreNorm():
+        pytest.skip("reversible stacks are pre-norm")
+    block = spec.Block(
+        ATTENTION, FEED_FORWARD, residual=residual, norm=spec.InstanceNorm(), dropout=0.0
+    )
+    scheme = spec.Reversible() if reversible else spec.Plain()
+    layers = spec.Stack.of(2, block, final=block.norm, scheme=scheme)
+    description = spec.Encoder(24, spec.Tokens(19, dropout=0.0), layers)
+    model = shaken(description)
+    assert parameter_count(description) == trainable(model)
+    assert spec.from_dict(spec.to_dict(description)) == description
+    assert "InstanceNorm" in meanings(summarize(description))
+    tokens = torch.randint(0, 19, (2, 8))
+    padding_mask = torch.arange(8) < torch.tensor([8, 5])[:, None]
+    padded, _ = model(tokens, padding_mask)
+    torch.testing.assert_close(padded[1:, :5], model(tokens[1:, :5])[0])
+
+
+def test_instance_norm_sees_the_whole_sequence() -> None:
+    block = spec.Block(ATTENTION, FEED_FORWARD, norm=spec.InstanceNorm())
+    for layers in (block, dataclasses.replace(block, norm=spec.LayerNorm())):
+        with pytest.raises(ModelError, match="causal"):
+            spec.Stack.of(1, layers, spec.CausalMask(), final=spec.InstanceNorm())
+    with pytest.raises(SettingError, match="causal"):
+        preset("gpt2:tiny", 50, 16, norm="instance")
+    with pytest.raises(ModelError, match="InstanceNorm needs the padding mask"):
+        build(spec.Encoder(24, spec.Tokens(19, norm=spec.InstanceNorm()), spec.Stack.of(1, block)))
+    model = build(spec.Encoder(24, spec.Tokens(19), spec.Stack.of(1, block)))
+    documents = DocumentMask(torch.tensor([[0, 0, 1, 1]]))
+    with pytest.raises(ModelError, match="row"):
+        model(torch.tensor([[1, 2, 3, 4]]), context=Context(documents=documents))
+
+
 def test_a_stack_leaves_padding_out_of_batch_statistics() -> None:
     model = shaken(
         spec.Encoder(24, spec.Tokens(19, dropout=0.0), stack("batch norm", spec.FullMask()))
@@ -310,7 +370,9 @@ def test_settings_name_the_parts() -> None:
     assert other.decoder.block.attention.projection == "tied_kv"
     assert preset("rnn_relu-lm:tiny", 50, 16).stack.cell == "rnn_relu"
     with pytest.raises(SettingError, match="norm"):
-        preset("gpt2:tiny", 50, 16, norm="instance")
+        preset("gpt2:tiny", 50, 16, norm="group")
+    norm = preset("bert:tiny", 50, 16, norm="instance").stack.block.norm
+    assert norm == spec.InstanceNorm()
 
 
 def test_what_does_not_fit_is_refused() -> None:

@@ -15,6 +15,7 @@ from PIL import Image
 
 import regard
 from looked import wav
+from regard.data.generated.scenes import write_scenes
 from regard.families import presets
 from regard.families.presets import PRESET_FAMILIES as FAMILIES
 from regard.lab.compare import cost
@@ -44,7 +45,7 @@ QUICK: dict[str, Any] = {
 }  # fmt: skip
 COLUMNS = ("opens", "trains", "fine-tunes", "evaluates", "compared", "looked into")
 SPEECH = ("speech", "ctc")
-IMAGES = ("image", "dual encoder")
+IMAGES = ("image", "dual encoder", "detector")
 REASONS = {"clip-text": "a tower of CLIP, which learns with its images"}
 # Memory networks attend to sentences, and have no tokens to look at.
 NOT_LOOKED_INTO = {
@@ -56,17 +57,18 @@ NOT_COMPARED = {"whisper": "as wav2vec2"}
 # What has no attention is looked into by its residual stream.
 NO_ATTENTION = (
     "rnn", "rnn_relu", "gru", "lstm", "rnn-lm", "rnn_relu-lm", "gru-lm", "lstm-lm", "bytenet",
+    "resnet", "resnet-cifar",
 )  # fmt: skip
 # The data of each kind, where it is not a text.
 DATA = {
     "memory network": "stories", "speech": "sounds", "ctc": "sounds", "image": "images",
-    "dual encoder": "captions", "series": "series", "graph": "graph",
+    "dual encoder": "captions", "detector": "boxes", "series": "series", "graph": "graph",
 }  # fmt: skip
 # At least one of each wiring and each kind of data; the others are among the slow tests.
 FAST = (
     "transformer", "convs2s", "rnn", "gpt2", "llama", "transformer-xl", "lstm-lm", "bert",
-    "electra", "longformer", "clip-text", "vit", "clip", "wav2vec2", "patchtst",
-    "time-series-transformer", "dlinear", "graph", "memory",
+    "electra", "longformer", "clip-text", "vit", "clip", "detr", "wav2vec2", "patchtst",
+    "time-series-transformer", "dlinear", "graph", "memory", "resnet-cifar",
 )  # fmt: skip
 TABLE: dict[str, dict[str, str]] = {}
 
@@ -90,8 +92,10 @@ def files(tmp_path: Path) -> dict[str, str]:
     sounds = tmp_path / "sounds.tsv"
     sounds.write_text("tone.wav\tlow\n" * 4)
     images = write_images(tmp_path / "images")
+    write_scenes(tmp_path / "scenes", {"train": 4}, size=32)
     return {
         "text": str(text), "stories": str(stories), "sounds": str(sounds), "images": str(images),
+        "boxes": str(tmp_path / "scenes" / "train"),
         "captions": str(images / "captions.tsv"), "series": str(write_series(tmp_path)),
         "graph": str(write_graph(tmp_path / "graph")),
     }  # fmt: skip
@@ -131,6 +135,7 @@ def test_every_kind_of_model_is_in_the_table(names: Iterable[str]) -> None:
     assert kinds == {
         "EncoderDecoder", "SequenceToSequence", "Encoder", "Decoder", "RecurrentDecoder",
         "DualEncoder", "MemoryNetwork", "LinearForecaster", "SeriesEncoderDecoder",
+        "ConvolutionalEncoder",
     }  # fmt: skip
 
 

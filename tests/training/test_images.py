@@ -38,6 +38,9 @@ QUICK: dict[str, Any] = {
 SIZES: dict[str, Any] = {
     "d_model": 16, "d_ff": 24, "heads": 2, "layers": 1, "image_size": 12, "patch": 4,
 }  # fmt: skip
+CONVOLUTIONS: dict[str, Any] = {
+    "model": "resnet:tiny", "d_model": 8, "layers": 2, "image_size": 12,
+}  # fmt: skip
 COLOURS = {"red": 0, "green": 1, "blue": 2}
 
 
@@ -85,6 +88,8 @@ def settings_of(objective: str, images: Path) -> dict[str, Any]:
     if objective == "augmented":
         more = {"cutmix": 1.0, "augment": "trivial", "final_weights": "ema:0.9", "drop_path": 0.3}
         return settings_of("images", images) | more
+    if objective == "convolutions":  # whose running statistics are part of the state
+        return QUICK | CONVOLUTIONS | {"images": str(images)}
     if objective == "masked_images":
         return masked_settings(images)
     if objective == "mask_tokens":
@@ -315,7 +320,15 @@ def test_trivial_augment_gives_each_image_its_own_operation() -> None:
 
 @pytest.mark.parametrize(
     "objective",
-    ["images", "augmented", "masked_images", "mask_tokens", "swin_mask_tokens", "image_text"],
+    [
+        "images",
+        "augmented",
+        "convolutions",
+        "masked_images",
+        "mask_tokens",
+        "swin_mask_tokens",
+        "image_text",
+    ],
 )
 def test_a_run_resumes_bit_for_bit_without_its_files(
     objective: str, images: Path, tmp_path: Path, stop_at: Callable[[int], Any]
@@ -331,13 +344,15 @@ def test_a_run_resumes_bit_for_bit_without_its_files(
     assert all(expected[name].equal(weights[name]) for name in expected)
 
 
+@pytest.mark.parametrize(
+    "model", [SIZES | {"model": "vit", "drop_path": 0.1}, CONVOLUTIONS], ids=["vit", "resnet"]
+)
 def test_colours_are_learnt_and_the_folder_opens_in_transformers(
-    tmp_path: Path,
+    model: dict[str, Any], tmp_path: Path
 ) -> None:
     images = tmp_path / "many"
     write_images(images, COLOURS, count=34)
-    settings = QUICK | SIZES | {"steps": 40, "model": "vit", "test_images": str(images)}
-    settings |= {"drop_path": 0.1}
+    settings = QUICK | model | {"steps": 40, "test_images": str(images)}
     result = regard.train(settings, data=images, out=tmp_path / "run", metrics=["top_k:2"])
     scores = result.scores["valid"]
     assert isinstance(scores, Score)
@@ -345,11 +360,11 @@ def test_colours_are_learnt_and_the_folder_opens_in_transformers(
     assert scores.accuracy > 80
     assert scores.top_5 == 100  # of three classes
     assert result.metrics["test"]["top_2"] >= result.metrics["valid"]["top_2"] > 80
-    model: Any = regard.load(result.folder)
+    opened: Any = regard.load(result.folder)
     path = images / "green" / "003.png"
-    predicted = model.classify(str(path))
+    predicted = opened.classify(str(path))
     assert next(iter(predicted)) == "green"
-    evaluated = regard.evaluate(model, str(images))
+    evaluated = regard.evaluate(opened, str(images))
     tested = result.scores["test"]
     assert isinstance(tested, Score)
     assert evaluated.scores["accuracy"] == tested.accuracy
@@ -363,9 +378,10 @@ def test_colours_are_learnt_and_the_folder_opens_in_transformers(
         assert predicted[theirs.config.id2label[i]] == pytest.approx(probability, abs=1e-4)
 
 
-@pytest.mark.parametrize("model", ["deit", "clip-image"])
+@pytest.mark.parametrize("model", ["deit", "clip-image", "resnet-cifar"])
 def test_other_encoders_of_images_learn_classes(model: str, images: Path, tmp_path: Path) -> None:
-    settings = QUICK | SIZES | {"steps": 2, "images": str(images), "model": f"{model}:tiny"}
+    sizes = {"d_model": 8, "image_size": 12} if model == "resnet-cifar" else SIZES
+    settings = QUICK | sizes | {"steps": 2, "images": str(images), "model": f"{model}:tiny"}
     result = regard.train(settings, out=tmp_path / "run")
     opened: Any = regard.load(result.folder)
     assert opened.labels == sorted(COLOURS)
@@ -522,8 +538,8 @@ def test_wrong_settings_are_refused(images: Path, tmp_path: Path) -> None:
         loading.load(None, {"model": "clip:tiny", "images": "x", "mixup": 0.2})
     with pytest.raises(SettingError, match="flip is not a setting"):
         loading.load(None, {"model": "gpt2:tiny", "text": "x", "flip": 0.5})
-    with pytest.raises(SettingError, match="image_size is decided"):
-        loading.load(None, {"base": "x", "objective": "images", "images": "x", "image_size": 32})
+    with pytest.raises(SettingError, match="patch is decided"):
+        loading.load(None, {"base": "x", "objective": "images", "images": "x", "patch": 8})
     settings = QUICK | {"text": __file__, "model": "gpt2:tiny", "patch": 4}
     with pytest.raises(SettingError, match="no option 'patch'"):
         regard.train(settings, out=tmp_path / "run")
@@ -706,6 +722,9 @@ def test_masking_needs_a_decoder_of_pixels_and_patches_to_see(images: Path, tmp_
     classes = {"base": str(tmp_path / "classes"), "images": str(images)}
     with pytest.raises(ModelError, match="no decoder"):
         regard.train(QUICK | classes | {"objective": "masked_images"}, out=tmp_path / "again")
+    with pytest.raises(ModelError, match="patches"):  # a stem has none
+        masked = QUICK | CONVOLUTIONS | {"objective": "masked_images", "images": str(images)}
+        regard.train(masked, out=tmp_path / "stem")
     with pytest.raises(ModelError, match="none is left to see"):
         regard.train(settings | {"mask_ratio": 0.95}, out=tmp_path / "blind")
     with pytest.raises(SettingError, match="mixup"):
@@ -720,3 +739,40 @@ def test_images_without_classes_are_enough_for_masking(images: Path, tmp_path: P
     regard.train(masked_settings(flat), out=tmp_path / "run")
     with pytest.raises(DataError, match="subfolder"):
         regard.train(settings_of("images", flat), out=tmp_path / "classes")
+
+
+# ------------------------------------------------------------------ images of another size
+
+
+@pytest.mark.parametrize(
+    "model", [SIZES | {"model": "vit:tiny"}, CONVOLUTIONS], ids=["vit", "resnet"]
+)
+def test_a_run_is_fine_tuned_on_larger_images(
+    model: dict[str, Any], images: Path, tmp_path: Path
+) -> None:
+    run = regard.train(QUICK | model, data=images, out=tmp_path / "run").folder
+    still: dict[str, Any] = QUICK | {"steps": 1, "learning_rate": 1e-12, "base": str(run)}
+    settings = still | {"objective": "images", "images": str(images), "image_size": 20}
+    larger: Any = regard.load(regard.train(settings, out=tmp_path / "larger").folder)
+    assert larger.image_processor.size == (20, 20)
+    # The same as the smaller one computes of such images, with positions interpolated in the call.
+    smaller: Any = regard.load(run)
+    pixels = larger.image_processor.batch([images / "red" / "000.png"])
+    with torch.no_grad():
+        wanted = smaller(pixels, interpolate_pos_encoding=True).logits
+    # A step moves running statistics, whatever its rate.
+    moved = model is CONVOLUTIONS
+    assert torch.allclose(larger(pixels).logits, wanted, atol=0.1 if moved else 1e-5)
+    saved: Any = regard.load(smaller.with_image_size(20).save(tmp_path / "saved"))
+    assert saved.image_processor == larger.image_processor
+    assert torch.allclose(saved(pixels).logits, wanted, atol=1e-5)
+
+
+def test_the_size_of_images_is_no_setting_of_texts(tmp_path: Path) -> None:
+    (tmp_path / "labels.tsv").write_text("good dog\tgood\nbad dog\tbad\n" * 8)
+    text: dict[str, Any] = {"model": "bert:tiny", "objective": "classify", "context": 16}
+    text |= {"vocabulary": 60, "d_model": 8, "heads": 2, "layers": 1, "d_ff": 8}
+    data = tmp_path / "labels.tsv"
+    run = regard.train(QUICK | text, data=data, out=tmp_path / "run").folder
+    with pytest.raises(SettingError, match="image"):
+        regard.finetune(run, "classify", data, out=tmp_path / "tuned", quiet=True, image_size=20)

@@ -105,14 +105,22 @@ def whole(text: dict[str, str], tmp_path_factory: pytest.TempPathFactory) -> Run
     return start(text, tmp_path_factory.mktemp("runs") / "whole")
 
 
-@pytest.mark.parametrize("weights", ["best", "average:2", "ema:0.9", "last"])
+@pytest.mark.parametrize(
+    ("weights", "optimizer"),
+    [("best", "adam"), ("average:2", "adam"), ("ema:0.9", "adam"), ("last", "muon")],
+)
 def test_resumed_equals_uninterrupted(
-    text: dict[str, str], tmp_path: Path, stop_at: Callable[[int], Any], weights: str
+    text: dict[str, str],
+    tmp_path: Path,
+    stop_at: Callable[[int], Any],
+    weights: str,
+    optimizer: str,
 ) -> None:
     """Stopped at a step that no interval divides, twice, and gone on: every bit of state, log and result is the same."""
-    whole = start(text, tmp_path / "whole", final_weights=weights)
+    settings = {"final_weights": weights, "optimizer": optimizer}
+    whole = start(text, tmp_path / "whole", **settings)
     with pytest.raises(TrainingInterrupted) as stopped:
-        start(text, tmp_path / "cut", stop_at(5), final_weights=weights)
+        start(text, tmp_path / "cut", stop_at(5), **settings)
     assert stopped.value.exit_code == 143
     with pytest.raises(TrainingInterrupted):
         resume(tmp_path / "cut", quiet=True, on_step=stop_at(13))

@@ -224,7 +224,8 @@ def test_what_each_step_looks_at_is_drawn_with_the_forecast(table: str, tmp_path
     model = opened(tmp_path / "run")
     run = model.look(table, ask=("*.weights", "logits"))
     cross = run.attention("decoder.0.cross")
-    assert cross.rows == ("+1", "+2", "+3", "+4")
+    # Each row is what its position reads and predicts; +0 is the last step of the context.
+    assert cross.rows == ("+0 → +1", "+1 → +2", "+2 → +3", "+3 → +4")
     # The context; what its lags look back to before it has no position.
     assert cross.columns == tuple(str(step) for step in range(24, 36))
     assert isinstance(cross.backdrop, SeriesBackdrop)

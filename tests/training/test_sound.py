@@ -139,6 +139,18 @@ def test_labels_and_text_are_inverse() -> None:
             decoder.labels(text)
 
 
+def test_words_stand_where_their_letters_are() -> None:
+    decoder = CTCDecoder.of_texts(["a cab", "ab"])
+    frames = [0, 5, 5, 0, 4, 0, 7, 5, 0, 6, 6, 4, 4, 1, 5, 0]
+    assert decoder.text(frames) == "a cab a"
+    assert decoder.words(frames) == [("a", 1, 3), ("cab", 6, 11), ("a", 14, 15)]
+    for frames in np.random.default_rng(0).integers(0, 8, (200, 30)).tolist():
+        words = decoder.words(frames)
+        assert " ".join(word for word, _, _ in words) == decoder.text(frames)
+        assert all(decoder.text(frames[begin:end]) == word for word, begin, end in words)
+    assert decoder.words([0, 4, 0]) == []
+
+
 def _objective(values: dict[str, Any], folder: Path) -> Any:
     """The objective of a run that has not begun."""
     recipe = loading.load(None, values)

@@ -5,6 +5,7 @@ A refusal comes before data is prepared, and leaves no folder.
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import shutil
 from pathlib import Path
@@ -38,6 +39,7 @@ SOUND = spec.Waveform((spec.Convolution(8, 10, 5),), spec.ConvPosition(4, 4))
 SPECTROGRAM = spec.Spectrogram(80, spec.FixedPosition(1500))
 WINDOWS = spec.SeriesPatches(16, 2, (spec.TimeScale(4, 2),))
 NODES = spec.NodeFeatures(3)
+SEEING = dataclasses.replace(BLOCK, position=spec.AddedPosition())
 
 
 def encoder(front_end: spec.FrontEnd, *heads: spec.Head) -> spec.Encoder:
@@ -48,6 +50,15 @@ SPECS: dict[str, spec.Model] = {
     "text-to-text": spec.EncoderDecoder(WIDTH, TOKENS, TOKENS, STACK, DECODER),
     "speech-to-text": spec.EncoderDecoder(
         WIDTH, SPECTROGRAM, TOKENS, STACK, DECODER, share="target"
+    ),
+    "detector": spec.EncoderDecoder(
+        WIDTH,
+        spec.FeatureMap(PATCHES, WIDTH),
+        spec.ObjectQueries(3),
+        spec.Stack.of(1, SEEING),
+        spec.Stack.of(1, dataclasses.replace(SEEING, cross=SEEING.attention)),
+        (spec.DetectionHead(2),),
+        "none",
     ),
     "recurrent text-to-text": spec.SequenceToSequence(WIDTH, TOKENS, TOKENS, CELLS, CELLS),
     "series-to-series": spec.SeriesEncoderDecoder(
@@ -63,6 +74,9 @@ SPECS: dict[str, spec.Model] = {
     "text answers": encoder(TOKENS, spec.ClassifierHead(2, "answer")),
     "images": encoder(PATCHES, POOL),
     "image classes": encoder(PATCHES, POOL, CLASSES),
+    "convolutional image classes": spec.ConvolutionalEncoder(
+        WIDTH, spec.ConvStem(16), spec.ResidualStages((8, 8), (1, 1))
+    ).with_head(spec.ClassifierHead(3)),
     "masked images": encoder(PATCHES, spec.PixelDecoder(WIDTH, STACK)),
     "spectrograms": encoder(SPECTROGRAM),
     "spectrogram classes": encoder(SPECTROGRAM, POOL, CLASSES),
@@ -114,8 +128,9 @@ AS_GIVEN: dict[str, set[str]] = {
     "sounds": {"spectrogram classes", "waveform classes"},
     "speech_contrastive": {"contrasted waveforms"},
     "stories": {"memory network"},
-    "images": {"image classes"},
+    "images": {"image classes", "convolutional image classes"},
     "masked_images": {"masked images"},
+    "detect": {"detector"},
     "image_text": {"dual encoder"},
     "forecast": {"forecasts", "linear forecaster", "series-to-series"},
     "nodes": {"node classes"},
@@ -131,7 +146,7 @@ OF_FILES: dict[str, set[str]] = AS_GIVEN | {
     "ctc": WAVEFORMS,
     "sounds": {*WAVEFORMS, "spectrograms", "spectrogram classes", "speech-to-text"},
     "speech_contrastive": WAVEFORMS,
-    "images": IMAGES,
+    "images": IMAGES | {"convolutional image classes"},
     "masked_images": IMAGES,
 }
 
@@ -303,8 +318,15 @@ def test_a_spectrogram_has_a_window(
 # The kind of a model → the tasks that take it.
 TEXT_TASKS = {"classify", "tag", "answer", "regress", "contrastive"}
 SUITABLE: dict[str, set[str]] = {
-    "text-to-text": {"translate", "summarize", "span", "denoise", *TEXT_TASKS},
-    "recurrent text-to-text": {"translate", "summarize", "span", "denoise", *TEXT_TASKS},
+    "text-to-text": {"translate", "summarize", "pronounce", "span", "denoise", *TEXT_TASKS},
+    "recurrent text-to-text": {
+        "translate",
+        "summarize",
+        "pronounce",
+        "span",
+        "denoise",
+        *TEXT_TASKS,
+    },
     "speech-to-text": {"transcribe", "sounds"},
     "masked text": {*TEXT_TASKS, "masked"},
     "text classes": TEXT_TASKS,

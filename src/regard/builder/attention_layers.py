@@ -86,6 +86,8 @@ def _shared_position(
     position = layer.type.position
     if isinstance(position, rotary.Rope):
         return position
+    if isinstance(position, position_terms.AddedPosition):
+        return position_terms.MovedByPosition()
     if not isinstance(position, relative_position.Disentangled):
         return position_terms.NO_POSITION
     project = None
@@ -97,11 +99,14 @@ def _shared_position(
 
 
 def build_cross_attention(part: spec.Attention, layer: LayerParts) -> attention.Attention:
-    # Positions of the stack concern its own sequence: they do not act on cross-attention.
+    # Other positions of the stack concern its own sequence: they do not act on cross-attention.
+    position = position_terms.NO_POSITION
+    if isinstance(layer.type.position, position_terms.AddedPosition):
+        position = position_terms.MovedByPosition()
     d_model = layer.d_model
     mixer = _mixer(part, _scale(part, None), layer.cross_lengths)
     project = projection.CrossProjection(part, d_model)
-    return attention.Attention(project, mixer, _output_projection(part, d_model))
+    return attention.Attention(project, mixer, _output_projection(part, d_model), position)
 
 
 def _output_projection(part: spec.Attention, d_model: int) -> linear.Linear:

@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import assert_never
 
-from torch import nn
-
 from regard import spec
-from regard.builder.norms import build_norm, optional_norm
+from regard.builder.norms import build_block_norm, build_norm, optional_norm
 from regard.core import linear, norm, side
 from regard.core.frontends import (
     embedding,
+    feature_map,
     lagged_values,
     node_features,
     patch_embedding,
+    resnet,
     series_patches,
     spectrogram_frontend,
     waveform_frontend,
@@ -23,7 +24,9 @@ from regard.system.errors import ModelError
 
 
 def build_front_end(
-    part: spec.FrontEnd, d_model: int, shared: embedding.Table | None = None
+    part: spec.FrontEnd | spec.ConvStem | spec.ObjectQueries,
+    d_model: int,
+    shared: embedding.Table | None = None,
 ) -> side.FrontEnd:
     match part:
         case spec.Tokens():
@@ -35,6 +38,12 @@ def build_front_end(
         case spec.Patches():
             norm_part = optional_norm(part.norm, d_model)
             return patch_embedding.Patches(part, d_model, _patch_position(part, d_model), norm_part)
+        case spec.ConvStem():
+            return resnet.ConvStem(part, d_model, _map_norm(part.norm))
+        case spec.FeatureMap():
+            return _feature_map(part, d_model)
+        case spec.ObjectQueries(count):
+            return feature_map.ObjectQueries(count, d_model)
         case spec.Waveform():
             return _waveform(part, d_model)
         case spec.SeriesPatches():
@@ -59,15 +68,33 @@ def _patch_position(part: spec.Patches, d_model: int) -> patch_embedding.PatchPo
             assert_never(part.position)
 
 
+def build_residual_stages(part: spec.ResidualStages, inputs: int) -> resnet.ResidualStages:
+    """The stages of a ResNet over the `inputs` channels of its stem."""
+    make_norm = _map_norm(part.norm)
+    blocks = [resnet.ResidualBlock(part, block, make_norm) for block in part.blocks(inputs)]
+    return resnet.ResidualStages(blocks, part.depths)
+
+
+def _feature_map(part: spec.FeatureMap, d_model: int) -> feature_map.FeatureMap:
+    backbone = build_front_end(part.backbone, part.width)
+    assert isinstance(backbone, side.ImageFrontEnd), "it reads images"
+    stages = None if part.stages is None else build_residual_stages(part.stages, part.width)
+    project = linear.Linear(part.features, d_model)
+    kind = feature_map.GridSinusoids if part.position == "sinusoidal" else feature_map.GridTables
+    return feature_map.FeatureMap(part, backbone, stages, project, kind(d_model))
+
+
+def _map_norm(part: spec.BatchNorm) -> resnet.MakeNorm:
+    """Norms of feature maps, of any number of channels."""
+    options = {"counts": part.counts, "frozen": part.frozen}
+    return partial(norm.BatchNorm2d, eps=part.eps, momentum=part.momentum, **options)
+
+
 def _waveform(part: spec.Waveform, d_model: int) -> waveform_frontend.Waveform:
     convolutions = []
     channels = 1  # samples are one channel; each convolution takes what the one before it gives
     for layer in part.convolutions:
-        normalize: norm.LayerNorm | norm.RMSNorm | nn.GroupNorm | None
-        if isinstance(layer.norm, spec.TimeNorm):  # one group a channel
-            normalize = nn.GroupNorm(layer.channels, layer.channels, layer.norm.eps)
-        else:
-            normalize = optional_norm(layer.norm, layer.channels)
+        normalize = build_block_norm(layer.norm, layer.channels) if layer.norm else None
         convolutions.append(waveform_frontend.Convolution(layer, channels, normalize))
         channels = layer.channels
     features = optional_norm(part.features, channels)
@@ -123,10 +150,9 @@ def build_embedding(part: spec.Tokens, table: embedding.Table, d_model: int) -> 
     projects = part.width or concatenated
     project = linear.Linear(total_width, d_model) if projects else None
     return embedding.Embedding(
+        part,
         table,
         position,
-        scale=part.scale,
-        dropout=part.dropout,
         segments=segments,
         norm=norm_part,
         project=project,

@@ -6,13 +6,17 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any, assert_never, cast
 
+from torch import nn
+
 from regard import spec
 from regard.builder.norms import build_norm, optional_norm
 from regard.builder.stacks import build_stack
 from regard.core import attention, feedforward, linear, projection
 from regard.core.frontends import embedding
 from regard.core.heads import (
+    contact_head,
     contrastive_head,
+    detection_head,
     head,
     pixel_decoder,
     series_head,
@@ -29,13 +33,13 @@ SERIES_HEADS: dict[type, Callable[..., series_head.SeriesHead]] = {
 
 def build_heads(
     model: spec.ModelSpec, d_model: int, width: int, table: Callable[[], embedding.Table]
-) -> dict[str, head.Head]:
+) -> dict[str, nn.Module]:
     """The heads of a model by their names in it, in the order of its spec.
 
     `width` is that of the hidden states, `table` makes the output matrix of the language-model
     head.
     """
-    heads: dict[str, head.Head] = {}
+    heads: dict[str, nn.Module] = {}
     encoder = cast(spec.Encoder, model)  # only its heads read windows, waves or patches
     for part in model.heads:
         match part:
@@ -47,8 +51,12 @@ def build_heads(
                 heads["labels"] = _classifier(part, model, d_model, width)
             case spec.DistilledHead(count, voters):
                 heads["labels"] = head.DistilledHead(width, count, voters)
+            case spec.DetectionHead(count):
+                heads["labels"] = detection_head.DetectionHead(width, count)
             case spec.ForecastHead() | spec.PatchHead() | spec.ChannelHead():
                 heads["series"] = SERIES_HEADS[type(part)](part, d_model, encoder.windows)
+            case spec.ContactHead(count):
+                heads["contacts"] = contact_head.ContactHead(count)
             case spec.ContrastiveHead():
                 channels = encoder.waves.convolutions[-1].channels
                 heads["contrastive"] = contrastive_head.ContrastiveHead(part, d_model, channels)

@@ -18,6 +18,7 @@ _PATTERNS: dict[type, Callable[..., mask.MaskPattern]] = {
     spec.BlockLocalMask: sparse_masks.BlockLocalMask,
     spec.GlobalMask: sparse_masks.GlobalMask,
     spec.RandomBlockMask: sparse_masks.RandomBlockMask,
+    spec.SentenceMask: sparse_masks.SentenceMask,
 }
 
 

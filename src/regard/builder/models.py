@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from functools import partial
-from typing import TYPE_CHECKING, Any, NamedTuple, assert_never, overload
+from typing import TYPE_CHECKING, Any, NamedTuple, assert_never, cast, overload
 
 import torch
 from torch import Tensor, nn
@@ -12,6 +12,7 @@ from regard import spec
 from regard.builder.front_ends import (
     build_embedding,
     build_front_end,
+    build_residual_stages,
     build_step_embedding,
 )
 from regard.builder.heads import build_heads
@@ -45,7 +46,7 @@ def build(model: spec.EncoderDecoder | spec.SequenceToSequence) -> EncoderDecode
 @overload
 def build(model: spec.SeriesEncoderDecoder) -> SeriesEncoderDecoder: ...
 @overload
-def build(model: spec.Encoder | spec.RecurrentEncoder) -> Encoder: ...
+def build(model: spec.Encoder | spec.RecurrentEncoder | spec.ConvolutionalEncoder) -> Encoder: ...
 @overload
 def build(model: spec.Decoder | spec.RecurrentDecoder) -> Decoder: ...
 @overload
@@ -84,7 +85,7 @@ def _build(model: spec.Model) -> CoreModel:
             return _encoder_decoder(model)
         case spec.SeriesEncoderDecoder():
             return _series_encoder_decoder(model)
-        case spec.Encoder() | spec.RecurrentEncoder():
+        case spec.Encoder() | spec.RecurrentEncoder() | spec.ConvolutionalEncoder():
             return _encoder(model)
         case spec.Decoder() | spec.RecurrentDecoder():
             return _decoder(model)
@@ -144,10 +145,10 @@ def _encoder_decoder(model: spec.EncoderDecoder | spec.SequenceToSequence) -> En
     wiring = LayerMatchedEncoderDecoder if matches else EncoderDecoder
     return wiring(
         source=build_front_end(model.source, d_model, tables.source),
-        target=build_embedding(model.target, tables.target, d_model),
+        target=build_front_end(model.target, d_model, tables.target),
         encoder=_encoder_side(model.encoder, d_model),
         decoder=_decoder_side(model),
-        heads=build_heads(model, d_model, d_model, lambda: tables.output),
+        heads=build_heads(model, d_model, d_model, lambda: cast(embedding.Table, tables.output)),
     )
 
 
@@ -168,7 +169,7 @@ def _series_encoder_decoder(model: spec.SeriesEncoderDecoder) -> SeriesEncoderDe
     )
 
 
-def _encoder(model: spec.Encoder | spec.RecurrentEncoder) -> Encoder:
+def _encoder(model: spec.Encoder | spec.RecurrentEncoder | spec.ConvolutionalEncoder) -> Encoder:
     d_model = model.d_model
     front = build_front_end(model.input, d_model)
     width = model.stack.width(d_model)  # 2 · d_model where both reversible streams come out
@@ -199,7 +200,9 @@ def _decoder(model: spec.Decoder | spec.RecurrentDecoder) -> Decoder:
 # ------------------------------------------------------------------ sides
 
 
-def _encoder_side(part: spec.Stack | spec.Recurrent | spec.Convolutional, d_model: int) -> Side:
+def _encoder_side(
+    part: spec.Stack | spec.Recurrent | spec.Convolutional | spec.ResidualStages, d_model: int
+) -> Side:
     match part:
         case spec.Stack():
             return build_stack(part, d_model)
@@ -207,6 +210,8 @@ def _encoder_side(part: spec.Stack | spec.Recurrent | spec.Convolutional, d_mode
             return recurrent.RecurrentEncoder(part, d_model)
         case spec.Convolutional():
             return convolutional.ConvolutionalEncoder(part, d_model)
+        case spec.ResidualStages():
+            return build_residual_stages(part, d_model)
         case _:
             assert_never(part)
 
@@ -261,7 +266,11 @@ def _alignment(
 
 
 def _output_table(
-    model: spec.Encoder | spec.RecurrentEncoder | spec.Decoder | spec.RecurrentDecoder,
+    model: spec.Encoder
+    | spec.RecurrentEncoder
+    | spec.ConvolutionalEncoder
+    | spec.Decoder
+    | spec.RecurrentDecoder,
     table: embedding.Table,
     width: int,
 ) -> embedding.Table:
@@ -276,15 +285,17 @@ def _output_table(
 class _SharedTables(NamedTuple):
     """The tables [V, D] of an encoder–decoder; two of them, or all, may be one."""
 
-    target: embedding.Table
-    output: embedding.Table
+    target: embedding.Table | None  # None: it reads no tokens
+    output: embedding.Table | None
     source: embedding.Table | None  # None: one of its own
 
 
 def _shared_tables(model: spec.EncoderDecoder | spec.SequenceToSequence) -> _SharedTables:
     """One table for the target and the output, for source and target, or for all (Section 3.4)."""
+    if not isinstance(model.target, spec.Tokens):
+        return _SharedTables(None, None, None)
     target = embedding.Table(model.target.vocabulary, model.d_model)
-    output = target
+    output: embedding.Table | None = target
     if model.share not in ("all", "target") and model.head is not None:
         output = embedding.Table(model.target.vocabulary, model.d_model)
     source = target if model.share in ("all", "inputs") else None

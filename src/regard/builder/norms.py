@@ -16,9 +16,9 @@ def build_norm(part: spec.Norm, width: int) -> norm.LayerNorm | norm.RMSNorm:
             return norm.LayerNorm(width, eps, bias=bias)
         case spec.RMSNorm(eps, offset):
             return norm.RMSNorm(width, eps, offset)
-        case spec.BatchNorm():
+        case spec.BatchNorm() | spec.InstanceNorm():
             raise ModelError(
-                "BatchNorm needs the padding mask, so it is supported in blocks only",
+                f"{type(part).__name__} needs the padding mask, so it is supported in blocks only",
                 "use LayerNorm or RMSNorm outside of blocks",
             )
         case _:
@@ -32,6 +32,9 @@ def optional_norm(part: spec.Norm | None, width: int) -> norm.LayerNorm | norm.R
 
 def build_block_norm(part: spec.Norm, width: int) -> norm.Norm:
     """A norm of a block, or after the last one."""
-    if isinstance(part, spec.BatchNorm):
-        return norm.BatchNorm(width, part.eps, part.momentum, counts=part.counts)
+    match part:
+        case spec.BatchNorm(eps, momentum, counts, frozen):
+            return norm.BatchNorm(width, eps, momentum, counts=counts, frozen=frozen)
+        case spec.InstanceNorm(eps):
+            return norm.InstanceNorm(width, eps)
     return build_norm(part, width)

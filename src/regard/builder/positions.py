@@ -34,7 +34,7 @@ def build_stack_position(
     match part:
         case None | spec.RelativeKeys() | spec.RelativeSinusoids():
             return None  # the last two have weights in each layer: see build_layer_position
-        case spec.Rope(base, share, pairs, scaling):
+        case spec.Rope(base, share, pairs, scaling, stored):
             # d of Su et al.; partial rotation (GPT-NeoX, GPT-J) leaves the other dimensions alone.
             dimensions = int(sizes.d_k * share)
             frequencies = rotary.rope_frequencies(dimensions, base)
@@ -48,13 +48,15 @@ def build_stack_position(
             if isinstance(scaling, spec.YarnScaling):
                 length = scaling.attention or max(1.0, 0.1 * math.log(scaling.factor) + 1)
             return rotary.Rope(
-                _scaled_frequencies(frequencies, base, scaling), pairs, settings, length
+                _scaled_frequencies(frequencies, base, scaling), pairs, settings, length, stored
             )
         case spec.T5Bias(count, distance):
             # Decoders need no buckets for later keys.
             return relative_position.T5Bias(sizes.heads, count, distance, not sizes.causal)
         case spec.Alibi():
             return relative_position.Alibi(sizes.heads)
+        case spec.AddedPosition():
+            return position_terms.AddedPosition()
         case spec.ShortestPathBias(distance):
             return relative_position.ShortestPathBias(sizes.heads, distance)
         case spec.RepeatedBlockBias(size, times, length):

@@ -105,7 +105,7 @@ class Attention(nn.Module):
         """What each head finds: x [B, T, D] → [B, H, T, E]."""
         q, k, v = self.project(x, memory)  # [B, H, T, K], [B, G, S, K], [B, G, S, E]
         # Before the cache: a key is rotated once, by its own position.
-        q, k = self.position.turn(q, k, positions)
+        q, k = self.position.turn(q, k, positions, self.project)
         k, v = cache.extend(k, v)  # S is now the length of all tokens so far
         # bias [B or 1, H, T, S]
         q, bias = self.position.scores(q, k, mask, positions, self.project)

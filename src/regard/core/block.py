@@ -33,6 +33,7 @@ class LayerInputs(NamedTuple):
     memory: Tensor | None = None  # [B, S, D] that cross-attention attends to
     memory_mask: AttentionMask | None = None
     padding_mask: Tensor | None = None  # [B, T] of the new positions, True at tokens
+    memory_positions: PositionTerms | None = None  # of queries and of what they attend to
 
 
 class AnyBlock(nn.Module, ABC):
@@ -53,9 +54,16 @@ class AnyBlock(nn.Module, ABC):
 
     @property
     def meets_padding(self) -> bool:
-        """Whether padding concerns parts besides attention: BatchNorm, experts, convolutions."""
+        """Whether padding concerns parts besides attention: BatchNorm, InstanceNorm, experts,
+        convolutions."""
         norms = cast(Iterable[Norm], self.residual.norms)
         return self.feedforward.meets_padding or any(norm.meets_padding for norm in norms)
+
+    @property
+    def mixes_positions(self) -> bool:
+        """Whether parts besides attention read other positions: convolutions, InstanceNorm."""
+        norms = cast(Iterable[Norm], self.residual.norms)
+        return self.feedforward.mixes_positions or any(norm.mixes_positions for norm in norms)
 
     @abstractmethod
     def forward(self, x: Tensor, inputs: LayerInputs, context: LayerContext) -> Tensor:
@@ -73,12 +81,12 @@ class AnyBlock(nn.Module, ABC):
         assert self.cross is not None
         context = context.scope("cross")
         x = context.probe.through("input", x)
-        # No position terms: positions of source and target are not comparable.
         cached = context.cache.cross_attention
+        terms = inputs.memory_positions
         if cached is None:
-            attended = self.cross(x, inputs.memory_mask, None, context, inputs.memory)
+            attended = self.cross(x, inputs.memory_mask, terms, context, inputs.memory)
         else:
-            attended = self.cross(x, inputs.memory_mask, None, context, cached, cached)
+            attended = self.cross(x, inputs.memory_mask, terms, context, cached, cached)
         return context.probe.through("output", self.scaled("cross", attended))
 
     def feed_forward(self, x: Tensor, context: LayerContext) -> Tensor:

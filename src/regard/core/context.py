@@ -66,8 +66,12 @@ class Context:
     token_mask: Tensor | None = None
     # The inputs of the model by name, for masks and positions that depend on them.
     inputs: Mapping[str, Tensor | None] = field(default_factory=dict)
+    # Images of other sizes are read too: learned positions are interpolated.
+    interpolates: bool = False
     # Longformer: tokens [B, S] that attend to everything and are attended to by all.
     global_tokens: Tensor | None = None
+    # [B or 1, T, D], what attention adds to its queries and keys, where the front end says so.
+    added: Tensor | None = None
     # Caches of decoding, or what segments carry on.
     state: DecoderState | None = None
     # Filled with the output of each layer, if it is a list.
@@ -87,7 +91,9 @@ class Context:
     def output(self, hidden: Tensor, padding_mask: Tensor | None) -> EncoderOutput:
         """The encoder output of this call, with its documents and its probe."""
         documents = None if self.documents is None else self.documents.document_ids
-        return EncoderOutput(hidden, padding_mask, documents=documents, probe=self.probe)
+        return EncoderOutput(
+            hidden, padding_mask, documents=documents, probe=self.probe, added=self.added
+        )
 
     def target(self) -> Context:
         """The context of the decoder of an encoder–decoder."""
@@ -121,6 +127,7 @@ class Context:
             self.documents,
             self.global_tokens,
             self.inputs,
+            self.added,
         )
 
     def layer(self, number: int) -> LayerContext:

@@ -22,6 +22,7 @@ class EncoderOutput(NamedTuple):
     layers: tuple[Tensor, ...] = ()
     documents: Tensor | None = None  # [B, S], which of the texts in its row a position belongs to
     probe: NullProbe = NO_PROBE  # that decoding from here goes on with
+    added: Tensor | None = None  # [B or 1, S, D], what cross-attention adds to its keys
 
     def for_layer(self, layer: int) -> Tensor:
         """The encoder states that this decoder layer attends to."""

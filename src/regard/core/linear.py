@@ -70,6 +70,13 @@ class Linear(nn.Module):
         y = functional.linear(x, self.weight, self.full_bias())
         return y if self.added is None else y + self.added(x)
 
+    def shift(self, x: Tensor, part: int) -> Tensor:
+        """What adding x to the input adds to the output of one of the parts."""
+        if self.packed is None and self.added is None:
+            return functional.linear(x, self.weight.split(self.parts)[part])
+        change = self(x) - self(torch.zeros_like(x))
+        return change.split(self.parts, dim=-1)[part]
+
     def full_bias(self) -> Tensor | None:
         """The bias of all outputs, with zeros for the parts that have none."""
         if self.bias is None or all(self.biased):

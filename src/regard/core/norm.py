@@ -1,4 +1,4 @@
-"""Normalisation: LayerNorm and RMSNorm of each position, BatchNorm of each feature."""
+"""Normalisation: LayerNorm and RMSNorm of each position, BatchNorm and InstanceNorm of features."""
 
 from __future__ import annotations
 
@@ -15,6 +15,7 @@ class LayerNorm(nn.LayerNorm):
     """Layer normalisation (Ba, Kiros, Hinton 2016)."""
 
     meets_padding = False
+    mixes_positions = False
 
 
 class RMSNorm(nn.Module):
@@ -22,6 +23,7 @@ class RMSNorm(nn.Module):
     `offset`."""
 
     meets_padding = False
+    mixes_positions = False
 
     def __init__(self, width: int, eps: float, offset: float = 0.0) -> None:
         super().__init__()
@@ -45,17 +47,27 @@ class BatchNorm(nn.Module):
     """
 
     meets_padding = True  # which does not count
+    mixes_positions = False
 
-    def __init__(self, width: int, eps: float, momentum: float, *, counts: bool = False) -> None:
+    def __init__(
+        self,
+        width: int,
+        eps: float,
+        momentum: float,
+        *,
+        counts: bool = False,
+        frozen: bool = False,
+    ) -> None:
         super().__init__()
-        self.weight = nn.Parameter(torch.ones(width))
-        self.bias = nn.Parameter(torch.zeros(width))
+        self.weight = nn.Parameter(torch.ones(width), requires_grad=not frozen)
+        self.bias = nn.Parameter(torch.zeros(width), requires_grad=not frozen)
         self.batches = nn.Parameter(torch.zeros(()), requires_grad=False) if counts else None
         # Parameters and not buffers: stored, averaged and moved as all weights are.
         self.running_mean = nn.Parameter(torch.zeros(width), requires_grad=False)
         self.running_variance = nn.Parameter(torch.ones(width), requires_grad=False)
         self.eps = eps
         self.momentum = momentum
+        self.frozen = frozen
         self.updates_statistics = True  # see `fixed_running_statistics`
         self.share: BatchShare | None = None  # where several processes compute a batch
 
@@ -64,7 +76,7 @@ class BatchNorm(nn.Module):
 
     def forward(self, x: Tensor, padding_mask: Tensor | None = None) -> Tensor:
         """x [B, T, D]; `padding_mask` [B, T] is True at tokens."""
-        if self.training:
+        if self.training and not self.frozen:
             mean, variance = self._batch_statistics(x, padding_mask)
         else:
             mean = self.running_mean
@@ -89,18 +101,71 @@ class BatchNorm(nn.Module):
 
     @torch.no_grad()
     def _update_statistics(self, mean: Tensor, variance: Tensor, count: Tensor) -> None:
-        if self.batches is not None:
-            self.batches.add_(1)
+        self._count()
         # The running variance is the unbiased one, as in PyTorch.
         unbiased = variance * count / (count - 1.0).clamp_min(1.0)
         self.running_mean.lerp_(mean, self.momentum)
         self.running_variance.lerp_(unbiased, self.momentum)
 
+    def _count(self) -> None:
+        if self.batches is not None:
+            with torch.no_grad():
+                self.batches.add_(1)
+
     def _sum(self, x: Tensor) -> Tensor:
         return x if self.share is None else self.share.sum(x)
 
 
-Norm = LayerNorm | RMSNorm | BatchNorm
+class BatchNorm2d(BatchNorm):
+    """The same over feature maps [B, C, H, W], by PyTorch's kernel: what it computes is the same,
+    but in a network of convolutions the norms are a good part of the time."""
+
+    def forward(self, x: Tensor, padding_mask: Tensor | None = None) -> Tensor:
+        learns = self.training and not self.frozen
+        if learns and (self.share is not None or x.numel() == x.shape[1]):
+            # The kernel knows no other processes, and refuses a single position.
+            return super().forward(x.permute(0, 2, 3, 1)).permute(0, 3, 1, 2)
+        mean: Tensor | None = self.running_mean
+        variance: Tensor | None = self.running_variance
+        if learns and self.updates_statistics:
+            self._count()
+        elif learns:
+            mean = variance = None
+        return functional.batch_norm(
+            x, mean, variance, self.weight, self.bias, learns, self.momentum, self.eps
+        )
+
+
+class InstanceNorm(nn.Module):
+    """Instance normalisation (Ulyanov, Vedaldi, Lempitsky 2016): each feature over the positions
+    of one sequence, as `nn.InstanceNorm1d` of its tokens alone, padding left out."""
+
+    meets_padding = True  # which does not count
+    mixes_positions = True
+
+    def __init__(self, width: int, eps: float) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.ones(width))
+        self.bias = nn.Parameter(torch.zeros(width))
+        self.eps = eps
+
+    def extra_repr(self) -> str:
+        return f"{len(self.weight)}, eps={self.eps}"
+
+    def forward(self, x: Tensor, padding_mask: Tensor | None = None) -> Tensor:
+        """x [B, T, D]; `padding_mask` [B, T] is True at tokens."""
+        if padding_mask is None:  # one group a feature
+            return torch.group_norm(x.mT, x.shape[-1], self.weight, self.bias, self.eps).mT
+        # In float32 at least, as PyTorch's norms under autocast.
+        x = x.to(self.weight.dtype)
+        is_token = padding_mask[..., None].to(x.dtype)  # [B, T, 1]
+        count = is_token.sum(dim=1, keepdim=True).clamp_min(1.0)
+        mean = (x * is_token).sum(dim=1, keepdim=True) / count  # [B, 1, D]
+        variance = ((x - mean).square() * is_token).sum(dim=1, keepdim=True) / count
+        return (x - mean) * (variance + self.eps).rsqrt() * self.weight + self.bias
+
+
+Norm = LayerNorm | RMSNorm | BatchNorm | InstanceNorm
 
 
 def batch_norms(model: nn.Module) -> list[BatchNorm]:
@@ -123,7 +188,7 @@ def fixed_running_statistics(model: nn.Module) -> Iterator[None]:
 
 def normalize(norm: nn.Module, x: Tensor, padding_mask: Tensor | None) -> Tensor:
     """The norm of x [B, T, D], whose tokens are where `padding_mask` [B, T] is True."""
-    if isinstance(norm, BatchNorm):
+    if isinstance(norm, BatchNorm | InstanceNorm):
         return norm(x, padding_mask)
     return norm(x)
 
@@ -140,7 +205,7 @@ class KernelNorm(NamedTuple):
 
 def kernel_norm(norm: Norm) -> KernelNorm:
     """The parameters of a norm for a Triton kernel."""
-    assert not isinstance(norm, BatchNorm), "kernels normalise positions, not features"
+    assert isinstance(norm, LayerNorm | RMSNorm), "kernels normalise positions, not features"
     if isinstance(norm, LayerNorm):
         return KernelNorm("layer", norm.weight, norm.bias, norm.eps, 0.0)
     return KernelNorm("rms", norm.weight, None, norm.eps, norm.offset)

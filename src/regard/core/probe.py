@@ -191,3 +191,39 @@ class Probe(NullProbe):
 
     def _wants(self, name: str) -> bool:
         return any(fnmatchcase(name, pattern) for pattern in self.wanted)
+
+
+# ------------------------------------------------------------------ rows of a batch
+
+
+@dataclass(frozen=True)
+class RowPart:
+    """The probe of some rows of a batch; `fail` takes what it raises."""
+
+    rows: Tensor
+    probe: NullProbe
+    fail: Callable[[BaseException], None]
+
+
+class RowProbe(NullProbe):
+    """Probes of different rows of a batch, of which each sees and edits its own rows only. What one
+    of them raises is that one's, and its rows pass unedited."""
+
+    active = True
+
+    def __init__(self, parts: Iterable[RowPart]) -> None:
+        self.parts = tuple(parts)
+
+    def scope(self, name: str) -> RowProbe:
+        return RowProbe(replace(part, probe=part.probe.scope(name)) for part in self.parts)
+
+    def through(self, name: str, value: Tensor) -> Tensor:
+        for part in self.parts:
+            before = value[part.rows]
+            try:
+                after = part.probe.through(name, before)
+                if after is not before:
+                    value = value.index_copy(0, part.rows, after)
+            except Exception as error:
+                part.fail(error)
+        return value

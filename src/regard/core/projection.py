@@ -47,6 +47,12 @@ class Projection(nn.Module):
         """The matrices, by the letters of what each gives: queries, keys and values."""
         raise NotImplementedError
 
+    def shift(self, x: Tensor, letter: str) -> Tensor:
+        """What adding x [B, T, D] to what is projected adds to queries (`q`) or keys (`k`)."""
+        heads = self.heads if letter == "q" else self.groups
+        letters, part = next(item for item in self.matrices().items() if letter in item[0])
+        return split_heads(part.shift(x, letters.index(letter)), heads)
+
     def keep(self, heads: Tensor) -> None:
         """Prunes all but these heads, with their keys and values."""
         assert self.groups in (1, self.heads), "grouped heads cannot be pruned one by one"

@@ -9,6 +9,7 @@ from torch import Tensor, nn
 
 from regard.core.caches.kv_cache import LayerCache
 from regard.core.encoder_output import EncoderOutput
+from regard.core.output import Inputs
 from regard.core.probe import HasHeads
 
 SideKind = Literal["transformer", "recurrent", "convolutional", "memory"]
@@ -21,6 +22,7 @@ class FrontEnd(nn.Module):
     # Whether it makes other vectors of an input beside padding: of a window of a series, say.
     meets_padding: ClassVar[bool] = True
     has_padding: ClassVar[bool] = True  # an image has none
+    mask_name: ClassVar[str] = "attention_mask"  # transformers' name of its padding mask
 
     def output_padding_mask(self, padding_mask: Tensor | None) -> Tensor | None:
         """The padding mask of the T positions, from that of the inputs: the same."""
@@ -28,9 +30,42 @@ class FrontEnd(nn.Module):
             return None
         return padding_mask
 
-    def states(self, hidden: Tensor) -> Tensor:
-        """The hidden states of its inputs as they are shown: [B, T, D]."""
+    def added_positions(self, inputs: Tensor, padding_mask: Tensor | None) -> Tensor | None:
+        """Vectors [B or 1, T, D] that attention adds to its queries and keys; None where positions
+        are part of what the front end gives, or of attention itself."""
+        return None
+
+    @property
+    def queries(self) -> int:
+        """How many positions it gives without reading anything: object queries."""
+        return 0
+
+    # Whether what the last layer makes is among the hidden states that transformers gives.
+    shows_last: ClassVar[bool] = True
+
+    def states(self, hidden: Tensor, inputs: Inputs) -> Tensor:
+        """The hidden states of the inputs as they are shown: [B, T, D]."""
         return hidden
+
+    def vector(self, pooled: Tensor) -> Tensor:
+        """A pooled vector as it is shown: [B, D]."""
+        return pooled
+
+
+class ImageFrontEnd(FrontEnd):
+    """Abstract: maps images [B, channels, height, width] to positions, row by row, behind
+    `extras` trained vectors."""
+
+    has_padding = False
+    patch: int  # pixels from one position to the next
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.extras: nn.ParameterList | tuple[()] = ()
+
+    def grid(self, pixels: Tensor) -> tuple[int, int]:
+        """Rows and columns of positions in images [..., height, width]."""
+        raise NotImplementedError
 
 
 class Side(nn.Module):
@@ -52,7 +87,8 @@ class Side(nn.Module):
 
     @property
     def meets_padding(self) -> bool:
-        """Whether padding concerns parts besides attention: BatchNorm, experts, convolutions."""
+        """Whether padding concerns parts besides attention: BatchNorm, InstanceNorm, experts,
+        convolutions."""
         return False
 
     @property

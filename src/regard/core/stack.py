@@ -166,7 +166,8 @@ class Stack(Side):
             ids = _position_ids(mask, call, pattern)
             terms = PositionTerms(ids) if position is None else position.terms(mask, ids, call)
             self.block(number).prepare(mask, terms, memory_mask)
-            inputs.append(LayerInputs(mask, terms, hidden, memory_mask, token_mask))
+            across = None if memory is None else terms.across(memory.added)
+            inputs.append(LayerInputs(mask, terms, hidden, memory_mask, token_mask, across))
         return inputs
 
     def _token_mask(
@@ -178,7 +179,7 @@ class Stack(Side):
             return None
         if self.mixes_positions and context.documents is not None:
             raise ModelError(
-                "a convolution over positions does not support packed texts: it would mix them",
+                "convolutions and InstanceNorm do not support packed texts: they would mix them",
                 "put each text into a row of its own",
             )
         # What follows a prompt is never padding.
@@ -229,8 +230,9 @@ class Stack(Side):
 
     @property
     def mixes_positions(self) -> bool:
-        """Whether feed-forward networks read neighbours, by convolutions wider than 1."""
-        return any(cast(AnyBlock, block).feedforward.mixes_positions for block in self.blocks)
+        """Whether parts besides attention read other positions: convolutions, InstanceNorm."""
+        final = self.final_norm is not None and self.final_norm.mixes_positions
+        return final or any(cast(AnyBlock, block).mixes_positions for block in self.blocks)
 
     @cached_property
     def meets_padding(self) -> bool:

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass, field
-from typing import Literal
+from functools import partial
+from typing import Literal, NamedTuple
 
+from regard.spec.feedforward import Activation
+from regard.spec.residual import BatchNorm
 from regard.spec.validation import Depth, Part, Positive, Rate, Size
 from regard.system.errors import ModelError
 
@@ -124,3 +128,66 @@ class Convolutional(Part):
             raise ModelError(
                 "a convolutional stack needs dilations", "set `dilations`, for example (1, 2, 4)"
             )
+
+
+# ------------------------------------------------------------------ images
+
+
+class ResidualBlock(NamedTuple):
+    """Where a residual block of convolutions stands, and what shapes it maps."""
+
+    stage: int
+    layer: int  # of the stage
+    inputs: int  # channels
+    outputs: int
+    stride: int
+
+    @property
+    def projects(self) -> bool:
+        """Whether its shortcut is a convolution, because it changes the shape."""
+        return self.stride > 1 or self.inputs != self.outputs
+
+
+@dataclass(frozen=True)
+class ResidualStages(Part):
+    """Stages of residual blocks of convolutions over images (He et al. 2016, ResNet).
+
+    The first block of each stage halves the rows and columns; BatchNorm follows each convolution.
+    """
+
+    widths: tuple[Size, ...] = (256, 512, 1024, 2048)  # output channels of each stage
+    depths: tuple[Depth, ...] = (3, 4, 6, 3)  # blocks of each stage
+    # Two convolutions of 3 × 3; or one between two of 1 × 1, with a quarter of the channels.
+    unit: Literal["basic", "bottleneck"] = "bottleneck"
+    halves_first: bool = False  # the first stage too; in most networks the stem has done so
+    # Which convolution of a bottleneck has the stride: the paper's is the first, most have it in
+    # that of 3 × 3 (ResNet v1.5).
+    strided: Literal["1x1", "3x3"] = "3x3"
+    activation: Activation = "relu"  # of each sum; inside a block it is ReLU
+    norm: BatchNorm = field(default_factory=partial(BatchNorm, counts=True))
+
+    kv_cache_size = 0  # it does not decode
+
+    def validate(self) -> None:
+        if not self.widths or len(self.widths) != len(self.depths):
+            raise ModelError(
+                f"{len(self.widths)} widths and {len(self.depths)} depths do not make stages",
+                "give one width and one depth for each stage",
+            )
+        if self.unit == "bottleneck" and min(self.widths) < 4:
+            raise ModelError(
+                "a bottleneck has a quarter of its output channels, so that 4 are the least",
+                "give larger `widths`, or unit='basic'",
+            )
+
+    def width(self, d_model: int) -> int:
+        """The width of the output, as `Stack.width`."""
+        return self.widths[-1]
+
+    def blocks(self, inputs: int) -> Iterator[ResidualBlock]:
+        """All blocks, over so many channels of the stem."""
+        for stage, (outputs, depth) in enumerate(zip(self.widths, self.depths, strict=True)):
+            for layer in range(depth):
+                halves = layer == 0 and (stage > 0 or self.halves_first)
+                yield ResidualBlock(stage, layer, inputs, outputs, 1 + halves)
+                inputs = outputs

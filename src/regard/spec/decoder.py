@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any, Literal, Self
 
 from regard.spec.baselines import Convolutional, Recurrent
-from regard.spec.frontend import LaggedValues, Spectrogram, Tokens
+from regard.spec.frontend import FeatureMap, LaggedValues, ObjectQueries, Spectrogram, Tokens
 from regard.spec.head import ClassifierHead, Distribution, LMHead, SeriesWindow
 from regard.spec.model_spec import (
     FrontEnds,
@@ -117,7 +117,7 @@ class _TwoSided(ModelSpec):
         return True
 
     @property
-    def kv_cache_size(self) -> int:
+    def kv_cache_size(self) -> int | None:
         return self.decoder.kv_cache_size
 
     @property
@@ -130,21 +130,25 @@ class _TwoSided(ModelSpec):
 
 
 class _Translator(_TwoSided):
-    """What encoder–decoders have in common that write tokens."""
+    """What encoder–decoders have in common that write tokens, or answer object queries."""
 
-    source: Tokens | Spectrogram
-    target: Tokens
+    source: Tokens | Spectrogram | FeatureMap
+    target: Tokens | ObjectQueries
 
     @property
     def front_ends(self) -> FrontEnds:
-        return {"encoder": self.source, "decoder": self.target}
+        parts = {"encoder": self.source, "decoder": self.target}
+        # Object queries read nothing.
+        return {name: part for name, part in parts.items() if not isinstance(part, ObjectQueries)}
 
     @property
     def inputs(self) -> Inputs:
         writes = self.head is not None
+        source = arguments(self.source.main_input_name, self.source.mask_name)
+        if isinstance(self.target, ObjectQueries):
+            return (*source, *arguments("", "decoder_attention_mask"))
         return (
-            Input(self.source.main_input_name),
-            Input("attention_mask", required=False),
+            *source,
             # Without a language-model head the decoder reads the source once more (BART's
             # classifier), unless it is given something else.
             Input("decoder_input_ids", required=writes or isinstance(self.source, Spectrogram)),
@@ -152,8 +156,15 @@ class _Translator(_TwoSided):
         )
 
     @property
-    def vocab_size(self) -> int:
-        return self.target.vocabulary
+    def kv_cache_size(self) -> int | None:
+        # Object queries are answered at once.
+        return super().kv_cache_size if isinstance(self.target, Tokens) else None
+
+    @property
+    def target_tokens(self) -> Tokens:
+        """The token embedding of a decoder that writes."""
+        assert isinstance(self.target, Tokens)
+        return self.target
 
     @property
     def tokens(self) -> Tokens:
@@ -167,8 +178,8 @@ class EncoderDecoder(_Translator):
     """Encoder–decoder Transformer (Figure 1)."""
 
     d_model: Size  # width of the residual stream
-    source: Tokens | Spectrogram
-    target: Tokens
+    source: Tokens | Spectrogram | FeatureMap
+    target: Tokens | ObjectQueries
     encoder: Stack
     decoder: Stack
     heads: Heads = (LMHead(),)
@@ -186,10 +197,10 @@ class EncoderDecoder(_Translator):
                 f"{self.encoder.layers} and {self.decoder.layers}",
                 "set the same number of layers",
             )
-        _check_sides(self)
+        _check_sides(self, causal=isinstance(self.target, Tokens))
         # Speech has no vocabulary, and no embedding to share.
-        source_vocabulary = self.source.vocabulary if isinstance(self.source, Tokens) else 0
-        _check_vocabulary(self.share, source_vocabulary, self.target.vocabulary)
+        sizes = {name: tokens.vocabulary for name, tokens in self.embeddings.items()}
+        _check_vocabulary(self.share, sizes.get("source", 0), sizes.get("target", 0))
         if any(isinstance(stack.scheme, Segments) for stack in (self.encoder, self.decoder)):
             raise ModelError(
                 "a segment memory is for language models, which read a text segment by segment",
@@ -201,6 +212,18 @@ class EncoderDecoder(_Translator):
         """The front end of a speech model."""
         assert isinstance(self.source, Spectrogram)
         return self.source
+
+    @property
+    def feature_map(self) -> FeatureMap:
+        """The front end of a detector."""
+        assert isinstance(self.source, FeatureMap)
+        return self.source
+
+    @property
+    def queries(self) -> ObjectQueries:
+        """The object queries of a detector."""
+        assert isinstance(self.target, ObjectQueries)
+        return self.target
 
 
 @dataclass(frozen=True)
@@ -287,10 +310,11 @@ class SeriesEncoderDecoder(_TwoSided):
         return SeriesWindow(part.past, part.channels, self.horizon, self.output, spans)
 
 
-def _check_sides(model: EncoderDecoder | SeriesEncoderDecoder) -> None:
+def _check_sides(model: EncoderDecoder | SeriesEncoderDecoder, causal: bool = True) -> None:
     """A decoder reads an encoder of the same width, and neither reads anything else."""
     check_no_cross(model.encoder)
-    check_decoder(model.decoder, chunks=False)
+    if causal:
+        check_decoder(model.decoder, chunks=False)
     if any(block.cross is None for block in model.decoder.blocks):
         raise ModelError(
             "the decoder of an encoder–decoder has no cross-attention", "set `cross` of its blocks"

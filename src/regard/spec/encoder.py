@@ -6,8 +6,10 @@ import dataclasses
 from dataclasses import dataclass
 from typing import Self
 
-from regard.spec.baselines import Recurrent
+from regard.spec.baselines import Recurrent, ResidualStages
 from regard.spec.frontend import (
+    ConvStem,
+    FeatureMap,
     FrontEnd,
     NodeFeatures,
     Patches,
@@ -85,6 +87,8 @@ class Encoder(ModelSpec):
     def inputs(self) -> Inputs:
         name = self.input.main_input_name
         match self.input:
+            case FeatureMap():
+                return arguments(name, self.input.mask_name)
             # Images of a batch have one size: nothing is padded.
             case Patches(mask_token=True):
                 return arguments(name, "bool_masked_pos")
@@ -146,6 +150,15 @@ class Encoder(ModelSpec):
         assert isinstance(self.input, Patches)
         return self.input
 
+    def with_image_size(self, size: int) -> Self:
+        """The same encoder for images of another side."""
+        patches = dataclasses.replace(self.patches, size=size)
+        stack = self.stack
+        if isinstance(stack.scheme, Stages):
+            scheme = dataclasses.replace(stack.scheme, side=patches.side)
+            stack = dataclasses.replace(stack, scheme=scheme)
+        return dataclasses.replace(self, input=patches, stack=stack)
+
     @property
     def nodes(self) -> NodeFeatures:
         """The front end of an encoder of graphs."""
@@ -192,7 +205,7 @@ _INPUTS: dict[type, type] = {
 }
 
 
-def _check_inputs_of_heads(model: Encoder) -> None:
+def _check_inputs_of_heads(model: Encoder | ConvolutionalEncoder) -> None:
     """Heads of sounds, images and time series read no other medium."""
     for head in model.heads:
         is_series = isinstance(model.input, SeriesPatches)
@@ -259,6 +272,44 @@ class RecurrentEncoder(ModelSpec):
 
 
 @dataclass(frozen=True)
+class ConvolutionalEncoder(ModelSpec):
+    """Convolutional encoder of images with its heads (He et al. 2016, ResNet)."""
+
+    d_model: Size  # channels of the stem
+    input: ConvStem
+    stack: ResidualStages
+    heads: Heads = (Pool("mean", None),)
+    tied = False  # no table of tokens
+    pixels = None  # none of its positions can be hidden: it has no decoder of them
+
+    def validate(self) -> None:
+        _check_inputs_of_heads(self)
+
+    @property
+    def image_positions(self) -> int:
+        """The positions of an image in the last stage."""
+        halvings = len(self.stack.widths) - 1 + self.stack.halves_first
+        side, _ = self.input.grid(self.input.size, self.input.size)
+        return (-(-side // 2**halvings)) ** 2
+
+    def with_image_size(self, size: int) -> Self:
+        """The same encoder, whose images are brought to another side."""
+        return dataclasses.replace(self, input=dataclasses.replace(self.input, size=size))
+
+    @property
+    def widths(self) -> dict[str, int]:
+        return {"": self.stack.width(self.d_model)}
+
+    @property
+    def front_ends(self) -> FrontEnds:
+        return {"encoder": self.input}
+
+    @property
+    def inputs(self) -> Inputs:
+        return arguments(self.input.main_input_name)
+
+
+@dataclass(frozen=True)
 class DualEncoder(ModelSpec):
     """Dual encoder of texts and images (Radford et al. 2021, CLIP), compared by their cosine."""
 
@@ -308,6 +359,10 @@ class DualEncoder(ModelSpec):
     def stacks(self) -> Stacks:
         return {"text.encoder": self.text.stack, "image.encoder": self.image.stack}
 
+    def with_image_size(self, size: int) -> Self:
+        """The same towers, for images of another side."""
+        return dataclasses.replace(self, image=self.image.with_image_size(size))
+
     def with_stacks(self, stacks: Stacks) -> Self:
         text = dataclasses.replace(self.text, stack=stacks["text.encoder"])
         image = dataclasses.replace(self.image, stack=stacks["image.encoder"])
@@ -329,8 +384,8 @@ def masked_image_model(
     """
     if not isinstance(encoder.input, Patches):
         raise ModelError(
-            "masked image modelling needs an encoder of images",
-            "use an Encoder with input=Patches(…)",
+            "masked image modelling needs an encoder of patches of images",
+            "use a ViT, or an Encoder with input=Patches(…)",
         )
     patches = encoder.input
     stride = stride or image_stride(encoder)

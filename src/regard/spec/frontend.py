@@ -3,17 +3,21 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Literal
 
+from regard.spec.baselines import ResidualStages
 from regard.spec.feedforward import Activation
 from regard.spec.position import InputPosition, Sinusoidal
-from regard.spec.residual import LayerNorm, Norm
-from regard.spec.validation import Count, ExtraTokens, NonNegative, Part, Rate, Share, Size
+from regard.spec.residual import BatchNorm, InstanceNorm, LayerNorm, Norm
+from regard.spec.validation import Count, ExtraTokens, Part, Rate, Share, Size
 from regard.system.errors import ModelError
 
 
 class _FrontEnd(Part):
     """What makes vectors of the inputs of a stack."""
+
+    mask_name = "attention_mask"  # transformers' name of the mask of its padding
 
     def shape(self, rows: int, length: int) -> tuple[int, ...]:
         """The shape of its main input: of so many positions, samples or nodes, if it has no size
@@ -35,6 +39,16 @@ class _Sequence(_FrontEnd):
 
 
 @dataclass(frozen=True)
+class ZeroedTokens(Part):
+    """Token dropout (ESM): padding has the vector 0, and so have masked tokens.
+
+    The others are scaled as if 12 % of the tokens were masked, as many as in its training.
+    """
+
+    mask: Count | None = None  # the id of the mask token; None: padding only
+
+
+@dataclass(frozen=True)
 class Tokens(_Sequence):
     """Token embeddings (Sections 3.4, 3.5, 5.4), plus positions and segments, norm and dropout."""
 
@@ -48,6 +62,7 @@ class Tokens(_Sequence):
     norm: Norm | None = None
     # E of ALBERT and ELECTRA, mapped to d_model at the end; None: d_model.
     width: Size | None = None
+    zeroed: ZeroedTokens | None = None
 
 
 @dataclass(frozen=True)
@@ -130,24 +145,117 @@ class Patches(_FrontEnd):
 
 
 @dataclass(frozen=True)
-class TimeNorm(Part):
-    """Normalization over time, of each channel by itself (the group norm of wav2vec 2.0).
+class ConvStem(_FrontEnd):
+    """Stem of a convolutional network (He et al. 2016, ResNet): a convolution, BatchNorm, an
+    activation, and max pooling of 3 × 3 with stride 2.
 
-    Padding enters the mean and the variance, so a batch is best padded little.
+    It reads images of any size.
     """
 
-    eps: NonNegative = 1e-5
+    main_input_name = "pixel_values"  # images [B, channels, height, width]
+    extras = 0  # tokens in front
+    mask_token = False
+    size: Size = 224  # side, in pixels, that images are brought to
+    channels: Size = 3
+    kernel: Size = 7  # side, in pixels
+    stride: Size = 2
+    pool: bool = True
+    activation: Activation = "relu"
+    norm: BatchNorm = field(default_factory=partial(BatchNorm, counts=True))
+
+    def validate(self) -> None:
+        if self.kernel % 2 == 0:
+            raise ModelError(
+                f"the kernel of a stem must be odd, not {self.kernel}", "set an odd `kernel`"
+            )
+
+    def shape(self, rows: int, length: int) -> tuple[int, ...]:
+        return rows, self.channels, self.size, self.size
+
+    def grid(self, height: int, width: int) -> tuple[int, int]:
+        """Rows and columns of the feature map of an image of so many pixels."""
+        stride = self.patch
+        return -(-height // stride), -(-width // stride)
+
+    @property
+    def patch(self) -> int:
+        """Pixels from one position to the next."""
+        return self.stride * (1 + self.pool)
+
+
+@dataclass(frozen=True)
+class FeatureMap(_FrontEnd):
+    """Feature map of an image (Carion et al. 2020, DETR): a backbone, then a linear map to d_model.
+
+    The backbone is a stem and stages of convolutions, or patches. Its positions are for an
+    `AddedPosition` of the stack. It reads images of any size.
+    """
+
+    main_input_name = "pixel_values"  # images [B, channels, height, width]
+    mask_name = "pixel_mask"  # True at pixels that are no padding
+    extras = 0  # tokens in front
+    mask_token = False
+    backbone: ConvStem | Patches
+    width: Size  # of what the stem or the patches give
+    stages: ResidualStages | None = None
+    # Sinusoids of rows and columns, or a table of 50 of each.
+    position: Literal["sinusoidal", "learned"] = "sinusoidal"
+    dropout: Rate = 0.0
+
+    def shape(self, rows: int, length: int) -> tuple[int, ...]:
+        return self.backbone.shape(rows, length)
+
+    @property
+    def features(self) -> int:
+        """The width of what the backbone gives."""
+        return self.width if self.stages is None else self.stages.width(self.width)
+
+    @property
+    def halvings(self) -> int:
+        """How many stages halve rows and columns."""
+        blocks = [] if self.stages is None else self.stages.blocks(self.width)
+        return sum(block.stride > 1 for block in blocks)
+
+    @property
+    def size(self) -> int:
+        """The side, in pixels, that images are brought to."""
+        return self.backbone.size
+
+    @property
+    def channels(self) -> int:
+        return self.backbone.channels
+
+    @property
+    def patch(self) -> int:
+        """Pixels from one position to the next."""
+        return self.backbone.patch * 2**self.halvings
+
+    @property
+    def positions(self) -> int:
+        """The positions of an image."""
+        return (-(-self.size // self.patch)) ** 2
+
+
+@dataclass(frozen=True)
+class ObjectQueries(_FrontEnd):
+    """Object queries (Carion et al. 2020, DETR): what a decoder reads that finds objects."""
+
+    count: Size  # the most objects that can be found in an image
 
 
 @dataclass(frozen=True)
 class Convolution(Part):
-    """One-dimensional convolution over time, without padding, then a norm."""
+    """One-dimensional convolution over time, without padding, then a norm.
+
+    The padding of a batch enters mean and variance of InstanceNorm here (as in the group norm of
+    wav2vec 2.0), so a batch is best padded little.
+    """
 
     channels: Size  # output channels
     kernel: Size  # in time steps of its input
     stride: Size  # in time steps of its input
     bias: bool = False
-    norm: LayerNorm | TimeNorm | None = None
+    norm: LayerNorm | InstanceNorm | None = None
 
 
 @dataclass(frozen=True)
@@ -182,7 +290,7 @@ class Waveform(_FrontEnd):
     @property
     def normalizes_over_time(self) -> bool:
         """Whether padding changes what is computed of a recording."""
-        return any(isinstance(convolution.norm, TimeNorm) for convolution in self.convolutions)
+        return any(isinstance(convolution.norm, InstanceNorm) for convolution in self.convolutions)
 
     def positions(self, samples: int) -> int:
         """The positions after the convolutions of so many samples."""
@@ -351,4 +459,5 @@ class NodeFeatures(_FrontEnd):
         return rows, length, self.features
 
 
-FrontEnd = Tokens | Spectrogram | Patches | Waveform | SeriesPatches | NodeFeatures
+# Of a Transformer; a stem stands before stages of convolutions.
+FrontEnd = Tokens | Spectrogram | Patches | FeatureMap | Waveform | SeriesPatches | NodeFeatures

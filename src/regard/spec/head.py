@@ -88,7 +88,9 @@ class Pool(Part):
 #   answer       with the start and the end of a span (extractive question answering),
 #   detect       whether its token was replaced (ELECTRA's discriminator),
 #   transcribe   speech to letters (CTC).
-HeadTask = Literal["classify", "next", "choice", "tag", "answer", "detect", "transcribe"]
+# and an object query
+#   objects      as an object, with its class and its box.
+HeadTask = Literal["classify", "next", "choice", "tag", "answer", "detect", "transcribe", "objects"]
 
 
 @dataclass(frozen=True)
@@ -144,6 +146,7 @@ class DistilledHead(Part):
     count: Size  # classes
     # The class token, trained on labels, and the distillation token, trained on a teacher.
     voters: Depth = 2
+    each = False  # one label for the image
 
     @property
     def task(self) -> HeadTask:
@@ -154,6 +157,33 @@ class DistilledHead(Part):
     def excludes(self) -> None:
         """Nothing: no part of an image is a question."""
         return None
+
+
+@dataclass(frozen=True)
+class DetectionHead(Part):
+    """Detection head (Carion et al. 2020, DETR): the class and the box of each object query."""
+
+    count: Size  # classes, besides "no object"
+    each = True  # position of the decoder is scored
+
+    @property
+    def task(self) -> HeadTask:
+        return "objects"
+
+    @property
+    def excludes(self) -> None:
+        """Nothing: no part of an image is a question."""
+        return None
+
+
+@dataclass(frozen=True)
+class ContactHead(Part):
+    """Contact prediction (Rao et al. 2021): a logistic regression on the weights of all heads.
+
+    It was fitted to known structures, and is not trained along.
+    """
+
+    count: Size  # heads of all layers
 
 
 @dataclass(frozen=True)

@@ -87,6 +87,18 @@ class RandomBlockMask(Part):
     length: Size | None = None
 
 
+@dataclass(frozen=True)
+class SentenceMask(Part):
+    """Sentence mask: positions attend within their sentence, which a token ends.
+
+    With `ends`, they also attend to the last token of every sentence, which stands for it. Lower
+    layers without and upper layers with `ends` make an encoder hierarchical (Yang et al. 2016).
+    """
+
+    token: Count  # the id of the token that ends a sentence
+    ends: bool = False
+
+
 # ------------------------------------------------------------------ combinations
 
 
@@ -131,6 +143,7 @@ MaskPattern = (
     | BlockLocalMask
     | GlobalMask
     | RandomBlockMask
+    | SentenceMask
     | LongerThan
     | And
     | Or

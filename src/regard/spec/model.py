@@ -11,7 +11,7 @@ from regard.spec.decoder import (
     SequenceToSequence,
     SeriesEncoderDecoder,
 )
-from regard.spec.encoder import DualEncoder, Encoder, RecurrentEncoder
+from regard.spec.encoder import ConvolutionalEncoder, DualEncoder, Encoder, RecurrentEncoder
 from regard.spec.head import Points, Quantiles, SeriesWindow
 from regard.spec.model_spec import (
     Inputs,
@@ -75,6 +75,7 @@ Model = (
     | SeriesEncoderDecoder
     | Encoder
     | RecurrentEncoder
+    | ConvolutionalEncoder
     | Decoder
     | RecurrentDecoder
     | DualEncoder

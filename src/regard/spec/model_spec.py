@@ -8,10 +8,12 @@ from typing import Any, Literal, NamedTuple, Self, TypeVar
 
 from regard.spec.attention import ChunkedAttention, LshAttention
 from regard.spec.baselines import Recurrent
-from regard.spec.frontend import FrontEnd, LaggedValues, Tokens
+from regard.spec.frontend import ConvStem, FrontEnd, LaggedValues, Tokens
 from regard.spec.head import (
     ClassifierHead,
+    ContactHead,
     ContrastiveHead,
+    DetectionHead,
     DistilledHead,
     HeadTask,
     LMHead,
@@ -50,6 +52,7 @@ _ARGUMENTS = {
     "past_values": _Argument("values", "[series, steps, channels]"),
     "node_features": _Argument("nodes", "[graphs, nodes, features]"),
     # Whisper hears its whole window: the mask is taken, as in transformers, and not read.
+    "pixel_mask": _Argument("mask"),
     "attention_mask": _Argument("mask", shaped_as=_SEQUENCES),
     "global_attention_mask": _Argument("more", shaped_as=("input_ids",)),
     "story_mask": _Argument("mask", shaped_as=("story",)),
@@ -111,12 +114,15 @@ Head = (
     | LMHead
     | ClassifierHead
     | DistilledHead
+    | DetectionHead
     | SeriesHead
     | ContrastiveHead
+    | ContactHead
     | MaskedImageDecoder
 )
 Heads = tuple[Head, ...]
-FrontEnds = dict[str, FrontEnd | LaggedValues]  # of stacks, by the names that probes have
+AnyFrontEnd = FrontEnd | ConvStem | LaggedValues
+FrontEnds = dict[str, AnyFrontEnd]  # of stacks, by the names that probes have
 Stacks = dict[str, Stack]  # by these names
 M = TypeVar("M", bound="ModelSpec")
 
@@ -189,9 +195,9 @@ class ModelSpec(Part, ABC):
         return self.part(Pool)
 
     @property
-    def labels(self) -> ClassifierHead | DistilledHead | None:
+    def labels(self) -> ClassifierHead | DistilledHead | DetectionHead | None:
         """The head of labels."""
-        return self.part(ClassifierHead, DistilledHead)
+        return self.part(ClassifierHead, DistilledHead, DetectionHead)
 
     @property
     def task(self) -> HeadTask | None:
@@ -209,6 +215,13 @@ class ModelSpec(Part, ABC):
     def front_ends(self) -> FrontEnds:
         """What makes vectors of the input of a stack, by the name that its probes have."""
         return {}
+
+    @property
+    def image_positions(self) -> int:
+        """The positions of an image, of a model that reads images."""
+        parts: list[Any] = [*self.front_ends.values()]
+        positions = [part.positions for part in parts if part.main_input_name == "pixel_values"]
+        return int(positions[0])
 
     @property
     def max_length(self) -> int | None:

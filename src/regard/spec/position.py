@@ -112,6 +112,7 @@ class Rope(Part):
     # `halves` pairs dimension i with i + d/2 (Hugging Face), `neighbours` 2i with 2i + 1 (paper).
     pairs: Literal["halves", "neighbours"] = "halves"
     scaling: RopeScaling | None = None
+    stored: bool = False  # files hold θ, and theirs count: ESM-2's were rounded to half precision
 
 
 @dataclass(frozen=True)
@@ -237,6 +238,14 @@ class RelativeSinusoids(Part):
     """
 
 
+@dataclass(frozen=True)
+class AddedPosition(Part):
+    """Positions that each attention adds to its queries and keys (Carion et al. 2020, DETR).
+
+    The vectors are the front end's; values are without them.
+    """
+
+
 # ------------------------------------------------------------------ from outside the package
 
 
@@ -268,5 +277,6 @@ StackPosition = (
     | RelativeKeys
     | RelativeSinusoids
     | ShortestPathBias
+    | AddedPosition
     | BuildsPosition
 )

@@ -37,9 +37,23 @@ class BatchNorm(Part):
     eps: NonNegative = 1e-5
     momentum: Fraction = 0.1  # share of a batch in the running statistics, as in PyTorch
     counts: bool = False  # batches are counted, as in PyTorch's files; nothing follows from it
+    # Gain, shift and running statistics are those of a file, in training too: in backbones of
+    # detectors, whose batches are of few images.
+    frozen: bool = False
 
 
-Norm = LayerNorm | RMSNorm | BatchNorm
+@dataclass(frozen=True)
+class InstanceNorm(Part):
+    """Instance normalization (Ulyanov et al. 2016) of each feature, over one sequence's positions.
+
+    Padding is left out of mean and variance. A position sees all others by them, so that no causal
+    stack can have it.
+    """
+
+    eps: NonNegative = 1e-5
+
+
+Norm = LayerNorm | RMSNorm | BatchNorm | InstanceNorm
 
 # ------------------------------------------------------------------ residual connections
 

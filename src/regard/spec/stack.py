@@ -32,7 +32,16 @@ from regard.spec.position import (
     StackPosition,
     T5Bias,
 )
-from regard.spec.residual import BatchNorm, LayerNorm, Norm, Parallel, PostNorm, PreNorm, Residual
+from regard.spec.residual import (
+    BatchNorm,
+    InstanceNorm,
+    LayerNorm,
+    Norm,
+    Parallel,
+    PostNorm,
+    PreNorm,
+    Residual,
+)
 from regard.spec.validation import (
     Count,
     Depth,
@@ -381,6 +390,16 @@ class Stack(Part):
     def validate(self) -> None:
         check_field("Stack", "layers", len(self.blocks), Depth)
         self.scheme.check(self.blocks)
+        over_positions = any(
+            isinstance(norm, InstanceNorm)
+            for norm in (self.final, *(block.norm for block in self.blocks))
+        )
+        if over_positions and any(is_causal(block.pattern) for block in self.blocks):
+            raise ModelError(
+                "InstanceNorm is over all positions of a sequence, so a causal stack would see "
+                "those that follow",
+                "use it in encoders only, and LayerNorm, RMSNorm or BatchNorm in decoders",
+            )
 
     def with_blocks(self, **changes: Any) -> Stack:
         """The stack with these fields of all blocks changed."""

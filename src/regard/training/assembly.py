@@ -26,6 +26,7 @@ from regard.models import Model, Translator, load
 from regard.models.saving import (
     PROCESSOR_FILES,
     TEXT_FILES,
+    Files,
     config_json,
     copy_companion_files,
 )
@@ -68,7 +69,7 @@ def assemble(
     if again:
         return objective.create(model, data, setup)
     if base is not None:
-        _write_base_files(setup, model)
+        _write_base_files(setup, model, base.changed_files)
     else:
         for name, content in objective.source_class.files(model, setup).items():
             disk.write_json(setup.run_folder.folder / name, content)
@@ -143,7 +144,8 @@ def _open_base(setup: Setup) -> Model:
             # A base model (BartModel), whose head is tied.
             base = load(setup.base, Translator, **options)
     setup.objective.check_base(base, setup)
-    return base
+    size = setup.recipe.model.image_size
+    return base if size is None else base.with_image_size(size)
 
 
 def _adapted(base: Model, data: Any, setup: Setup) -> Model:
@@ -187,11 +189,13 @@ def _classes(model: Any) -> list[str]:
 # --- files ----------------------------------------------------------------------------------------
 
 
-def _write_base_files(setup: Setup, model: Model) -> None:
+def _write_base_files(setup: Setup, model: Model, changed: Files) -> None:
     """The run folder holds the complete model in the layout it came in."""
     folder = setup.run_folder.folder
     # Tokenizer and processor files, as they came.
     copy_companion_files(setup.base, folder, (*TEXT_FILES, *PROCESSOR_FILES))
+    for name, content in changed.items():
+        disk.write_json(folder / name, content)
     disk.write_json(folder / "config.json", config_json(model.spec, model.config))
     for name, content in model.files().items():
         if name == "tokenizer.json" and not (folder / name).exists():

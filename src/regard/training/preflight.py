@@ -16,7 +16,7 @@ import torch
 
 from regard import spec
 from regard.builder.parameter_count import parameter_count
-from regard.data.file_access import expand, is_remote, split_location
+from regard.data.file_access import expand, is_remote, open_binary, split_location
 from regard.data.image import require_pillow
 from regard.families import folder as folders
 from regard.models import choose_device
@@ -81,7 +81,8 @@ def _check_readable(name: str) -> None:
             elif glob.has_magic(part) and not path.exists():
                 expand(part)
             else:
-                path.open("rb").close()
+                with open_binary(part):
+                    pass
         except (OSError, ValueError) as error:  # a name with a null byte is a ValueError
             reason = error.strerror if isinstance(error, OSError) else error
             raise DataError(

@@ -147,7 +147,7 @@ class CoreModel(nn.Module, ABC):
             if head.leads:
                 outputs |= head.named_outputs(hidden, reading)
         if bare or options.everything:
-            states = hidden if self.reads_target else reading.front.states(hidden)
+            states = hidden if self.reads_target else reading.front.states(hidden, reading.inputs)
             outputs["last_hidden_state"] = Output(states, reading.positions)
         for head in shown:
             if not head.leads:

@@ -15,7 +15,6 @@ from torch import Tensor, nn
 from regard.core.caches.kv_cache import DecoderState
 from regard.core.context import AuxiliaryLosses, Context
 from regard.core.encoder_output import EncoderOutput
-from regard.core.frontends.embedding import Embedding
 from regard.core.heads.head import Pool, Reading
 from regard.core.output import Inputs, Output, OutputOptions, Outputs
 from regard.core.side import FrontEnd, Side
@@ -32,7 +31,7 @@ class EncoderDecoder(Generative):
     def __init__(
         self,
         source: FrontEnd,
-        target: Embedding,
+        target: FrontEnd,
         encoder: Side,
         decoder: Side,
         heads: Mapping[str, nn.Module],
@@ -53,9 +52,11 @@ class EncoderDecoder(Generative):
     def encode(
         self, source: Tensor, padding_mask: Tensor | None = None, context: Context | None = None
     ) -> EncoderOutput:
-        """source [B, S] token ids, or [B, mels, N] frames of sound → hidden states [B, S, D];
-        `padding_mask` [B, S or N] is True at tokens, False at padding."""
-        context = context or Context()
+        """source [B, S] token ids, [B, mels, N] frames of sound or [B, 3, H, W] pixels → hidden
+        states [B, S, D]; `padding_mask` is True at tokens or pixels, False at padding."""
+        context = replace(
+            context or Context(), added=self.source.added_positions(source, padding_mask)
+        )
         # Convolutions of a front end shorten the sequence, and its mask with it.
         padding_mask = self.source.output_padding_mask(padding_mask)
         x = self.source(source, None, context)  # [B, S, D]
@@ -63,24 +64,27 @@ class EncoderDecoder(Generative):
 
     def decode(
         self,
-        target: Tensor,
+        target: Tensor | None,
         memory: EncoderOutput,
         context: Context | None = None,
         padding_mask: Tensor | None = None,
     ) -> Tensor:
-        """Teacher forcing: target [B, T] token ids → hidden states [B, T, D].
+        """Teacher forcing: target [B, T] token ids → hidden states [B, T, D]. Object queries read
+        no target, and are as many whatever the memory is.
 
         Position t attends to targets up to t and to the whole memory. Padding on the right needs no
         mask: the causal mask hides it from all tokens before.
         """
+        read = memory.hidden if target is None else target
         context = (context or Context()).target()
-        x = self.target(target, None, context)  # [B, T, D]
+        context.added = self.target.added_positions(read, padding_mask)
+        x = self.target(read, None, context)  # [B, T, D]
         return self.decoder(x, padding_mask, context, memory)
 
     def forward(
         self,
         source: Tensor,
-        target: Tensor,
+        target: Tensor | None = None,
         padding_mask: Tensor | None = None,
         context: Context | None = None,
     ) -> tuple[Tensor, AuxiliaryLosses]:
@@ -91,8 +95,11 @@ class EncoderDecoder(Generative):
         return hidden, dict(context.losses or {})
 
     def hidden_states(self, inputs: Inputs, context: Context) -> Tensor:
-        memory = self.encode(self._main(inputs), bool_mask(inputs), context)
-        return self.decode(inputs["decoder_input_ids"], memory, context)
+        memory = self.encode(self._main(inputs), self._source_mask(inputs), context)
+        return self.decode(inputs.get("decoder_input_ids"), memory, context)
+
+    def _source_mask(self, inputs: Inputs) -> Tensor | None:
+        return bool_mask(inputs, self.source.mask_name)
 
     def reading(self, inputs: Inputs, options: OutputOptions | None = None) -> Reading:
         # Heads stand on the hidden states of the targets.
@@ -101,10 +108,10 @@ class EncoderDecoder(Generative):
 
     def outputs(self, inputs: Inputs, options: OutputOptions) -> Outputs:
         # Whisper attends to its spectrogram as a whole, silence included, as it did in training.
-        mask = None if "input_features" in inputs else bool_mask(inputs)
+        mask = None if "input_features" in inputs else self._source_mask(inputs)
         encoded = self.encode(self._main(inputs), mask, options.context)
         reading = self.reading(inputs, options)
-        target = inputs["decoder_input_ids"]
+        target = inputs.get("decoder_input_ids")
         hidden = self.decode(target, encoded, options.context, reading.padding_mask)  # [B, T, D]
         outputs = self.named(hidden, reading)
         outputs["encoder_last_hidden_state"] = Output(encoded.hidden, encoded.padding_mask)

@@ -51,7 +51,7 @@ class DeviceLimit(NamedTuple):
 class MaskAxes(NamedTuple):
     """The axes of an attention mask: the positions of its queries and of its keys."""
 
-    queries: Tensor  # [T]
+    queries: Tensor  # [T], or [rows, T] where rows are at different positions
     keys: Tensor | int  # [S], or their number, counted from position 0
     length: int  # positions so far, or all slots of a static cache
     rows: int  # of keys
@@ -74,7 +74,7 @@ class AttentionMask:
     """Which query positions may attend to which key positions; True = may attend."""
 
     pattern: MaskPattern
-    queries: Tensor  # [T]
+    queries: Tensor  # [T], or [B, T] where rows are at different positions
     _keys: Tensor | int  # [S], or their number, counted from position 0
     batch: int = 1
     span: Span | None = None
@@ -143,13 +143,15 @@ class AttentionMask:
     def at_positions(self, queries: Tensor) -> Tensor:
         """The mask of some query positions only."""
         # [B or 1, H or 1, T or 1, S or 1]
-        mask = self.between(queries[None, None, :, None], self.keys[None, None, None, :])
+        queries = queries.view(-1, 1, queries.shape[-1], 1)
+        mask = self.between(queries, self.keys[None, None, None, :])
         return mask.expand(*mask.shape[:3], self.keys.shape[0])
 
     def for_rows(self, rows: Tensor) -> Tensor:
         """The mask of some query rows. In cross-attention, where one query position stands for all,
         any row is that one."""
-        return self.at_positions(self.queries[rows.clamp_max(len(self.queries) - 1)])
+        last = self.queries.shape[-1] - 1
+        return self.at_positions(self.queries[..., rows.clamp_max(last)])
 
     def between(self, queries: Tensor, keys: Tensor) -> Tensor:
         """The mask between positions shaped [.., 1, 1, T, 1] and [.., 1, 1, 1, S]."""
@@ -240,7 +242,13 @@ class AttentionMask:
         return AttentionMask(self.pattern, queries, keys, self.batch, Span(start, stride))
 
 
-Term = Callable[[Tensor, Tensor], Tensor]  # query positions [T], key positions [S] → [1, H, T, S]
+# query positions [T] or [B, T], key positions [S] → [B or 1, H, T, S]
+Term = Callable[[Tensor, Tensor], Tensor]
+
+
+def distances(queries: Tensor, keys: Tensor) -> Tensor:
+    """How far each query [T] or [B, T] is behind each key [S]: [B or 1, 1, T, S]."""
+    return queries.view(-1, 1, queries.shape[-1], 1) - keys
 
 
 def anchor(pattern: MaskPattern, call: Call) -> MaskPattern:

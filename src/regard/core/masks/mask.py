@@ -91,6 +91,8 @@ class Call(NamedTuple):
     global_tokens: Tensor | None = None
     # The inputs of the model by name: token ids, edges.
     inputs: Mapping[str, Tensor | None] = {}
+    # [B or 1, T, D], what attention adds to its queries and keys (DETR).
+    added: Tensor | None = None
 
 
 # ------------------------------------------------------------------ the basic patterns

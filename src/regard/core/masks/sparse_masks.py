@@ -12,12 +12,14 @@ from regard.core.masks.mask import (
     EVERYWHERE,
     FAR,
     Call,
+    DocumentMask,
     FullMask,
     MaskPattern,
     Ranges,
     merge_ranges,
 )
 from regard.core.seeding import generator
+from regard.system.errors import ModelError
 
 # ------------------------------------------------------------------ by distance
 
@@ -237,6 +239,28 @@ class GlobalTokenMask(MaskPattern):
         # Of all rows of the batch together: a plan is for all of them.
         positions = self.which.any(dim=0).nonzero().flatten().tolist()
         return merge_ranges([(position, position + 1) for position in positions])
+
+
+@dataclass(frozen=True)
+class SentenceMask(MaskPattern):
+    """Sentences as the token ids of the call cut them: each ends with a `token`. With `ends`, the
+    last tokens of all sentences are seen by all."""
+
+    per_row = True
+    token: int
+    ends: bool = False
+
+    def bind(self, call: Call) -> MaskPattern:
+        ids = call.inputs.get("inputs")
+        if ids is None or ids.is_floating_point():
+            raise ModelError(
+                "sentence masks need the token ids of an encoder", "use one that reads tokens alone"
+            )
+        is_end = ids == self.token  # [B, S]
+        pattern = DocumentMask(is_end.cumsum(dim=1) - is_end.long())
+        if not self.ends:
+            return pattern
+        return pattern | GlobalTokenMask(is_end, keys_only=True)
 
 
 @dataclass(frozen=True)

@@ -23,14 +23,22 @@ class DistanceScores(Protocol):
 
 
 class PositionTerms(NamedTuple):
-    """Rotary `angles`, a `bias` on the scores, or `relative` vectors; none of them where positions
-    are added at the input. `ids` are the positions of the queries [T], or [B, T] where rows begin
-    at different ones."""
+    """Rotary `angles`, a `bias` on the scores, `relative` vectors, or vectors that are `added` to
+    what queries and keys are made of; none of them where positions are added at the input. `ids`
+    are the positions of the queries [T], or [B, T] where rows begin at different ones."""
 
     ids: Tensor
     angles: Angles | None = None
     bias: ScoreBias | None = None
     relative: DistanceScores | None = None
+    added: tuple[Tensor, Tensor] | None = None  # [B or 1, T, D] and [B or 1, S, D]
+
+    def across(self, memory: Tensor | None) -> PositionTerms | None:
+        """Those of cross-attention to a memory whose positions have these vectors; positions of two
+        sequences are not comparable otherwise."""
+        if self.added is None or memory is None:
+            return None
+        return PositionTerms(self.ids, added=(self.added[0], memory))
 
 
 # ------------------------------------------------------------------ of a stack
@@ -54,15 +62,31 @@ def bias_terms(term: Term, mask: AttentionMask, ids: Tensor) -> PositionTerms:
     return PositionTerms(ids, bias=ScoreBias(tensor, term))
 
 
+class AddedPosition(StackPosition):
+    """Vectors of the front end, which attention adds to its queries and keys (DETR)."""
+
+    def terms(self, mask: AttentionMask, ids: Tensor, call: Call) -> PositionTerms:
+        assert call.added is not None, "the front end has vectors of its positions"
+        return PositionTerms(ids, added=(call.added, call.added))
+
+
 # ------------------------------------------------------------------ of a layer
+
+
+class Projects(Protocol):
+    """A projection, asked for what an addition to its input changes."""
+
+    def shift(self, x: Tensor, letter: str) -> Tensor: ...
 
 
 class LayerPosition:
     """How positions act in one attention: by the bias that its stack computes for all layers, if
     there is one. Rotary positions, and those with scores of their own in each layer, do more."""
 
-    def turn(self, q: Tensor, k: Tensor, positions: PositionTerms | None) -> tuple[Tensor, Tensor]:
-        """Queries and keys, turned by their positions."""
+    def turn(
+        self, q: Tensor, k: Tensor, positions: PositionTerms | None, project: Projects
+    ) -> tuple[Tensor, Tensor]:
+        """Queries and keys, turned or moved by their positions."""
         return q, k
 
     def scores(
@@ -78,6 +102,19 @@ class LayerPosition:
 
     def keep(self, heads: Tensor) -> None:
         """Prunes all but these heads."""
+
+
+class MovedByPosition(LayerPosition):
+    """Positions that are added to what queries and keys are projected from, and not to values."""
+
+    def turn(
+        self, q: Tensor, k: Tensor, positions: PositionTerms | None, project: Projects
+    ) -> tuple[Tensor, Tensor]:
+        added = None if positions is None else positions.added
+        assert added is not None, "made by the stack"
+        of_queries, of_keys = added
+        # W (x + p) = W x + W p: the positions of a batch without padding are projected once.
+        return q + project.shift(of_queries, "q"), k + project.shift(of_keys, "k")
 
 
 NO_POSITION = LayerPosition()

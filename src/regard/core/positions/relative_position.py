@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from regard import spec
 from regard.core.dropout import Dropout
 from regard.core.linear import Linear, dimensions, keep_rows, normal
-from regard.core.masks.attention_mask import AttentionMask, ScoreBias
+from regard.core.masks.attention_mask import AttentionMask, ScoreBias, distances
 from regard.core.masks.mask import Call
 from regard.core.norm import Norm
 from regard.core.positions.position_terms import (
@@ -100,7 +100,7 @@ class Disentangled(StackPosition):
 
     def forward(self, queries: Tensor, keys: Tensor) -> DistanceVectors:
         vectors = self.table if self.norm is None else self.norm(self.table)
-        rows = self._bucket(queries[:, None] - keys[None, :]) + self.side
+        rows = self._bucket(distances(queries, keys)) + self.side
         return DistanceVectors(self, vectors, rows.clamp(0, 2 * self.side - 1))
 
     def _bucket(self, distance: Tensor) -> Tensor:
@@ -176,7 +176,7 @@ class DistanceVectors(NamedTuple):
 
     part: Disentangled
     vectors: Tensor  # [R, D]
-    rows: Tensor  # [T, S], which of the vectors stands between a query and a key
+    rows: Tensor  # [B or 1, 1, T, S], which of the vectors stands between a query and a key
 
     def scores(self, q: Tensor, k: Tensor, project: nn.Module) -> Tensor:
         """Content-to-position plus position-to-content scores, unscaled: [B, H, T, S]."""
@@ -187,12 +187,12 @@ class DistanceVectors(NamedTuple):
         if "c2p" in self.part.scored:
             grouped_q = q.unflatten(1, (groups, -1))
             scores = (grouped_q @ position_k[:, :, None].mT).flatten(1, 2)  # [B, H, T, R]
-            terms.append(scores.take_along_dim(self.rows[None, None], dim=-1))
+            terms.append(scores.take_along_dim(self.rows, dim=-1))
         if "p2c" in self.part.scored:
             grouped_q = position_q.unflatten(1, (groups, -1))
             scores = (k[:, :, None] @ grouped_q.mT).flatten(1, 2)  # [B, H, S, R]
             # Seen from the keys, [B, H, S, T]; transposed, from the queries.
-            terms.append(scores.take_along_dim(self.rows.T[None, None], dim=-1).mT)
+            terms.append(scores.take_along_dim(self.rows.mT, dim=-1).mT)
         return sum(terms[1:], start=terms[0])
 
 
@@ -233,10 +233,10 @@ class RelativeKeys(RelativeScores):
 
     def forward(self, q: Tensor, queries: Tensor, keys: Tensor) -> tuple[Tensor, Tensor]:
         """The queries, and what is added to their scores before these are scaled: [B, H, T, S]."""
-        distance = (queries[:, None] - keys[None, :]).clamp(-self.distance, self.distance)
-        rows = distance + self.distance  # [T, S], 0 to 2 · distance
+        distance = distances(queries, keys).clamp(-self.distance, self.distance)
+        rows = distance + self.distance  # [B or 1, 1, T, S], 0 to 2 · distance
         scores = q @ self.table.mT  # [B, H, T, R]
-        return q, scores.take_along_dim(rows[None, None], dim=-1)
+        return q, scores.take_along_dim(rows, dim=-1)
 
 
 class RelativeSinusoids(RelativeScores):
@@ -253,18 +253,20 @@ class RelativeSinusoids(RelativeScores):
 
     def forward(self, q: Tensor, queries: Tensor, keys: Tensor) -> tuple[Tensor, Tensor]:
         """The queries, and what is added to their scores before these are scaled: [B, H, T, S]."""
-        distance = queries[:, None] - keys[None, :]  # [T, S]
+        distance = distances(queries, keys)  # [B or 1, 1, T, S]
         first = distance.min()
-        count = queries.shape[0] + keys.shape[0] - 1
-        # Every distance once, however many pairs have it: R = T + S − 1.
-        distances = torch.arange(count, device=q.device) + first
-        waves = sinusoids(distances, self.d_model, "halves", 10_000.0).to(q.dtype)  # [R, D]
+        # Every distance once, however many pairs have it: R = T + S − 1. Queries of rows that are
+        # at different positions may be any of S apart.
+        apart = queries if queries.ndim == 1 else keys
+        count = len(apart) + len(keys) - 1
+        every = torch.arange(count, device=q.device) + first
+        waves = sinusoids(every, self.d_model, "halves", 10_000.0).to(q.dtype)  # [R, D]
         position_k = (
             self.project(waves).unflatten(-1, (q.shape[1], -1)).transpose(0, 1)
         )  # [H, R, K]
         scores = (q + self.position) @ position_k.mT  # [B, H, T, R]
         # Dai et al. 2019, Section 3.3: terms (a) + (c) are (q + u)·k, (b) + (d) are these scores.
-        return q + self.content, scores.take_along_dim((distance - first)[None, None], dim=-1)
+        return q + self.content, scores.take_along_dim(distance - first, dim=-1)
 
     def keep(self, heads: Tensor) -> None:
         """Prunes all but these heads."""
@@ -294,8 +296,7 @@ class Alibi(BiasPosition):
         return f"heads={len(self.slopes)}"
 
     def forward(self, queries: Tensor, keys: Tensor) -> Tensor:
-        distance = (queries[:, None] - keys[None, :]).abs()  # [T, S]
-        return -(self.slopes[:, None, None] * distance)[None]  # [1, H, T, S]
+        return -(self.slopes[:, None, None] * distances(queries, keys).abs())  # [B or 1, H, T, S]
 
 
 def alibi_slopes(heads: int) -> Tensor:
@@ -329,8 +330,8 @@ class T5Bias(BiasPosition):
         return f"heads={self.table.shape[1]}, buckets={self.count}, max_distance={self.distance}"
 
     def forward(self, queries: Tensor, keys: Tensor) -> Tensor:
-        bucket = self._bucket(keys[None, :] - queries[:, None])  # [T, S]
-        return self.table[bucket].permute(2, 0, 1)[None]  # [1, H, T, S]
+        bucket = self._bucket(-distances(queries, keys))  # [B or 1, 1, T, S]
+        return self.table[bucket[:, 0]].permute(0, 3, 1, 2)  # [B or 1, H, T, S]
 
     def _bucket(self, ahead: Tensor) -> Tensor:
         """Half of the buckets are exact distances, the other half logarithmic up to `distance`;

@@ -5,11 +5,17 @@ from __future__ import annotations
 import math
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from regard.core.masks.attention_mask import AttentionMask
 from regard.core.masks.mask import Call
-from regard.core.positions.position_terms import Angles, LayerPosition, PositionTerms, StackPosition
+from regard.core.positions.position_terms import (
+    Angles,
+    LayerPosition,
+    PositionTerms,
+    Projects,
+    StackPosition,
+)
 
 
 class Rope(LayerPosition, StackPosition):
@@ -20,10 +26,18 @@ class Rope(LayerPosition, StackPosition):
     frequencies: Tensor
 
     def __init__(
-        self, frequencies: Tensor, pairs: str, settings: str = "", length: float = 1.0
+        self,
+        frequencies: Tensor,  # [R/2]
+        pairs: str,
+        settings: str = "",
+        length: float = 1.0,
+        stored: bool = False,
     ) -> None:
         super().__init__()
-        self.register_buffer("frequencies", frequencies, persistent=False)  # [R/2]
+        if stored:
+            self.frequencies = nn.Parameter(frequencies, requires_grad=False)
+        else:
+            self.register_buffer("frequencies", frequencies, persistent=False)
         self.pairs = pairs
         self.settings = settings  # in words: how the frequencies were made
         self.length = length  # of what was 1 before it was turned (YaRN)
@@ -35,7 +49,9 @@ class Rope(LayerPosition, StackPosition):
         # Of the new positions only: cached keys have been rotated already.
         return PositionTerms(ids, angles=self.angles(mask.queries))
 
-    def turn(self, q: Tensor, k: Tensor, positions: PositionTerms | None) -> tuple[Tensor, Tensor]:
+    def turn(
+        self, q: Tensor, k: Tensor, positions: PositionTerms | None, project: Projects
+    ) -> tuple[Tensor, Tensor]:
         if positions is None or positions.angles is None:
             return q, k
         return self.rotate(q, positions.angles), self.rotate(k, positions.angles)

@@ -19,6 +19,7 @@ from torch.autograd.function import once_differentiable
 
 from regard.core.block import AnyBlock, LayerInputs
 from regard.core.context import Context, LayerContext
+from regard.core.norm import normalize
 from regard.core.residual import SequentialResidual, Sublayer
 from regard.core.stack import Stack, StackParts
 
@@ -44,12 +45,13 @@ class ReversibleBlock(AnyBlock):
         ]
         if self.cross is None:
             del sublayers[1]
-        return list(map(_added, self.residual.each, sublayers))
+        added = partial(_added, padding_mask=context.padding_mask)
+        return list(map(added, self.residual.each, sublayers))
 
 
-def _added(connection: Any, sublayer: Sublayer) -> Sublayer:
+def _added(connection: Any, sublayer: Sublayer, padding_mask: Tensor | None) -> Sublayer:
     """What a sublayer adds to the other stream: Dropout(Sublayer(norm(x)))."""
-    return lambda x: connection.dropout(sublayer(connection.norm(x)))
+    return lambda x: connection.dropout(sublayer(normalize(connection.norm, x, padding_mask)))
 
 
 class ReversibleStack(Stack):

@@ -69,6 +69,12 @@ class RunLog:
     def last_step(self) -> int:
         return self.steps[-1] if self.steps else 0
 
+    def last_step_of_rate(self, share: float) -> float:
+        """The last step whose learning rate was at least this share of the highest."""
+        least = share * max(self.learning_rates, default=0.0)
+        pairs = zip(self.steps, self.learning_rates, strict=True)
+        return max((step for step, rate in pairs if rate >= least), default=math.inf)
+
     def final_loss(self, until: float = math.inf) -> float:
         """The median of the last tenth of the lines, of three at least: one batch is noise.
 
@@ -105,6 +111,7 @@ SPIKE_WINDOW = 20  # lines before a spike
 LEAST_JUMP = 1.0  # nats; less is the noise of small batches
 LEVEL_LINES = 3  # whose median is the level that a spike rises from
 SPIKE_DEVIATIONS = 10.0  # times the median difference of neighbouring lines
+DECAYED = 0.1  # of the highest learning rate
 STILL = 0.005  # of the entropy: how little a validation improves on the one before
 PLATEAU_SHARE = 0.03  # of the entropy: how close to it a plateau is
 MIN_PLATEAU_STEPS = 100
@@ -248,7 +255,10 @@ def plateau(log: RunLog, baseline: Baseline) -> Iterator[Finding]:
 def unmoved(log: RunLog, baseline: Baseline) -> Iterator[Finding]:
     """Training and validation at the entropy of the labels, or above, after a third of the run."""
     entropy = baseline.entropy
-    validations = finite(log.validation_losses)
+    # Where a schedule has come down, every run stands still.
+    until = log.last_step_of_rate(DECAYED)
+    both = zip(log.validation_steps, log.validation_losses, strict=True)
+    validations = finite(loss for step, loss in both if step <= until)
     if entropy is None or len(validations) < 2 or len(log.steps) < MIN_LINES:
         return
     step = log.validation_steps[-1]

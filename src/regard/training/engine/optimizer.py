@@ -1,4 +1,4 @@
-"""Adam with gradient clipping and loss scaling; an update with non-finite gradients is skipped.
+"""Adam, or Muon, with gradient clipping and loss scaling; a non-finite gradient skips the update.
 
 Nothing here waits for the device: clipping, unscaling and skipping are tensors that PyTorch's fused
 Adam kernel takes, so that one update can also be captured into a CUDA graph.
@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 import re
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from typing import Any
@@ -21,13 +21,17 @@ from torch.nn.utils import get_total_norm
 from regard.core.amx import require_bfloat16_products
 from regard.system.checkpoint import check_tensors
 from regard.system.errors import SettingError
+from regard.training.engine.muon import Muon, maps_of
 from regard.training.parallel.strategy import Strategy
 from regard.training.recipe.schema import Recipe
 
 
 @dataclass(frozen=True)
 class AdamConfig:
-    """Hyperparameters of Adam; `kind` "adamw" decouples the weight decay. Defaults: Section 5.3."""
+    """Hyperparameters of Adam; `kind` "adamw" decouples the weight decay. Defaults: Section 5.3.
+
+    "muon" is AdamW for what Muon does not update.
+    """
 
     kind: str = "adam"
     betas: tuple[float, float] = (0.9, 0.98)  # β₁, β₂
@@ -36,11 +40,12 @@ class AdamConfig:
 
 
 class Optimizer:
-    """Adam or AdamW, driven by a learning-rate schedule.
+    """Adam, AdamW or Muon, driven by a learning-rate schedule.
 
     `max_grad_norm` clips the gradient norm (0: no clipping). `lr_multipliers` scale the learning
     rate of single parameters, by name (layer-wise learning-rate decay). `total_norm` is the norm of
-    gradients by name, where ranks hold parts of them.
+    gradients by name, where ranks hold parts of them. `matrices` are those that Muon updates, by
+    name, with the widths of the maps in each.
     """
 
     def __init__(
@@ -53,6 +58,7 @@ class Optimizer:
         loss_scaling: bool = False,
         lr_multipliers: Mapping[str, float] | None = None,
         total_norm: Callable[[Mapping[str, Tensor]], Tensor] | None = None,
+        matrices: Mapping[str, Sequence[int]] | None = None,
     ) -> None:
         self.total_norm = total_norm or (lambda each: get_total_norm(list(each.values())))
         self.named = [(name, p) for name, p in parameters if p.requires_grad]
@@ -66,7 +72,11 @@ class Optimizer:
         # other vectors are not decayed.
         groups: dict[tuple[bool, float], list[nn.Parameter]] = defaultdict(list)
         multipliers = lr_multipliers or {}
+        by_muon = {name: p for name, p in self.named if name in (matrices or {})}
+        self.muon = Muon(by_muon, matrices or {}, config.weight_decay)
         for name, parameter in self.named:
+            if name in by_muon:
+                continue
             is_vector = parameter.ndim <= 1
             groups[is_vector, multipliers.get(name, 1.0)].append(parameter)
 
@@ -83,7 +93,11 @@ class Optimizer:
                     "lr": learning_rate,
                 }
             )
-        make = torch.optim.AdamW if config.kind == "adamw" else torch.optim.Adam
+        # Each matrix of Muon has a learning rate of its own, for it may have a multiplier.
+        self.muon_rates = {name: torch.zeros((), device=device) for name in by_muon}
+        for name, learning_rate in self.muon_rates.items():
+            self.learning_rates.append((learning_rate, multipliers.get(name, 1.0)))
+        make = torch.optim.Adam if config.kind == "adam" else torch.optim.AdamW
         self.adam = make(
             param_groups,
             lr=self.learning_rates[0][0],
@@ -116,8 +130,10 @@ class Optimizer:
         self.adam.grad_scale = grad_scale  # type: ignore[attr-defined]
         self.adam.found_inf = skipped  # type: ignore[attr-defined]
         self.adam.step()
+        self.muon.step(self.muon_rates, grad_scale, skipped)
         # None, not zero: the next backward allocates, inside a graph from its own pool.
-        self.adam.zero_grad(set_to_none=True)
+        for _, parameter in self.named:
+            parameter.grad = None
         self.scaler.update(skipped)
         return norm, skipped
 
@@ -127,13 +143,17 @@ class Optimizer:
         for name, parameter in self.named:
             for key, value in self.adam.state[parameter].items():
                 tensors[f"{key}/{name}"] = value
-        return tensors
+        return tensors | {f"momentum/{name}": m for name, m in self.muon.momentum.items()}
 
     def load(self, tensors: dict[str, Tensor]) -> None:
         check_tensors(tensors, {"scale": self.scaler.scale, "streak": self.scaler.streak})
         self.scaler.scale.copy_(tensors["scale"])
         self.scaler.streak.copy_(tensors["streak"])
         for name, parameter in self.named:
+            if f"momentum/{name}" in tensors:
+                check_tensors(tensors, {f"momentum/{name}": parameter})
+                momentum = torch.empty_like(parameter).copy_(tensors[f"momentum/{name}"])
+                self.muon.momentum[name] = momentum
             if f"step/{name}" not in tensors:
                 self.adam.state.pop(parameter, None)  # it had no gradient yet
                 continue
@@ -163,6 +183,7 @@ def make_optimizer(strategy: Strategy) -> Optimizer:
         loss_scaling=train.precision == "fp16",  # bf16 has the exponents of float32
         lr_multipliers=lr_multipliers,
         total_norm=strategy.total_norm,
+        matrices=maps_of(objective.model) if train.optimizer == "muon" else None,
     )
 
 

@@ -44,9 +44,14 @@ def parse(values: Mapping[str, Mapping[str, Any]]) -> Recipe:
         if _is_set(recipe, key) and not _is_set(recipe, needed):
             raise SettingError(f"{key} has no effect without {needed}", f"give --{needed} too")
     _check_mixture(recipe)
+    if train.optimizer == "muon" and recipe.parallel.strategy != "ddp":
+        raise SettingError(
+            f"Muon updates whole matrices, of which {recipe.parallel.strategy} ranks have parts",
+            "set parallel strategy = 'ddp', or optimizer = 'adamw'",
+        )
     if recipe.is_finetuning:
-        # But for the horizon of a new head.
-        _check_no_architecture(recipe, "the model that is fine-tuned", "horizon")
+        # But for the horizon of a new head, and the size of images.
+        _check_no_architecture(recipe, "the model that is fine-tuned", "horizon", "image_size")
         return recipe
     if recipe.model.spec is not None:
         _check_no_architecture(recipe, "the spec", "spec")
@@ -194,7 +199,7 @@ _READ_BY: dict[str, tuple[str, ...]] = {
     "max_length": tuple(name for name, each in OBJECTIVES.items() if each.data != "text"),
     "test_text": _learning_from("examples"),
     **dict.fromkeys(
-        ("valid_images", "test_images", "crop_padding", "flip", "augment"),
+        ("valid_images", "test_images", "crop_padding", "flip", "augment", "zoom"),
         _learning_from("images"),
     ),
     **dict.fromkeys(("speed_perturbation", "time_shift", "noise_snr"), _learning_from("sounds")),
@@ -245,9 +250,9 @@ def _check_is_read(recipe: Recipe, key: str) -> None:
 # --- models ---------------------------------------------------------------------------------------
 
 
-def _check_no_architecture(recipe: Recipe, decider: str, allowed: str) -> None:
+def _check_no_architecture(recipe: Recipe, decider: str, *allowed: str) -> None:
     for key in ModelSettings.model_fields:
-        if key not in {*STARTING_POINT, allowed} and _is_set(recipe, key):
+        if key not in {*STARTING_POINT, *allowed} and _is_set(recipe, key):
             raise SettingError(f"{key} is decided by {decider}", "leave one of them out")
 
 

@@ -124,7 +124,7 @@ OBJECTIVES: dict[str, ObjectiveSettings] = {
         "examples",
         "bert",
         _TEXT_READERS,
-        metrics=("loss", "mse", "mae", "pearson"),
+        metrics=("loss", "mse", "mae", "pearson", "spearman"),
     ),
     "contrastive": ObjectiveSettings(
         "contrastive:ContrastivePairs",
@@ -203,6 +203,16 @@ OBJECTIVES: dict[str, ObjectiveSettings] = {
         # model begin all alike.
         initialization="xavier",
     ),
+    "detect": ObjectiveSettings(
+        "detection:Detection",
+        "images",
+        "detr",
+        ("detector",),
+        metrics=("loss", "ap", "ap50"),
+        finetuning_metric="ap50",
+        initialization="xavier",  # the paper's (Section A.4)
+        generates=True,
+    ),
     "forecast": ObjectiveSettings(
         "forecasting:Forecasting",
         "series",
@@ -230,8 +240,8 @@ OBJECTIVES: dict[str, ObjectiveSettings] = {
         initialization="xavier",
     ),
 }
-# The words of `regard finetune` for objectives that have another name here.
-TASKS = {"lm": "causal", "summarize": "translate"}
+# Tasks that are learnt by an objective of another name.
+TASKS = {"lm": "causal", "summarize": "translate", "pronounce": "translate"}
 # What a kind of model learns, unless its family is named below.
 _OF_KIND = {
     "encoder": "masked",
@@ -240,6 +250,7 @@ _OF_KIND = {
     "memory network": "stories",
     "image": "images",
     "dual encoder": "image_text",
+    "detector": "detect",
     "speech": "transcribe",
     "ctc": "ctc",
     "series": "forecast",

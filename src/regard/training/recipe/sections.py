@@ -183,7 +183,7 @@ class TokenSettings(Section):
     """Tokenization."""
 
     tokenizer: str = "bpe"
-    """bpe, unigram, words, characters, or a tokenizer.json; for `text`, bpe (byte-level) and
+    """bpe, unigram, words, whitespace, characters, or a tokenizer.json; for `text`, bpe and
     characters preserve every character and space"""
     target_tokenizer: str | None = None
     """a second tokenizer.json, for the target side"""
@@ -303,8 +303,9 @@ class ModelSettings(Section):
     """self-attention: share one projection matrix between q, k and v, or two of them"""
     residual: Literal["post", "pre", "none"] | None = None
     """post-norm (the paper), pre-norm, or none; none: no residual connections"""
-    norm: Literal["layer", "rms", "batch"] | None = None
-    """normalization in the blocks; batch is over all tokens of a batch"""
+    norm: Literal["layer", "rms", "batch", "instance"] | None = None
+    """normalization in the blocks; batch is over all tokens of a batch, instance over the
+    positions of each sequence (encoders only)"""
     feedforward_kernel_size: PositiveInt | None = None
     """convolutional feed-forward; kernel size of its first convolution"""
     init: str | None = None
@@ -330,8 +331,9 @@ class TrainSettings(Section):
     embeddings (contrastive), speech recognition (ctc, Wav2Vec2; transcribe, Whisper), audio
     classification (sounds), contrastive speech pretraining (speech_contrastive, wav2vec 2.0), image
     classification (images), masked image modeling (masked_images, MAE, SimMIM), image–text
-    contrastive (image_text, CLIP), time-series forecasting (forecast), node or graph classification
-    (nodes, graphs), questions about stories (stories; generated without --text)  [by model]"""
+    contrastive (image_text, CLIP), object detection (detect, DETR; scenes without --images),
+    time-series forecasting (forecast), node or graph classification (nodes, graphs), questions
+    about stories (stories; generated without --text)  [by model]"""
     # Masked LM, span corruption and denoising.
     next_sentence: bool = False
     """masked: add next-sentence prediction"""
@@ -350,8 +352,8 @@ class TrainSettings(Section):
     accumulate: PositiveInt = 1
     """gradient accumulation: batches per update"""
     # Adam and its learning-rate schedule; the defaults are those of Section 5.3.
-    optimizer: Literal["adam", "adamw"] = "adam"
-    """Adam or AdamW"""
+    optimizer: Literal["adam", "adamw", "muon"] = "adam"
+    """Adam, AdamW, or Muon for the matrices of blocks and AdamW for the rest"""
     schedule: Literal["paper", "cosine", "constant", "linear"] = "paper"
     """learning-rate schedule; after warm-up, paper is inverse square root"""
     learning_rate: PositiveFloat | None = None
@@ -379,6 +381,8 @@ class TrainSettings(Section):
     """images: padding in pixels before the random crop  [side / 8]"""
     flip: Probability | None = None
     """images: probability of a horizontal flip  [images 0.5; image_text 0]"""
+    zoom: Fraction = 0.0
+    """images: random zoom; a crop has a side between 1 − this and 1 + this of the image's"""
     mixup: NonNegativeFloat = 0.0
     """images: α of mixup, which blends two images and their labels with a weight drawn from Beta(α,
     α); 0 disables it"""
@@ -443,8 +447,11 @@ class TrainSettings(Section):
         "mse",
         "mae",
         "pearson",
+        "spearman",
         "wer",
         "cer",
+        "ap",
+        "ap50",
     ] = "loss"
     """validation metric for best weights and early stopping"""
     patience: NonNegativeInt = 0

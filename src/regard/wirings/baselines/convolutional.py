@@ -212,9 +212,10 @@ def _aligned_memory(x: Tensor, context: Context, cache: LayerCache, mask: Attent
         _, padding_mask = mask.causal_and_padding()
         v = zero_padding(v, padding_mask.expand(v.shape[0], -1))
     start, length, _ = context.positions(x.shape[1])
-    assert isinstance(start, int), "convolutions have no static cache"
-    positions = torch.arange(start, start + length, device=x.device)
+    positions = start + torch.arange(length, device=x.device)  # [T], or [B, T] of rows' own
+    positions = positions.view(-1, length, 1)
     beyond = positions >= v.shape[1]
-    aligned = v[:, positions.clamp_max(v.shape[1] - 1)].masked_fill(beyond[None, :, None], 0.0)
+    index = positions.clamp_max(v.shape[1] - 1).expand(len(v), -1, -1)
+    aligned = v.take_along_dim(index, dim=1).masked_fill(beyond, 0.0)
     # [B, T, D] → [rows, T, D]: beams of a sentence share its encoder output.
     return aligned.repeat_interleave(x.shape[0] // v.shape[0], dim=0)
