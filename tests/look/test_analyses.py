@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from functools import cache as cache_once
-from itertools import islice
+from itertools import islice, pairwise
 from typing import Any
 
 import numpy as np
@@ -51,6 +51,7 @@ from regard.look import (
     steps,
     translate,
 )
+from regard.look.alignments import monotonic_spans
 from regard.look.forward import forward
 from regard.look.head_importance import loss
 from regard.look.head_roles import word_positions
@@ -148,6 +149,30 @@ def test_alignment_is_the_mean_of_the_heads_and_links_its_peaks() -> None:
         alignment(run, heads=[3])
     with pytest.raises(SettingError, match="cross"):
         alignment(look(writer(), TEXT))
+
+
+def test_spans_are_the_best_of_all_monotonic_paths() -> None:
+    chance = np.random.default_rng(0)
+
+    def best(shares: Any, i: int, begin: int) -> float:
+        """The best sum from target i on, whose span begins here, by trying everything."""
+        targets, sources = shares.shape
+        if i == targets - 1:
+            return float(shares[i, begin:].sum())
+        sums = []
+        for end in range(begin + 1, sources + 1):
+            following = [best(shares, i + 1, at) for at in (end - 1, end) if at < sources]
+            sums.append(shares[i, begin:end].sum() + max(following))
+        return max(sums)
+
+    for _ in range(60):
+        weights = chance.random((chance.integers(1, 5), chance.integers(1, 7)))
+        spans = monotonic_spans(weights)
+        shares = weights / weights.sum(axis=0)
+        total = sum(shares[i, begin:end].sum() for i, (begin, end) in enumerate(spans))
+        assert total == pytest.approx(best(shares, 0, 0))
+        assert (spans[0][0], spans[-1][1]) == (0, weights.shape[1])
+        assert all(two[0] in (one[1] - 1, one[1]) for one, two in pairwise(spans))
 
 
 def test_entropy_lies_between_one_place_and_all(model: Model) -> None:
@@ -363,8 +388,8 @@ def test_the_smallest_circuit_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
     def rest(_: Model, __: object, off: object = ()) -> np.ndarray:  # type: ignore[type-arg]
         return np.array([0.2 if needed in off else 0.97])  # type: ignore[operator]
 
-    monkeypatch.setattr("regard.look.circuits.chosen_right", ability)
-    monkeypatch.setattr("regard.look.circuits.right", rest)
+    monkeypatch.setattr("regard.look.circuit_search.chosen_right", ability)
+    monkeypatch.setattr("regard.look.circuit_search.right", rest)
     few = list(islice(sentences("test", pronouns=True), 2))
     others = batch(model, [s.source for s in few], [s.target for s in few])
     recording = Choices(others, (3, 3), ((5, 6), (5, 6)))
@@ -425,23 +450,28 @@ def test_patching_one_place_by_hand() -> None:
     two = look(model, other, target=TARGET, ask=()).model_inputs.named
     probe = Probe(["encoder.0.residual"])
     answer = WORDS.encode(TARGET)[3]
-    assert forward(model.model, one, probe)[0, 3, answer].item() == pytest.approx(
-        result.clean, abs=1e-5
-    )
+    # What the other text makes the model predict there is subtracted, wherever one looks.
+    contrast = int(forward(model.model, two)[0, 3].argmax())
+    assert contrast != answer
+    assert [result.answer, result.instead] == WORDS.tokens([answer, contrast])
+
+    def metric(logits: Tensor) -> float:
+        return (logits[0, 3, answer] - logits[0, 3, contrast]).item()
+
+    clean = forward(model.model, one, probe)
+    assert metric(clean) == pytest.approx(result.clean, abs=1e-5)
 
     def edit(x: Tensor) -> Tensor:
         return torch.cat([x[:, :1], probe.tensors["encoder.0.residual"][:, 1:2], x[:, 2:]], dim=1)
 
     edited = forward(model.model, two, Probe(edits={"encoder.0.residual": edit}))
-    assert edited[0, 3, answer].item() == pytest.approx(result.scores[1, 1], abs=1e-5)
+    assert metric(edited) == pytest.approx(result.scores[1, 1], abs=1e-5)
     # Where the texts are the same and nothing has been mixed yet, there is nothing to restore.
     same = [i for i, (a, b) in enumerate(zip(result.tokens, result.others, strict=True)) if a == b]
     np.testing.assert_allclose(result.effect[0, same], 0.0, atol=1e-4)
     versus = patching(model, TEXT, other, target=TARGET, at=3, instead="Katze")
-    assert versus.clean == pytest.approx(
-        result.clean - forward(model.model, one)[0, 3, WORDS.encode("Katze")[0]].item(),
-        abs=1e-5,
-    )
+    cat = WORDS.encode("Katze")[0]
+    assert versus.clean == pytest.approx((clean[0, 3, answer] - clean[0, 3, cat]).item(), abs=1e-5)
     parted = patching(model, TEXT, other, target=TARGET)
     output = forward(model.model, two)[0].argmax(dim=-1).tolist()
     end = WORDS.special_token_id("eos")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -57,8 +58,8 @@ def test_pictures_of_all_heads_name_their_tokens(
     )
     assert done.code == 0, done.err
     html = page.read_text()
-    for word in ("dog", "sees", "Hund", "Katze"):
-        assert html.count(f">{word}</text>") >= 4, word  # once for each head
+    for word in (">dog", ">sees", "→ Hund", "→ Katze"):
+        assert html.count(f"{word}</text>") >= 4, word  # once for each head
     assert "system-ui" in html
 
 
@@ -81,12 +82,13 @@ def test_the_beam_page_opens_on_the_answer(command: Command, demo: Path, tmp_pat
 
 def test_even_attention_is_pale_and_a_link_is_dark() -> None:
     even = np.full((6, 6), 1 / 6)
-    shades = drawing.attention_shades(even)
+    shades = drawing.attention_shades(even, relative=True)
     assert shades.max() == pytest.approx(palette.EVEN_SHADE)
-    assert drawing.attention_shades(np.eye(6) + 1e-9).max() == pytest.approx(1.0)
+    assert drawing.attention_shades(np.eye(6) + 1e-9, relative=True).max() == pytest.approx(1.0)
     # As large as even among the places that a causal row can see.
     causal = np.tril(np.ones((6, 6))) / np.arange(1, 7)[:, None]
-    assert drawing.attention_shades(causal)[3:].max() == pytest.approx(palette.EVEN_SHADE)
+    pale = drawing.attention_shades(causal, relative=True)[3:].max()
+    assert pale == pytest.approx(palette.EVEN_SHADE)
     # In the terminal it is blank, as links it is nothing.
     names = list("abcdef")
     assert "░" not in "\n".join(terminal.heat(even, names, names, shades=shades)[:-1])
@@ -104,7 +106,24 @@ def test_even_attention_is_pale_and_a_link_is_dark() -> None:
         if isinstance(m, drawing.Line)
     ]
     assert [mark.opacity for mark in links][1:] == [palette.FAINT, palette.FAINT]
-    assert links[0].opacity > 0.5
+    assert links[0].opacity == pytest.approx(0.5)
+
+
+def test_a_weight_is_as_dark_as_it_is_large() -> None:
+    weights = np.array([[1.0, 0.0, 0.0], [0.6, 0.4, 0.0]])
+    np.testing.assert_array_equal(drawing.attention_shades(weights), weights)
+    panel = drawing.Panel("", weights)
+    assert panel.paint[0, 0].tolist() == drawing.colours(np.array(1.0), most=1.0).tolist()
+    # Of long inputs all weights are small.
+    many = np.full((1, palette.LONG + 1), 1 / (palette.LONG + 1))
+    assert drawing.attention_shades(many).max() == pytest.approx(palette.EVEN_SHADE)
+    assert drawing.attention_shades(many, relative=False).max() == pytest.approx(many.max())
+    texts = [
+        m.text
+        for m in drawing.attention_heat(panel, "ab", "xyz").marks
+        if isinstance(m, drawing.Text)
+    ]
+    assert {"0", "1"} <= set(texts)
 
 
 # ------------------------------------------------------------------ even attention of every kind
@@ -173,7 +192,8 @@ def strongest(scene: drawing.Scene) -> float:
 
 @pytest.mark.parametrize("kind", EVEN_KINDS)
 def test_even_attention_is_pale_on_every_input(kind: str, data: Path) -> None:
-    for picture in pictures(recorded(kind, data, 0.0)):
+    for drawn in pictures(recorded(kind, data, 0.0)):
+        picture = replace(drawn, relative=True)
         shades = picture.shades()
         assert shades.max() <= palette.EVEN_SHADE + 1e-3, picture.title
         assert strongest(picture.scene()) <= 0.2, picture.title
@@ -193,13 +213,15 @@ def test_even_is_over_all_keys_that_may_be_attended() -> None:
     """Softmax of large scores leaves zeros: they may be attended, and the rest is above even."""
     halves = np.array([[0.5, 0.5, 0.0, 0.0, 0.0, 0.0]])
     even = np.full((1, 6), 1 / 6)
-    assert drawing.attention_shades(halves, even)[0, 0] > 0.5
+    assert drawing.attention_shades(halves, even, relative=True)[0, 0] > 0.5
     assert drawing.is_clear(halves, even).tolist() == [[True, True] + [False] * 4]
     # Without a choice, nothing is chosen.
-    assert drawing.attention_shades(np.ones((1, 1)), np.ones((1, 1)))[0, 0] == pytest.approx(0.12)
+    one = np.ones((1, 1))
+    assert drawing.attention_shades(one, one, relative=True)[0, 0] == pytest.approx(0.12)
     # The mean of rows that see different keys is against the mean of their even attention.
     causal = drawing.even_attention(np.tril(np.ones((6, 6))))
-    shades = drawing.attention_shades(causal.mean(axis=0), causal.mean(axis=0))
+    mean = causal.mean(axis=0)
+    shades = drawing.attention_shades(mean, mean, relative=True)
     np.testing.assert_allclose(shades, palette.EVEN_SHADE)
 
 

@@ -56,7 +56,7 @@ def arguments(kind: str, view: str, folder: Path) -> list[str]:
     inputs = kinds.write_data(folder)
     source = inputs[reads]
     # CLIP reads both: what compares texts is given one.
-    if kind == "clip" and view in ("ablation", "patching"):
+    if kind == "clip" and view in ("ablation", "patching", "neurons", "circuits"):
         source = kinds.SENTENCE
     flags = ["--what", view]
     if view == "patching":

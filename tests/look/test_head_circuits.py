@@ -16,6 +16,7 @@ from regard.core.context import Context
 from regard.core.probe import Probe
 from regard.look.head_circuits import (
     composition_scores,
+    copying_scores,
     head_circuits,
     head_weights,
     induction_scores,
@@ -101,9 +102,31 @@ def test_a_perfect_induction_head_scores_one() -> None:
     assert induction_scores(weights, 4).tolist() == [1.0, 0.0]
 
 
-def test_shared_projections_have_no_circuits() -> None:
-    block = spec.Block(spec.Attention(4, 3, 3, groups=2), spec.FeedForward(8))
+def test_grouped_heads_share_their_keys_and_values() -> None:
+    block = spec.Block(spec.Attention(4, 3, 3, groups=2, bias=""), spec.FeedForward(8))
     tokens = spec.Tokens(9, None)
     model: Any = build(spec.Decoder(12, tokens, spec.Stack.of(1, block, spec.CausalMask())))
-    with pytest.raises(ModelError, match="grouped"):
+    circuits = head_circuits(model.stack)
+    x = torch.randn(1, 5, 12)
+    q, k, _ = model.stack.blocks[0].attention.project(x, None)
+    for head in range(4):
+        expected = q[0, head] @ k[0, head // 2].mT
+        torch.testing.assert_close(x[0] @ circuits.qk[0, head] @ x[0].mT, expected)
+
+
+def test_copying_scores_are_eigenvalues_of_the_whole_circuit(stack: Any) -> None:
+    circuits = head_circuits(stack)
+    embedding = torch.randn(20, WIDTH, dtype=torch.float64)
+    unembedding = torch.randn(20, WIDTH, dtype=torch.float64)
+    scores = copying_scores(circuits, embedding, unembedding)
+    whole = embedding @ circuits.ov[1, 0] @ unembedding.mT  # [V, V]
+    values = torch.linalg.eigvals(whole)
+    torch.testing.assert_close(scores[1, 0], values.real.sum() / values.abs().sum())
+
+
+def test_shared_projections_have_no_circuits() -> None:
+    block = spec.Block(spec.Attention(4, 3, 3, projection="tied_qk"), spec.FeedForward(8))
+    tokens = spec.Tokens(9, None)
+    model: Any = build(spec.Decoder(12, tokens, spec.Stack.of(1, block, spec.CausalMask())))
+    with pytest.raises(ModelError):
         head_circuits(model.stack)

@@ -29,6 +29,7 @@ from regard.core.probe import Probe
 from regard.families import presets
 from regard.look import heads, look, probes, translate, written
 from regard.look.forward import forward
+from regard.look.inspectable import read_input
 from regard.look.probe_names import attentions
 from regard.models import Model
 from regard.system.errors import SettingError
@@ -142,6 +143,27 @@ def test_an_encoder_decoder_translates_first() -> None:
     longer = model.look("He.", target=TARGET)
     assert len(longer.target) > len(longer.source)
     np.testing.assert_allclose(longer.weights("decoder.0.cross").sum(axis=-1), 1.0, atol=1e-5)
+
+
+def test_what_was_read_and_written_may_be_given_as_it_is() -> None:
+    model = translator()
+    ids = model.output_tokenizer.input_ids(TARGET)
+    asked = ("*.weights", "*.residual", "logits")
+    run = look(model, read_input(model, TEXT), target=ids, ask=asked)
+    expected = look(model, TEXT, target=TARGET, ask=asked)
+    assert run.target == expected.target
+    for name in expected.names:
+        np.testing.assert_array_equal(run[name], expected[name])
+
+
+def test_edits_and_heads_switched_off_act_together() -> None:
+    model = translator()
+    off = [("decoder.0.cross", 1)]
+    edits = {"encoder.output": torch.zeros_like}
+    both = look(model, TEXT, target=TARGET, ask="logits", off=off, edits=edits)
+    each = look(model, TEXT, target=TARGET, ask="logits", edits=edits)
+    assert not np.allclose(both["logits"], each["logits"], atol=1e-5)
+    assert not np.allclose(each["logits"], look(model, TEXT, target=TARGET, ask="logits")["logits"])
 
 
 def test_heads_switched_off_are_zeroed_slices_of_the_output_projection(model: Model) -> None:

@@ -33,8 +33,8 @@ from regard.studio import answers
 from regard.studio.layers import layer_formulas
 from regard.studio.model_store import DEMO, FolderOpener, ModelStore
 from regard.studio.runs import run_status
-from regard.studio.server import is_loopback
 from regard.system.errors import LongInputWarning, SettingError, UnknownWordsWarning
+from regard.system.web_server import is_loopback
 
 STORY = "The dog sees a cat. Who sees a cat?"
 

@@ -231,7 +231,35 @@ def test_who_resolves_it(studio: Studio) -> None:
     until(page, "document.querySelector('main').innerText.includes('weil es zu breit war')")
     usual = "With all heads: Das Tier überquerte die Straße nicht, weil sie zu breit war."
     assert usual in page.locator("main").inner_text()
+    assert page.inner_text(".model-output .changed") == "es"
+    # What the button opened is in sight.
+    assert page.locator("section[aria-label=Attention]").bounding_box()["y"] < 450
     page.screenshot(path=studio.shots / "unresolved.png", full_page=True)
+
+
+def test_figures_are_taken_away(studio: Studio, tmp_path: Path) -> None:
+    page = studio.page(link("look"))
+    for label, head in (
+        ("Save attention as SVG", b"<svg xmlns="),  # with the styles of the page
+        ("Save attention as PNG", b"\x89PNG"),
+        ("Save heat map as PNG", b"\x89PNG"),
+    ):
+        with page.expect_download() as download:
+            page.get_by_label(label).first.click(force=True)
+        download.value.save_as(tmp_path / "figure")
+        assert (tmp_path / "figure").read_bytes().startswith(head), label
+
+
+def test_weights_are_drawn_as_they_are_until_someone_asks(studio: Studio) -> None:
+    page = studio.page(link("look", at="decoder.0.self", head="0"))
+    legend = page.locator("section[aria-label=Attention] .scale")
+    assert legend.inner_text().split() == ["weight", "0", "1"]
+    page.check("#relative")
+    until(
+        page,
+        "document.querySelector('section[aria-label=Attention] .scale')?.innerText.includes('uniform')",
+    )
+    assert "relative=1" in page.url
 
 
 def test_look(studio: Studio) -> None:
@@ -250,8 +278,12 @@ def test_look(studio: Studio) -> None:
     )  # the keyboard stays where it was
     it = page.locator("g.token[data-row='8']")
     assert it.text_content() == "it"
-    it.focus()
-    assert "“it” attends most to" in page.inner_text("[aria-label=Attention]")
+    # The page may still give the focus back to the head that was pressed.
+    until(
+        page,
+        "(document.activeElement.blur(), document.querySelector('g.token[data-row=\"8\"]').focus(), "
+        "document.querySelector('[aria-label=Attention]').innerText.includes('“it” attends most to'))",
+    )
     page.keyboard.press("Enter")
     ready(page)
     assert page.get_attribute("g.token[data-row='8']", "aria-pressed") == "true"
@@ -309,6 +341,9 @@ def test_another_head_costs_one_small_request(studio: Studio) -> None:
     [
         ("roles", "pronoun→referent"),
         ("patching", "Logit of “er” − “es”"),
+        ("neurons", "promotes"),
+        pytest.param("circuits", "Heads that compose most", marks=pytest.mark.slow),
+        pytest.param("angles", "the lengths of keys", marks=pytest.mark.slow),
         pytest.param("entropy", "Attention entropy of each head", marks=pytest.mark.slow),
         pytest.param("lens", "layer 1", marks=pytest.mark.slow),
         pytest.param("rollout", "attention rollout of the encoder", marks=pytest.mark.slow),
@@ -338,6 +373,13 @@ def test_more_analyses(studio: Studio, tab: str, visible: str) -> None:
     if tab == "roles":
         page.click("#roles tr:has-text('pronoun→referent') button")
         until(page, "document.querySelector('canvas.map').dataset.title.startsWith('encoder.')")
+    if tab == "neurons":
+        page.fill("#corpus", "The cat sat.")
+        page.fill("#neuron", "5000")
+        page.keyboard.press("Enter")
+        page.wait_for_selector("#more .error")
+        assert page.input_value("#corpus") == "The cat sat."
+        studio.complaints[:] = [texts for texts in studio.complaints if "400" not in texts]
     if tab == "patching":
         page.fill("#patched", "The dog sleeps.")
         page.keyboard.press("Enter")
@@ -542,7 +584,7 @@ def test_the_keyboard_reaches_heads_and_cells_by_arrow_keys(studio: Studio) -> N
     page.locator("[aria-label=Attention] canvas.map").focus()
     page.keyboard.press("ArrowDown")
     page.keyboard.press("ArrowDown")
-    assert "“Katze” → “The”" in page.inner_text("[aria-label=Attention]")
+    assert "“Die → Katze” attends to “The”" in page.inner_text("[aria-label=Attention]")
     page.keyboard.press("Enter")
     until(page, "location.hash.includes('pin=1')")
     assert page.locator("h1").inner_text() == "Look: demo"

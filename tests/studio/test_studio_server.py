@@ -31,7 +31,6 @@ from regard.studio import server
 from regard.studio.model_store import DEMO, FolderOpener, ModelStore, OpenModel, UploadedFiles
 from regard.studio.sample_inputs import example
 from regard.studio.server import (
-    ANY_HOST,
     MAX_FILE_BYTES,
     MAX_REQUEST_BYTES,
     WEB,
@@ -39,6 +38,7 @@ from regard.studio.server import (
 )
 from regard.studio.views import VIEWS
 from regard.system.errors import DataError, SettingError
+from regard.system.web_server import ANY_HOST
 from regard.wirings.encoder_decoder import EncoderDecoder
 
 TOKEN = "a-token"
@@ -242,16 +242,20 @@ def shade(weights: Any) -> Any:
 
 def test_shades_are_those_of_pages_and_pictures(demo: TestClient) -> None:
     for name in ("encoder.0.self", "decoder.0.self", "decoder.1.cross"):
-        view = ask(demo, "attention", model="demo", text=TEXT, name=name, heads=[1])
-        assert view["shades"].shape == view["values"].shape
-        np.testing.assert_allclose(view["shades"], shade(view["values"]), atol=0.51 / 255)
+        head: dict[str, Any] = {"model": "demo", "text": TEXT, "name": name, "heads": [1]}
+        view = ask(demo, "attention", **head)
+        assert not view["relative"]
+        np.testing.assert_allclose(view["shades"], view["values"], atol=0.51 / 255)
+        relative = ask(demo, "attention", relative=True, **head)
+        assert relative["relative"]
+        np.testing.assert_allclose(relative["shades"], shade(view["values"]), atol=0.51 / 255)
         assert view["clear"]
         tensor = ask(demo, "tensor", model="demo", text=TEXT, name=f"{name}.weights", head=1)
-        np.testing.assert_allclose(tensor["shades"], shade(view["values"][0]), atol=1e-4)
+        np.testing.assert_allclose(tensor["shades"], view["values"][0], atol=1e-4)
     rolled = ask(demo, "rollout", model="demo", text=TEXT)
     assert rolled["shades"].shape == rolled["values"].shape
     aligned = ask(demo, "alignment", model="demo", text=TEXT)
-    np.testing.assert_allclose(aligned["shades"], shade(np.array(aligned["weights"])), atol=1e-4)
+    np.testing.assert_allclose(aligned["shades"], aligned["weights"], atol=1e-4)
 
 
 def test_small_pictures_are_of_every_head(demo: TestClient) -> None:
@@ -259,7 +263,7 @@ def test_small_pictures_are_of_every_head(demo: TestClient) -> None:
     assert len(listed) == 6
     complete = ask(demo, "entropy", model="demo", text=TEXT)
     for name, part in listed.items():
-        grid = ask(demo, "grid", model="demo", text=TEXT, name=name)
+        grid = ask(demo, "grid", model="demo", text=TEXT, name=name, relative=True)
         assert len(grid["heads"]) == len(grid["flags"]) == part["heads"]
         assert (grid["rows"], grid["columns"]) == (len(part["rows"]), len(part["columns"]))
         weights = ask(demo, "attention", model="demo", text=TEXT, name=name)["values"]
@@ -395,6 +399,30 @@ def test_what_else_is_what_the_analyses_say(name: str) -> None:
             assert ask(studio, "roles", model=name)["best"] == {
                 role: list(head) for role, head in looking.roles(model).best.items()
             }
+
+
+def test_views_of_the_weights_are_what_the_analyses_say() -> None:
+    model = MODELS["translator"]()
+    with client(InMemory({"it": model})) as studio:
+        head: dict[str, Any] = {"model": "it", "name": "decoder.1.self", "head": 2}
+        expected = looking.angles(looking.look(model, TEXT), "decoder.1.self", 2)
+        view = ask(studio, "angles", **head, text=TEXT)
+        np.testing.assert_allclose(view["query_lengths"], expected.query_lengths, rtol=1e-5)
+        one = looking.head_circuit(model, TEXT, stack="decoder", layer=1, head=2)
+        assert ask(studio, "head_circuit", **head, text=TEXT)["promoted"] == [
+            list(row) for row in one.promoted
+        ]
+        scores = ask(studio, "circuits", model="it", stack="decoder")["scores"]
+        np.testing.assert_allclose(scores, looking.circuits(model, stack="decoder").scores)
+        found = ask(studio, "neurons", model="it", texts=[TEXT, "The cat."], neurons=[3])
+        assert found["neurons"] == [3]
+        assert found["tokens"] == looking.neurons(model, [TEXT, "The cat."]).tokens
+        for wrong in ({"neurons": [99]}, {"layer": 9}, {"stack": "none"}):
+            error = ask(studio, "neurons", expect=400, model="it", text=TEXT, **wrong)["error"]
+            assert error["type"] == "SettingError"
+        for name in ("decoder.9.self", "decoder", "x.y.z"):
+            asked = {"model": "it", "name": name, "text": TEXT}
+            ask(studio, "head_circuit", expect=400, **asked)
 
 
 def test_patching_is_at_the_first_place_where_the_outputs_part(demo: TestClient) -> None:

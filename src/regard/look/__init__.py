@@ -4,8 +4,8 @@
     run["decoder.2.residual"], run.attention("encoder.0.self", rows=[3], heads=[1])
     alignment(run), entropy(run), rollout(run), lens(run)
 
-Other analyses run the model themselves: `ablation`, `importance`, `circuit`, `roles`,
-`patching`, `attribution`, `positions`, `steps`, `beam`, `cache`. All return results with
+Other analyses run the model themselves: `ablation`, `importance`, `circuit`, `circuits`, `roles`,
+`neurons`, `patching`, `attribution`, `positions`, `steps`, `beam`, `cache`. All return results with
 `.numpy()`, `.to_dict()`, `.to_html(path)`, `.to_png(path)`, which notebooks show as pictures.
 """
 
@@ -18,8 +18,10 @@ if TYPE_CHECKING:
     from regard.look.activation_patching import Patching, patched, patching
     from regard.look.alignments import Alignment, CTCAlignment, alignment, ctc_alignment
     from regard.look.attention_summaries import Entropy, Rollout, entropy, rollout
-    from regard.look.circuits import Choices, Circuit, chosen_right, circuit, stored_circuit
+    from regard.look.circuit_search import Choices, Circuit, chosen_right, circuit, stored_circuit
+    from regard.look.circuit_views import Circuits, HeadCircuit, circuits, head_circuit
     from regard.look.decoding_steps import BeamTree, Steps, beam, steps
+    from regard.look.feedforward_neurons import Neurons, neurons
     from regard.look.generation import translate, written
     from regard.look.gradient_attribution import Attribution, attribution
     from regard.look.head_importance import Ablation, Importance, ablation, importance, right
@@ -32,6 +34,7 @@ if TYPE_CHECKING:
     from regard.look.probe_names import heads, probes
     from regard.look.recording import AttentionMap, Look, look
     from regard.look.result import AnalysisResult
+    from regard.look.score_angles import Angles, angles
     from regard.look.views import fitting_views
 
 # Analyses are imported when they are first used (PEP 562): a model that only translates needs
@@ -40,8 +43,10 @@ _NAMES_BY_MODULE = {
     "activation_patching": "Patching patched patching",
     "alignments": "Alignment CTCAlignment alignment ctc_alignment",
     "attention_summaries": "Entropy Rollout entropy rollout",
-    "circuits": "Choices Circuit chosen_right circuit stored_circuit",
+    "circuit_search": "Choices Circuit chosen_right circuit stored_circuit",
+    "circuit_views": "Circuits HeadCircuit circuits head_circuit",
     "decoding_steps": "BeamTree Steps beam steps",
+    "feedforward_neurons": "Neurons neurons",
     "generation": "translate written",
     "gradient_attribution": "Attribution attribution",
     "head_importance": "Ablation Importance ablation importance right",
@@ -54,6 +59,7 @@ _NAMES_BY_MODULE = {
     "probe_names": "heads probes",
     "recording": "AttentionMap Look look",
     "result": "AnalysisResult",
+    "score_angles": "Angles angles",
     "views": "fitting_views",
 }
 _MODULE_OF = {name: module for module, names in _NAMES_BY_MODULE.items() for name in names.split()}

@@ -104,8 +104,8 @@ def patching(
     The metric is the logit of what the model predicts for `text` at the output position `at`, less
     that of the token `instead`. By default `at` is the first position where the run on `other`
     predicts something else (of a language model, the last position), and `instead` is what it
-    predicts there. Both runs read the `target`, by default what the model makes of `text`. `stack`
-    is by default the first one.
+    predicts at `at`, if that is something else. Both runs read the `target`, by default what the
+    model makes of `text`. `stack` is by default the first one.
     """
     core = model.model
     require_view(model, "patching")
@@ -190,7 +190,7 @@ def _metric(
     contrast = None
     if instead is not None:
         contrast = _single_token(model, instead)
-    elif at is None and predictions[position] != answers[position]:
+    elif predictions[position] != answers[position]:
         contrast = predictions[position]
     return _Metric(position, answers[position], contrast)
 

@@ -86,10 +86,9 @@ def alignment(run: Look, layer: int | None = None, heads: Sequence[int] | None =
     heads = require_indices("head", range(head_count) if heads is None else heads, head_count)
     weights = mean_over_heads(call, heads)  # [target, source]
     links = tuple((row, int(column)) for row, column in enumerate(weights.argmax(axis=1)))
-    target, source = run.labels(name)
     return Alignment(
-        source,
-        target,
+        run.labels(name)[1],
+        run.model_inputs.target_tokens or run.labels(name)[0],
         links,
         layer,
         tuple(heads),
@@ -110,6 +109,36 @@ def mutual_information(weights: Array) -> float:
     shares = torch.from_numpy(weights)
     entropies = torch.special.entr(shares).sum(dim=1)  # of each row
     return float(torch.special.entr(shares.mean(dim=0)).sum() - entropies.mean())
+
+
+def monotonic_spans(weights: Array) -> list[tuple[int, int]]:
+    """For each target position of weights [target, source], the source positions that it spans.
+
+    Spans follow each other and cover the source; of all such paths, the one with the largest sum of
+    weights, each source position in proportion to its own (dynamic time warping).
+    """
+    shares = weights / np.maximum(weights.sum(axis=0, keepdims=True), 1e-12)
+    targets, sources = shares.shape
+    # best[i, j]: the sum of the best path to source j inside the span of target i.
+    best = np.full((targets + 1, sources + 1), -np.inf)
+    best[0, 0] = 0.0
+    begins = np.zeros((targets, sources), dtype=np.int64)
+    for i, row in enumerate(shares):
+        sums = np.concatenate([[0.0], np.cumsum(row)])
+        # A span begins behind the one before it, or shares its last position.
+        before = np.maximum(best[i, :-1], best[i, 1:])
+        gains = before - sums[:-1]
+        begins[i] = np.maximum.accumulate(
+            np.where(gains >= np.maximum.accumulate(gains), np.arange(sources), 0)
+        )
+        best[i + 1, 1:] = gains[begins[i]] + sums[1:]
+    spans = []
+    end = sources - 1
+    for i in reversed(range(targets)):
+        begin = int(begins[i, end])
+        spans.append((begin, end + 1))
+        end = begin if best[i, begin + 1] > best[i, begin] else max(0, begin - 1)
+    return spans[::-1]
 
 
 @dataclass(frozen=True)

@@ -153,7 +153,7 @@ def rollout(run: Look, stack: str | None = None) -> Rollout:
     even_layers = [even_weights(run.call(name)).mean(axis=0) for name in names]
     return Rollout(
         stack,
-        run.labels(names[0])[0],
+        run.labels(names[0])[1],
         weights=_rolled(layers),
         backdrop=run.backdrop_of(names[0]),
         even=_rolled(even_layers),

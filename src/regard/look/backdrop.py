@@ -1,7 +1,7 @@
 """Backdrops of overlays: the image, recording, time series or graph that positions stand on.
 
 An overlay is a value for each position of the input (attention, rollout, gradient × input), drawn
-on the input itself, as in the studio. Attention is drawn against even attention, by
+on the input itself, as in the studio. Attention is drawn relative to even attention, by
 `drawing.attention_shades`: what is attended to more than evenly is bright, dense or high.
 """
 
@@ -12,7 +12,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import cycle, groupby, pairwise, repeat
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -74,7 +74,8 @@ class Backdrop(ABC):
 
     def overlay(self, panel: Panel) -> Scene:
         """The same under the name of the panel."""
-        return drawing.titled(panel.name, self._drawn(panel))
+        # Of the many places of an input most weights are small.
+        return drawing.titled(panel.name, self._drawn(replace(panel, relative=True)))
 
     def table(self, panel: Panel, names: Sequence[str]) -> Scene:
         """The input under each row of a panel, with its name."""
@@ -124,12 +125,16 @@ class ImageBackdrop(Backdrop):
     def _drawn(self, panel: Panel) -> Scene:
         height, width, _ = self.picture.shape
         rows, columns = height // self.patch, width // self.patch
+        if rows * columns < len(panel.shades) - self.extras:
+            # Convolutions read what fills no patch, too.
+            rows, columns = -(-height // self.patch), -(-width // self.patch)
         # Attention is shared with the tokens that have no place; the scale of signs is not.
         values = panel.weights
         if panel.signed:
             values = np.where(np.arange(len(values)) < self.extras, 0.0, values)
         on_patches = replace(panel, weights=values).shades[self.extras :]
         shares = on_patches.reshape(rows, columns).repeat(self.patch, 0).repeat(self.patch, 1)
+        shares = shares[:height, :width]
         # The pixels of whole patches; those beyond are not read.
         picture = self.picture[: rows * self.patch, : columns * self.patch].astype(np.float64)
         height, width, _ = picture.shape
@@ -155,6 +160,59 @@ class ImageBackdrop(Backdrop):
         """From the darkest patch to the brightest."""
         strip = _veiled(np.full((1, 64, 3), 255.0), np.linspace(0.0, 1.0, 64)[None])
         return strip.round().astype(np.uint8)
+
+
+class QueryBox(NamedTuple):
+    """What an object query has to say: its class and score, and its corners in pixels."""
+
+    query: str  # its name
+    label: str
+    score: float
+    corners: tuple[float, ...]
+
+    @property
+    def name(self) -> str:
+        return f"{self.query}: {self.label} {self.score:.0%}"
+
+
+@dataclass(frozen=True, eq=False)
+class DetectionBackdrop(ImageBackdrop):
+    """An image with the boxes of what is detected in it."""
+
+    boxes: tuple[QueryBox, ...] = ()  # of all queries
+    only: str | None = None  # the query whose box alone is drawn
+
+    @property
+    def detected(self) -> tuple[QueryBox, ...]:
+        """The boxes that are more likely an object than none, or the likeliest one."""
+        if self.only is not None:
+            return tuple(box for box in self.boxes if box.query == self.only)
+        likely = tuple(box for box in self.boxes if box.score > 0.5)
+        return likely or tuple(sorted(self.boxes, key=lambda box: -box.score)[:1])
+
+    def _drawn(self, panel: Panel) -> Scene:
+        scene = super()._drawn(panel)
+        scale = IMAGE_SIDE / max(self.picture.shape[:2])
+        kinds = sorted({box.label for box in self.boxes})
+        colours = dict(zip(kinds, cycle(drawing.LINES), strict=False))
+        marks = list(scene.marks)
+        for box in self.detected:
+            left, top, right, bottom = (scale * corner for corner in box.corners)
+            corners = [(left, top), (right, top), (right, bottom), (left, bottom), (left, top)]
+            for (x1, y1), (x2, y2) in pairwise(corners):
+                marks.append(Line(x1, y1, x2, y2, 2.0, colour=colours[box.label]))
+            marks.append(Text(left, max(10.0, top - 3), box.label, colour=colours[box.label]))
+        return replace(scene, marks=tuple(marks))
+
+    def table(self, panel: Panel, names: Sequence[str]) -> Scene:
+        """For each query that has detected something, its box, and where it looks."""
+        boxes = {box.query: box for box in self.boxes}
+        chosen = [box.query for box in self.detected if box.query in names] or names[:1]
+        tiles = []
+        for name in chosen:
+            of_query = replace(panel.of_query(list(names).index(name)), name=boxes[name].name)
+            tiles.append(replace(self, only=name).overlay(of_query))
+        return drawing.below([drawing.tiles(tiles, title=self.heading(panel.name)), self.legend()])
 
 
 def _veiled(picture: Array, shades: Array) -> Array:
@@ -186,7 +244,7 @@ class SoundBackdrop(Backdrop):
         base = begin + float(drawing.ROW * len(names))
         paint = drawing.colours(panel.weights, signed=panel.signed)
         if panel.even is not None:
-            paint = drawing.colours(panel.shades, most=1.0)
+            paint = drawing.colours(replace(panel, relative=True).shades, most=1.0)
         marks = self._spectrogram(np.ones(panel.weights.shape[1]))
         marks.append(Pixels(0, begin, SOUND_WIDTH, base - begin, paint))
         for row, name in enumerate(names):
@@ -284,7 +342,8 @@ class SeriesBackdrop(Backdrop):
         that is forecast looks at."""
         chart = self.overlay(panel.of_query(None))
         first = min(begin for begin, _ in self.spans)
-        cells = np.stack([self._per_step(row) for row in panel.shades])[:, first:]  # [rows, steps]
+        shades = replace(panel, relative=True).shades
+        cells = np.stack([self._per_step(row) for row in shades])[:, first:]  # [rows, steps]
         paint = drawing.colours(cells, signed=panel.signed, most=1.0)
         left = SERIES_LEFT
         each = SOUND_WIDTH / (len(self.values) + len(self.forecast))

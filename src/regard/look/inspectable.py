@@ -46,8 +46,8 @@ class MediaInput(Reading):
     picture: NDArray[np.uint8] = field(kw_only=True)
 
 
-# A text, a tensor with a batch of 1, a prepared file, or a file, which a string may name as well.
-Input = str | Tensor | MediaInput | Path
+# A text, a tensor with a batch of 1, what was read before, or a file, which a string may name too.
+Input = str | Tensor | Reading | Path
 
 
 class Inspectable(Protocol):
@@ -110,6 +110,13 @@ def token_ids(model: Inspectable, text: str) -> list[int]:
     return ids
 
 
+def tokenizer_of(model: Inspectable, stack: str) -> Tokenizer:
+    """The tokenizer of what a stack reads."""
+    if stack == "decoder":
+        return model.output_tokenizer
+    return model.input_tokenizer
+
+
 def empty_input(model: Inspectable) -> DataError:
     """The error of an input without content; series and graphs are given by their path."""
     if model.accepts_text:
@@ -147,8 +154,8 @@ def read_input(model: Inspectable, text: Input) -> Reading:
         raise empty_input(model)
     if isinstance(text, str) and model.medium is not None:
         text = _caption(text) if model.accepts_text else _read_medium(model, Path(text))
-    if isinstance(text, MediaInput):
-        reading: Reading = text
+    if isinstance(text, Reading):
+        reading = text
     elif isinstance(text, Tensor):
         if text.dim() < 2 or text.numel() == 0 or len(text) != 1:
             raise SettingError(

@@ -4,15 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import pairwise
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from regard.core.context import Context
-from regard.core.frontends.patch_embedding import Patches
 from regard.core.probe import Probe
+from regard.core.side import FrontEnd, ImageFrontEnd
 from regard.data.padding import pad_rows
 from regard.look.backdrop import Backdrop
+from regard.look.drawing import shown
 from regard.look.forward import named_inputs
 from regard.look.generation import translate
 from regard.look.inspectable import Input, Inspectable, decoder_start, read_input, token_ids
@@ -56,6 +59,7 @@ class ModelInputs(PassInputs):
     # What is read next to the inputs, by argument: the edges of a graph.
     side_inputs: Mapping[str, Tensor] = field(default_factory=dict)
     backdrop: Backdrop | None = None  # what the positions of the inputs stand on
+    query_names: tuple[str, ...] = ()  # of a decoder's positions, where it reads nothing
 
     @property
     def arguments(self) -> dict[str, Tensor]:
@@ -64,18 +68,29 @@ class ModelInputs(PassInputs):
 
     def tokens_of(self, stack: str) -> tuple[str, ...]:
         """The tokens that a stack reads; a decoder behind an encoder reads the target."""
-        if stack == "decoder" and self.decoder_tokens:
-            return self.decoder_tokens[:-1]
+        if stack == "decoder" and (self.decoder_tokens or self.query_names):
+            return self.decoder_tokens[:-1] or self.query_names
         return self.input_tokens
+
+    def queries_of(self, stack: str) -> tuple[str, ...]:
+        """The names of a stack's positions; those of a decoder behind an encoder say what each
+        reads and what it predicts: “Die → Katze”."""
+        if stack != "decoder" or not self.decoder_tokens:
+            return self.tokens_of(stack)
+        names = [shown(token) for token in self.decoder_tokens]
+        return tuple(f"{read} → {predicted}" for read, predicted in pairwise(names))
 
     @property
     def target_tokens(self) -> tuple[str, ...]:
-        """The tokens that a decoder predicts: those it reads, one position later."""
-        return self.decoder_tokens[1:]
+        """The tokens that a decoder predicts: those it reads, one position later; or queries."""
+        return self.decoder_tokens[1:] or self.query_names
 
 
 def prepare_inputs(
-    model: Inspectable, text: Input, target: str | None = None, off: Sequence[Head] = ()
+    model: Inspectable,
+    text: Input,
+    target: str | Sequence[int] | None = None,
+    off: Sequence[Head] = (),
 ) -> ModelInputs:
     """The inputs of a forward pass over one text.
 
@@ -89,8 +104,10 @@ def prepare_inputs(
     if tokens is None:
         tokens = tuple(_position_names(core, inputs))
     if core.reads_target:
-        if target is not None:
+        if isinstance(target, str):
             target_ids = model.output_tokenizer.input_ids(target)
+        elif target is not None:
+            target_ids = [*target]
         else:
             best = translate(model, text, off=off)[0]
             assert reading.special_tokens is not None  # or `translate` would have refused
@@ -110,6 +127,7 @@ def prepare_inputs(
     context = Context(Probe(edits=switched_off(core, off)))
     forecast = core.own_forecast(inputs, reading.side_inputs, context)
     names = () if forecast is None else (f"+{step}" for step in range(forecast.shape[1] + 1))
+    decoder: Any = core.front_ends().get("decoder", FrontEnd())
     next_ids = inputs[0].tolist()[1:] if core.writes else []  # encoders predict no next token
     return ModelInputs(
         named_inputs(core, inputs, forecast),
@@ -118,6 +136,7 @@ def prepare_inputs(
         tuple(next_ids),
         reading.side_inputs,
         reading.backdrop,
+        tuple(f"query {i}" for i in range(decoder.queries)),
     )
 
 
@@ -135,7 +154,7 @@ def _position_names(model: CoreModel, inputs: Tensor) -> Iterator[str]:
     tower = "image.encoder" if inputs.is_floating_point() else "text.encoder"
     front_ends = model.front_ends()
     front_end = front_ends.get(tower, front_ends.get("encoder"))
-    if isinstance(front_end, Patches):
+    if isinstance(front_end, ImageFrontEnd):
         yield from (f"extra {i}" for i in range(len(front_end.extras)))
         rows, columns = front_end.grid(inputs)
         yield from (f"{row},{column}" for row in range(rows) for column in range(columns))

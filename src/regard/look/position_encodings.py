@@ -29,8 +29,8 @@ class PositionEncodings(AnalysisResult):
     products: Array  # [positions, positions]
 
     note = (
-        "A band along the diagonal: nearby positions are similar. "
-        "The same values along each diagonal: only the relative distance matters."
+        "If there is a band along the diagonal, nearby positions are similar; "
+        "if each diagonal has the same values, only the relative distance matters."
     )
     numbers = "products"
 

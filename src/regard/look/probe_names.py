@@ -28,6 +28,13 @@ def require_indices(what: str, numbers: Iterable[int], count: int) -> list[int]:
     return _indices(what, numbers, range(count))
 
 
+def require_layer(layer: int | None, count: int) -> int:
+    """The number of a layer, of which there are `count`; by default the last."""
+    if layer is None:
+        return count - 1
+    return require_indices("layer", [layer], count)[0]
+
+
 def require_positions(positions: Iterable[int], count: int) -> list[int]:
     """Positions of an output of `count`, counted from 0; negative ones count from the end."""
     return [number % count for number in _indices("position", positions, range(-count, count))]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from fnmatch import fnmatchcase
 from html import escape
@@ -13,7 +13,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from regard.core.probe import PARTS, AttentionCall, Probe
+from regard.core.probe import PARTS, AttentionCall, Edit, Probe
 from regard.look import drawing
 from regard.look.backdrop import Backdrop
 from regard.look.drawing import even_attention, terminal
@@ -204,16 +204,16 @@ class Look:
     def labels(self, name: str) -> tuple[Names, Names]:
         """The tokens of the queries and of the keys of an attention.
 
-        The queries of cross-attention are named by the token that is predicted there.
+        The queries of a decoder behind an encoder are named by what they read and predict.
         """
         input_tokens = self.model_inputs.input_tokens
         if name.startswith("memory."):
             # The question, which comes last, attends to the sentences before it.
             return input_tokens[-1:], input_tokens[:-1]
         if name.endswith(".cross"):
-            return self.model_inputs.target_tokens, input_tokens
-        if name.startswith("decoder.") and self.model_inputs.decoder_tokens:
-            return (self.model_inputs.tokens_of("decoder"),) * 2
+            return self.model_inputs.queries_of("decoder"), input_tokens
+        if name.startswith("decoder.") and self.model_inputs.target_tokens:
+            return self.model_inputs.queries_of("decoder"), self.model_inputs.tokens_of("decoder")
         places = self.call(name).k.shape[2]
         if places != len(input_tokens):
             # Row and column in a window of an image, the first of which is shown (Swin).
@@ -248,17 +248,18 @@ def look(
     model: Inspectable,
     text: Input,
     *,
-    target: str | None = None,
+    target: str | Sequence[int] | None = None,
     ask: Sequence[str] = ("*.weights",),
     off: Sequence[Head] = (),
+    edits: Mapping[str, Edit] | None = None,
 ) -> Look:
     """Runs a model on one text, on its fused path, and records the probes that `ask` names.
 
     Names are `encoder.3.self.weights`, `decoder.0.cross.q`, `decoder.2.residual`,
     `encoder.embedded`, `decoder.output`, `logits`, with the wildcards * and ?. An encoder–decoder
-    translates the text first, unless it is given a `target`. `off` are heads to ablate, such as
-    ("decoder.1.cross", 3). Inputs other than text are tensors as the model's front end takes them,
-    with a batch of 1.
+    translates the text first, unless it is given a `target`, as a text or as token ids. `off` are
+    heads to ablate, such as ("decoder.1.cross", 3), and `edits` change what passes at other points.
+    Inputs other than text are tensors as the model's front end takes them, with a batch of 1.
     """
     core = model.model
     patterns = (ask,) if isinstance(ask, str) else ask
@@ -266,7 +267,7 @@ def look(
     with evaluation_mode(core):
         # The translation is made with the same heads off as the pass that is recorded.
         model_inputs = prepare_inputs(model, text, target, off)
-        probe = Probe(patterns, switched_off(core, off))
+        probe = Probe(patterns, {**switched_off(core, off), **(edits or {})})
         named = model_inputs.arguments
         # Logits over a large vocabulary can cost as much as all layers: only if asked for.
         asks_logits = any(fnmatchcase("logits", pattern) for pattern in patterns)

@@ -121,7 +121,7 @@ PICTURE_ONLY = {"picture_only": True}
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class TokenAttention(AnalysisResult):
-    """Attention weights between tokens, drawn against even attention or on the input itself."""
+    """Attention weights between tokens, drawn as a heat map or on the input itself."""
 
     numbers = "weights"
     weights: Array  # [rows, columns], or [heads, rows, columns]
@@ -129,14 +129,16 @@ class TokenAttention(AnalysisResult):
     backdrop: Backdrop | None = dataclasses.field(default=None, metadata=PICTURE_ONLY)
     # What the weights would be if each query attended alike to all keys that it may attend to
     even: Array | None = dataclasses.field(default=None, metadata=PICTURE_ONLY)
+    # Whether a map is shaded against `even`; None: if the input is long
+    relative: bool | None = dataclasses.field(default=None, metadata=PICTURE_ONLY)
 
     def shades(self) -> Array:
-        """The weights as they are drawn: shades from 0 to 1, against even attention."""
+        """The weights as they are drawn: shades from 0 to 1."""
         return self.panel.shades
 
     @property
     def panel(self) -> drawing.Panel:
-        return drawing.Panel(self.title, self.weights, self.even)
+        return drawing.Panel(self.title, self.weights, self.even, relative=self.relative)
 
 
 def to_json(value: Any) -> Any:

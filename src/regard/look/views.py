@@ -28,6 +28,7 @@ class View:
     options: tuple[str, ...] = ()  # of the command, those that it reads besides the input
     probes: tuple[str, ...] = ()  # of the one forward pass that it is made from
     takes_input: bool = True  # or the model is enough
+    needs_input: bool = True  # one that takes an input may do without
 
 
 def fitting_views(model: Inspectable) -> list[str]:
@@ -138,6 +139,50 @@ def _without_encodings(model: Inspectable) -> Obstacle:
     return None
 
 
+def _without_angles(model: Inspectable) -> Obstacle:
+    from regard.core.stack import Stack
+
+    # What came before compares queries and keys in other ways than by a product.
+    if not any(isinstance(stack, Stack) for stack in model.model.stacks().values()):
+        return "this model has no attention by products of queries and keys"
+    return _without_attention(model)
+
+
+def _without_neurons(model: Inspectable) -> Obstacle:
+    from regard.look.probe_names import probes
+
+    first = next(iter(model.model.stacks()), None)
+    if f"{first}.0.feedforward.hidden" not in probes(model.model):
+        return "this model has no feed-forward networks with neurons to show"
+    return _without_tokens(model)
+
+
+def _without_circuits(model: Inspectable) -> Obstacle:
+    first = next(iter(model.model.stacks()), None)
+    if first is None:
+        return "a linear forecaster has no attention"
+    return _without_tokens(model) or without_head_circuits(model, first)
+
+
+def without_head_circuits(model: Inspectable, name: str) -> Obstacle:
+    """Why the heads of a stack have no QK and OV circuits."""
+    from regard.core.frontends.embedding import Embedding
+    from regard.core.projection import SelfProjection
+    from regard.core.stack import Stack
+
+    stack = model.model.stacks()[name]
+    if not isinstance(stack, Stack):
+        return f"the {name} of this model has no self-attention with QK and OV circuits"
+    attentions = [stack.block(number).attention for number in range(stack.layers)]
+    if not all(isinstance(one.project, SelfProjection) for one in attentions):
+        return "the queries, keys and values of this model do not have matrices of their own"
+    if len({one.heads for one in attentions}) > 1:
+        return "the layers of this model have different numbers of heads"
+    if not isinstance(model.model.front_ends().get(name), Embedding):
+        return f"the {name} of this model does not read tokens"
+    return None
+
+
 def _without_decoding(model: Inspectable) -> Obstacle:
     # The start tokens of sound are known when it has been read.
     is_framed = model.special_tokens is not None or model.medium is not None
@@ -201,6 +246,23 @@ VIEWS = {
         lambda model: _without_attention(model, ".self", "self-attention"),
         ("target", "part"),
         ("*.self.weights",),
+    ),
+    "neurons": View(
+        "texts that excite neurons, and tokens they promote; of TEXT, or the lines of --texts",
+        _without_neurons,
+        ("texts", "part", "layer", "neuron"),
+    ),
+    "circuits": View(
+        "induction and other heads, and their composition; with TEXT, QK and OV of one head",
+        _without_circuits,
+        ("part", "layer", "head"),
+        needs_input=False,
+    ),
+    "angles": View(
+        "scores of a head as lengths and angles of its queries and keys: |q| |k| cos θ",
+        _without_angles,
+        ("target", "part", "layer", "head"),
+        ("*.weights",),
     ),
     "attribution": View("gradient × input", _without_attribution, ("target",)),
     "positions": View(

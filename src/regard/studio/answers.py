@@ -351,6 +351,15 @@ def _replaced_tokens(question: Question) -> ModelAnswer:
     return _marked("detect", zip(run.source, labels, probabilities, strict=False))
 
 
+def _detected_objects(question: Question) -> ModelAnswer:
+    """The objects in an image, likeliest first; those that are likelier nothing are left out."""
+    model: Any = question.model
+    output = question.run.tensor("logits")
+    objects = sorted(model.of_queries(output[0]), key=lambda one: -one.score)
+    shares = [Share(one.label, one.score) for one in objects if one.score > 0.5]
+    return ModelAnswer("detect", model.short_answer(output), tuple(shares), distribution=False)
+
+
 def _tagged_words(question: Question) -> ModelAnswer:
     """A label for each word, by logits [T, L]."""
     model = question.model
@@ -451,6 +460,7 @@ _ANSWERS: dict[str, Callable[[Question], ModelAnswer]] = {
     "classify": _classified,
     "tag": _tagged_words,
     "detect": _replaced_tokens,
+    "objects": _detected_objects,
     "follows": _follows,
     "fill": _filled,
     "embed": _embedded,

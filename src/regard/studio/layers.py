@@ -20,12 +20,13 @@ from regard.core.frontends.embedding import Embedding
 from regard.core.frontends.lagged_values import StepEmbedding
 from regard.core.frontends.node_features import NodeFeatures
 from regard.core.frontends.patch_embedding import Patches
+from regard.core.frontends.resnet import ConvStem, ResidualStages
 from regard.core.frontends.series_patches import SeriesPatches
 from regard.core.frontends.spectrogram_frontend import Spectrogram
 from regard.core.frontends.waveform_frontend import Waveform
 from regard.core.heads.head import ClassifierHead
 from regard.core.mixture_of_experts import MixtureOfExperts
-from regard.core.norm import BatchNorm, LayerNorm, Norm, RMSNorm
+from regard.core.norm import LayerNorm, Norm, RMSNorm
 from regard.core.positions.rotary import Rope
 from regard.core.residual import NoResidual, PostNorm, PreNorm, SandwichNorm
 from regard.core.stack import Stack
@@ -46,6 +47,8 @@ def layer_formulas(core: CoreModel, name: str) -> Formulas:
     """The formulas of the stations of a stack's layers; without those that it does not have."""
     formulas = {"embedded": embedding_formula(core.front_ends().get(name))}
     stack = core.stacks()[name]
+    if isinstance(stack, ResidualStages):
+        formulas["sum"] = "x ← ReLU(x + BatchNorm(convolution(…)))"
     if not isinstance(stack, Stack):
         return formulas
     block = stack.block(0)
@@ -82,6 +85,8 @@ def embedding_formula(part: nn.Module | None) -> str:
             return _token_embedding_formula(part)
         case Patches():
             return _normed("W · pixels" + _plus_position(part.position), part.norm)
+        case ConvStem():
+            return "x = activation(BatchNorm(convolution(pixels)))"
         case Spectrogram():
             return "x = convolutions(sound)" + _plus_position(part.position)
         case Waveform():
@@ -172,7 +177,7 @@ def _norm(block: nn.Module) -> Norm | None:
         block = next(iter(block.residual.each))
     elif isinstance(block, ParallelBlock):
         block = block.residual
-    norms = (part for part in block.modules() if isinstance(part, LayerNorm | RMSNorm | BatchNorm))
+    norms = (part for part in block.modules() if isinstance(part, Norm))
     return next(norms, None)
 
 

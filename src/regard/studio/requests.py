@@ -91,6 +91,7 @@ class GridRequest(InputRequest):
     """All heads of one attention."""
 
     name: Name
+    relative: bool | None = None  # shaded against uniform attention; null: if the input is long
 
 
 class AttentionRequest(GridRequest):
@@ -101,15 +102,26 @@ class AttentionRequest(GridRequest):
     rows: list[int] | None = Field(None, max_length=MAX_TEXT)
 
 
+class HeadRequest(GridRequest):
+    """One head of one attention."""
+
+    head: Index = 0
+
+
+class NeuronsRequest(StackRequest):
+    """Neurons of one layer, over the text and others; by default the most selective ones."""
+
+    layer: Index | None = None  # by default the last one
+    neurons: list[int] = Field(default_factory=list, max_length=64)
+    texts: list[Text] = Field(default_factory=list, max_length=64)
+
+
 class AlignmentRequest(InputRequest):
     layer: int | None = None  # of the decoder; by default the sharpest one
 
 
-class TensorRequest(InputRequest):
+class TensorRequest(HeadRequest):
     """The tensor of one probe, of one head where it has heads."""
-
-    name: Name
-    head: Index = 0
 
 
 class ScoresRequest(TensorRequest):

@@ -2,13 +2,9 @@
 
 from __future__ import annotations
 
-import hmac
-import ipaddress
 import json
 import os
-import re
 import secrets
-import socket
 import sys
 import webbrowser
 from collections.abc import Sequence
@@ -16,25 +12,29 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import uvicorn
 from pydantic import ValidationError
+from starlette.applications import Starlette
+from starlette.concurrency import run_in_threadpool
+from starlette.requests import ClientDisconnect, Request
+from starlette.responses import JSONResponse, Response
+from starlette.routing import Route
+from starlette.types import ASGIApp
 
 from regard.studio.model_store import ModelStore
 from regard.studio.views import VIEWS, Packed
-from regard.system.errors import RegardError, SettingError
-
-try:
-    import uvicorn
-    from starlette.applications import Starlette
-    from starlette.concurrency import run_in_threadpool
-    from starlette.datastructures import MutableHeaders
-    from starlette.requests import ClientDisconnect, Request
-    from starlette.responses import JSONResponse, Response
-    from starlette.routing import Route
-    from starlette.types import ASGIApp, Message, Receive, Scope, Send
-except ImportError:
-    raise SettingError(
-        "the studio needs starlette and uvicorn", "pip install 'regard[studio]'"
-    ) from None
+from regard.system.errors import RegardError
+from regard.system.web_server import (
+    LOCAL_HOSTS,
+    NO_PEEKING,
+    SecurityMiddleware,
+    base_url,
+    bound_socket,
+    is_loopback,
+    limited_body,
+    same_key,
+    trusted_hosts,
+)
 
 WEB = Path(__file__).parent / "web"
 MEDIA_TYPES = {
@@ -46,60 +46,13 @@ MEDIA_TYPES = {
 MAX_REQUEST_BYTES = 1 << 16
 MAX_FILE_BYTES = 1 << 23  # of an uploaded image or recording
 UPLOAD = "file"  # the endpoint for uploads
-LOCAL_HOSTS = ("127.0.0.1", "localhost", "[::1]")
-ANY_HOST = "*"
-EVERY_ADDRESS = ("0.0.0.0", "::")  # binds to all addresses of the machine
-HEADERS = {
-    "content-security-policy": "default-src 'self'; media-src blob:; object-src 'none'; "
+HEADERS = NO_PEEKING | {
+    # A figure becomes a PNG by way of an image in memory.
+    "content-security-policy": "default-src 'self'; img-src 'self' blob:; media-src blob:; "
+    "object-src 'none'; "
     "base-uri 'none'; form-action 'none'; frame-ancestors 'none'",
-    "x-content-type-options": "nosniff",
-    "x-frame-options": "DENY",
-    "referrer-policy": "no-referrer",
-    "cross-origin-opener-policy": "same-origin",
     "cross-origin-resource-policy": "same-origin",
-    "cache-control": "no-store",
 }
-
-# ------------------------------------------------------------------ security headers
-
-
-class SecurityMiddleware:
-    """Adds the security headers to every answer, and refuses a foreign Host or Origin.
-
-    Without the check of the Host, a website could reach the studio by rebinding its DNS name.
-    """
-
-    def __init__(self, app: ASGIApp, hosts: Sequence[str]) -> None:
-        self.app = app
-        self.hosts = {host.lower() for host in hosts}
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] != "http":  # the lifespan of the application
-            return await self.app(scope, receive, send)
-
-        async def send_with_headers(message: Message) -> None:
-            if message["type"] == "http.response.start":
-                MutableHeaders(scope=message).update(HEADERS)
-            await send(message)
-
-        if not self._trusted(Request(scope)):
-            refusal = error(
-                403,
-                "Refused",
-                "the studio does not accept requests for this host",
-                "open the address that `regard studio` printed",
-            )
-            return await refusal(scope, receive, send_with_headers)
-        return await self.app(scope, receive, send_with_headers)
-
-    def _trusted(self, request: Request) -> bool:
-        host = request.headers.get("host", "")
-        without_port = re.sub(r":\d+$", "", host.lower())
-        if ANY_HOST not in self.hosts and without_port not in self.hosts:
-            return False
-        origin = request.headers.get("origin")
-        return origin is None or origin == f"http://{host}"
-
 
 # ------------------------------------------------------------------ endpoints
 
@@ -111,14 +64,10 @@ def error(status: int, kind: str, problem: str, repair: str) -> JSONResponse:
 def application(store: ModelStore, token: str, hosts: Sequence[str] = LOCAL_HOSTS) -> ASGIApp:
     """The studio as an ASGI application."""
     # Read once when the studio starts: no path of a request reaches the disk.
-    pages = {
-        f"/{path.name}": path.read_bytes() for path in WEB.iterdir() if path.suffix in MEDIA_TYPES
-    }
+    pages = {path.name: path.read_bytes() for path in WEB.iterdir() if path.suffix in MEDIA_TYPES}
 
     async def page(request: Request) -> Response:
-        path = request.url.path
-        if path == "/":
-            path = "/index.html"
+        path = request.path_params["page"] or "index.html"
         if path not in pages:
             return error(404, "NotFound", "page not found", "open /")
         media_type = MEDIA_TYPES[Path(path).suffix]
@@ -126,8 +75,7 @@ def application(store: ModelStore, token: str, hosts: Sequence[str] = LOCAL_HOST
 
     async def view(request: Request) -> Response:
         sent_token = request.headers.get("x-regard-token", "")
-        # Compared in constant time, so that answers do not tell how much of a token is right.
-        if not hmac.compare_digest(sent_token.encode(), token.encode()):
+        if not same_key(sent_token, token):
             return error(
                 401,
                 "Token",
@@ -149,7 +97,12 @@ def application(store: ModelStore, token: str, hosts: Sequence[str] = LOCAL_HOST
         Route("/{page:path}", page, methods=["GET"]),
     ]
     app = Starlette(routes=routes, exception_handlers={405: wrong_method})
-    return SecurityMiddleware(app, hosts)
+    return SecurityMiddleware(app, hosts, _refuse, HEADERS)
+
+
+def _refuse(header: str) -> Response:
+    problem = "the studio does not accept requests for this host"
+    return error(403, "Refused", problem, "open the address that `regard studio` printed")
 
 
 async def _upload(store: ModelStore, request: Request) -> Response:
@@ -186,20 +139,17 @@ async def _view(store: ModelStore, name: str, request: Request) -> Response:
 
 async def _body(request: Request, what: str, most: int) -> bytes | Response:
     """The body of a request, or the refusal of one that is larger than `most` bytes."""
-    # Counted while it comes in: a length that a header claims is not to be trusted.
-    body = bytearray()
     try:
-        async for chunk in request.stream():
-            body += chunk
-            if len(body) > most:
-                problem = f"the {what} has more than {most:,} bytes"
-                refusal = error(413, "TooLarge", problem, f"use a smaller {what}")
-                # Or what is still sent would be read to its end.
-                refusal.headers["connection"] = "close"
-                return refusal
+        body = await limited_body(request, most)
     except ClientDisconnect:
         return Response(status_code=400)  # nobody is left to read it
-    return bytes(body)
+    if body is None:
+        problem = f"the {what} has more than {most:,} bytes"
+        refusal = error(413, "TooLarge", problem, f"use a smaller {what}")
+        # Or what is still sent would be read to its end.
+        refusal.headers["connection"] = "close"
+        return refusal
+    return body
 
 
 def _response(answer: dict[str, Any] | Packed) -> Response:
@@ -229,17 +179,6 @@ def _json(value: dict[str, Any]) -> bytes:
 # ------------------------------------------------------------------ running
 
 
-def is_loopback(host: str) -> bool:
-    """Whether an address is reached from this machine only."""
-    # The name needs no look-up: it is of this machine by definition (RFC 6761).
-    if host == "localhost":
-        return True
-    try:
-        return ipaddress.ip_address(host).is_loopback
-    except ValueError:  # the name of a machine
-        return False
-
-
 def _warn_of_network(port: int, token: str) -> None:
     print(
         f"warning: anyone who can reach port {port} can use this studio with the key\n"
@@ -255,26 +194,10 @@ def serve(store: ModelStore, host: str, port: int, browser: bool = False) -> Non
     """Prints the address, or opens it in a browser too, and answers requests until stopped."""
     # In the fragment of the address, which browsers send to no server.
     token = secrets.token_urlsafe(16)
-    family = socket.AF_INET6 if ":" in host else socket.AF_INET
-    # asyncio turns off the delay of small packets (Nagle) only for sockets of this protocol; with
-    # it, every answer would come 40 ms later.
-    with socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP) as listener:
-        # A port can be used again right after the studio was stopped.
-        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        try:
-            listener.bind((host, port))
-        except OSError as problem:
-            raise SettingError(
-                f"cannot listen on {host}:{port}: {problem.strerror}", "choose another --port"
-            ) from None
-        bound = f"[{host}]" if ":" in host else host
-        # Bound to every address of the machine, its names are unknown; the token still protects it.
-        trusted = ANY_HOST if host in EVERY_ADDRESS else bound
-        app = application(store, token, (*LOCAL_HOSTS, trusted))
+    with bound_socket(host, port) as listener:
+        app = application(store, token, trusted_hosts(host))
         port = listener.getsockname()[1]
-        # No browser can open 0.0.0.0 from another machine.
-        url_host = socket.gethostname() if host in EVERY_ADDRESS else bound
-        address = f"http://{url_host}:{port}/#token={token}"
+        address = f"{base_url(host, port)}/#token={token}"
         print(f"studio: {address}", flush=True)
         if not is_loopback(host):
             _warn_of_network(port, token)

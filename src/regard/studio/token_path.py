@@ -243,7 +243,7 @@ def attention_scores(run: Look, name: str, head: int, row: int) -> dict[str, Any
 
 def _labels(run: Look, stack: str, rows: Sequence[int], columns: Sequence[int]) -> dict[str, Any]:
     inputs = run.model_inputs
-    tokens = inputs.tokens_of(stack)
+    tokens = inputs.queries_of(stack)
     read: Tensor | None = inputs.inputs
     # Behind an encoder, a decoder reads the target; alone, it reads the input.
     if stack == "decoder" and inputs.decoder_tokens:

@@ -60,6 +60,7 @@ from regard.look.drawing.palette import (
     colours,
     even_attention,
     is_clear,
+    is_relative,
     sign_colour,
 )
 from regard.look.drawing.png_files import write_png

@@ -36,6 +36,7 @@ from regard.look.drawing.palette import (
     code,
     colours,
     is_clear,
+    is_relative,
     over,
     scale_end,
     sign_colour,
@@ -57,6 +58,7 @@ class Panel:
     weights: Array  # [queries, keys] or [keys]
     even: Array | None = None
     signed: bool = False  # what raises and what lowers a score, instead of attention
+    relative: bool | None = None  # shaded against even attention; None: if the input is long
 
     def of_query(self, query: int | None) -> Panel:
         """The panel of one query, or of the mean of all."""
@@ -66,10 +68,10 @@ class Panel:
 
     @property
     def shades(self) -> Array:
-        """From 0 to 1 against even attention, or signed: from −1 to 1, by the largest value."""
+        """From 0 to 1, or signed: from −1 to 1, by the largest value."""
         if self.signed:
             return self.weights / (scale_end(self.weights, None) or 1.0)
-        return attention_shades(self.weights, self.even)
+        return attention_shades(self.weights, self.even, relative=self.relative)
 
     @property
     def paint(self) -> Colours:
@@ -81,7 +83,14 @@ class Panel:
         """The opacity of a link for each weight: its shade, or faint where it is about even."""
         if self.signed:
             return np.abs(self.shades)
-        return np.where(is_clear(self.weights, self.even), self.shades, FAINT)
+        clear = is_clear(self.weights, self.even)
+        return np.where(clear, np.maximum(self.shades, FAINT), FAINT)
+
+    def scale(self) -> Marks:
+        """The colour bar."""
+        if is_relative(self.weights, self.relative):
+            return attention_scale()
+        return colour_scale(1.0, self.signed)
 
 
 def heat(
@@ -117,10 +126,10 @@ def heat(
 
 
 def attention_heat(panel: Panel, rows: Sequence[str], columns: Sequence[str]) -> Scene:
-    """A heat map of attention weights, against even attention."""
+    """A heat map of attention weights."""
     size = (CELL, CELL)
     marks = _cells(panel.weights, panel.paint, size, rows, columns)
-    return titled(panel.name, _labelled(marks, size, rows, columns, attention_scale()))
+    return titled(panel.name, _labelled(marks, size, rows, columns, panel.scale()))
 
 
 def _cells(
@@ -210,7 +219,7 @@ def grid(
     for panel in panels:
         paint = Pixels(0, 0, side * len(columns), side * len(rows), panel.paint)
         scenes.append(titled(panel.name, _labelled([paint], (side, side), rows, columns, ())))
-    key = Scene(300, 24, tuple(attention_scale()))
+    key = Scene(300, 24, tuple(panels[0].scale()))
     return below([tiles(scenes, title=title), key])
 
 
@@ -232,7 +241,8 @@ def links(
     top = 10.0
     marks: Marks = []
     opacities = panel.opacities
-    for i, j in np.argwhere(panel.shades > EVEN_SHADE).tolist():
+    above = attention_shades(panel.weights, panel.even, relative=True) > EVEN_SHADE
+    for i, j in np.argwhere(above).tolist():
         if only is not None and (i, j) not in only:
             continue
         ends = (x_left, top + (i + 0.5) * ROW, x_right, top + (j + 0.5) * ROW)

@@ -1,8 +1,8 @@
 """Colours: of amounts, of signed values, and of attention.
 
 There are two colour maps, those of the studio, both safe for colour-blind readers and in greyscale:
-white to blue for amounts, brown–blue for signed values. Attention is shaded against even attention:
-scaled to its own largest weight, a head that looks everywhere alike would be a solid wall.
+white to blue for amounts, brown–blue for signed values. A weight of attention is as dark as it is
+large, from 0 to 1; of long inputs, where all weights are small, against even attention.
 """
 
 from __future__ import annotations
@@ -31,6 +31,7 @@ INK = "#15181e"  # of letters in a PNG; an SVG takes the colour of the text arou
 EVEN_SHADE = 0.12  # of a weight as large as if all places that can be seen had the same
 CLEAR = 1.5  # times even attention: links below are faint
 FAINT = 0.07  # their opacity
+LONG = 64  # keys, beyond which weights are shaded against even attention unless someone chooses
 
 
 def colours(values: Array, *, signed: bool = False, most: float | None = None) -> Colours:
@@ -55,13 +56,22 @@ def even_attention(visible: Array) -> Array:
     return np.asarray(visible / np.maximum(1, visible.sum(axis=-1, keepdims=True)))
 
 
-def attention_shades(weights: Array, even: Array | None = None) -> Array:
-    """Shades from 0 to 1 of attention weights [..., S], against even attention.
+def is_relative(weights: Array, relative: bool | None = None) -> bool:
+    """Whether weights [..., S] are shaded against even attention: by default if S is large."""
+    return weights.shape[-1] > LONG if relative is None else relative
 
-    Everything that draws attention takes its shades from here, the studio too. A weight as large as
-    that of `even` attention is pale, and 1 is full; between them the shade grows with the
-    logarithm. Where a query may attend to one key only, its weight is even: pale.
+
+def attention_shades(
+    weights: Array, even: Array | None = None, *, relative: bool | None = None
+) -> Array:
+    """Shades from 0 to 1 of attention weights [..., S]: the weights themselves, or `relative`.
+
+    Everything that draws attention takes its shades from here, the studio too. Relative to even
+    attention, a weight as large as that of `even` is pale, and 1 is full; between them the shade
+    grows with the logarithm. Where a query may attend to one key only, its weight is even: pale.
     """
+    if not is_relative(weights, relative):
+        return np.clip(weights, 0.0, 1.0)
     even = _even_or_guessed(weights, even)
     ratio = np.where(even > 0, weights, 0.0) / np.where(even > 0, even, 1.0)
     # Softmax is exact to about seven digits: what is even to them is not above it.

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import base64
 import math
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from typing import Any
 
 import numpy as np
@@ -22,6 +22,7 @@ from regard.decode.strategy import (
     Strategy,
 )
 from regard.look import drawing
+from regard.look.probe_names import attentions, require_name
 from regard.look.recording import array, even_weights, rounded, weights_in_chunks
 from regard.look.result import to_json
 from regard.studio import answers
@@ -31,8 +32,10 @@ from regard.studio.requests import (
     AttentionRequest,
     BeamRequest,
     GridRequest,
+    HeadRequest,
     InputRequest,
     ModelRequest,
+    NeuronsRequest,
     PatchingRequest,
     PositionsRequest,
     StackRequest,
@@ -63,6 +66,7 @@ def attention(store: ModelStore, request: AttentionRequest) -> Answer:
     rows = call.q.shape[2] if request.rows is None else len(request.rows)
     _check_size(heads, rows, call.k.shape[2])
     result = run.attention(request.name, rows=request.rows, heads=request.heads)
+    result = replace(result, relative=request.relative)
     header = {
         "version": opened.version,
         "title": result.title,
@@ -72,6 +76,7 @@ def attention(store: ModelStore, request: AttentionRequest) -> Answer:
         "columns": list(result.columns),
         # Whether any link stands out.
         "clear": bool(drawing.is_clear(result.weights, result.even).any()),
+        "relative": drawing.is_relative(result.weights, request.relative),
     }
     return Packed(header, result.weights, result.shades())
 
@@ -138,7 +143,9 @@ def grid(store: ModelStore, request: GridRequest) -> Answer:
     # Some rows after the other: all weights of a long input at once would be gigabytes.
     chunks = []
     for rows, weights in weights_in_chunks(call):
-        shades = drawing.attention_shades(array(weights[0]), even_weights(call, rows))
+        shades = drawing.attention_shades(
+            array(weights[0]), even_weights(call, rows), relative=request.relative
+        )
         chunks.append(functional.adaptive_max_pool1d(torch.from_numpy(shades), width))
     narrow = torch.cat(chunks, dim=1)  # [H, T, width]
     # The largest of each square, so that a thin diagonal does not fade away.
@@ -166,6 +173,7 @@ def alignment(store: ModelStore, request: AlignmentRequest) -> Answer:
         **result.to_dict(),
         "layers": layers,
         "shades": rounded(result.shades(), 4),
+        "relative": drawing.is_relative(result.weights),
         "clear": to_json(drawing.is_clear(result.weights, result.even)),
     }
 
@@ -186,6 +194,7 @@ def rollout(store: ModelStore, request: StackRequest) -> Answer:
         "note": result.note,
         "rows": list(result.tokens),
         "columns": list(result.tokens),
+        "relative": drawing.is_relative(result.weights),
     }
     return Packed(header, result.weights, result.shades())
 
@@ -247,6 +256,49 @@ def roles(store: ModelStore, request: StackRequest) -> Answer:
     opened = store.model(request.model)
     with opened.lock:
         return analyses.roles(opened.model, stack=request.stack).to_dict()
+
+
+@view
+def neurons(store: ModelStore, request: NeuronsRequest) -> Answer:
+    """What excites neurons of a layer in some texts, and what they promote."""
+    opened = store.model(request.model)
+    texts = [text for text in (request.text, *request.texts) if text.strip()]
+    where: dict[str, Any] = {"stack": request.stack, "layer": request.layer}
+    with opened.lock:
+        result = analyses.neurons(opened.model, texts, neurons=request.neurons, top=6, **where)
+    return result.to_dict()
+
+
+@view
+def circuits(store: ModelStore, request: StackRequest) -> Answer:
+    """What heads do on repeated random tokens, and which of them compose."""
+    opened = store.model(request.model)
+    with opened.lock:
+        result = analyses.circuits(opened.model, stack=request.stack).to_dict()
+    # Of all pairs, [L, H, L, H], only the strongest are listed.
+    del result["composition"]
+    return result
+
+
+@view
+def head_circuit(store: ModelStore, request: HeadRequest) -> Answer:
+    """The QK and OV circuits of one head on the tokens of a text."""
+    opened = store.model(request.model)
+    of_self = [name for name in attentions(opened.model.model) if name.endswith(".self")]
+    stack, layer, _ = require_name("attention", request.name, of_self).rsplit(".", 2)
+    with opened.lock:
+        return analyses.head_circuit(
+            opened.model, request.text, layer=int(layer), head=request.head, stack=stack
+        ).to_dict()
+
+
+@view
+def angles(store: ModelStore, request: HeadRequest) -> Answer:
+    """The scores of a head as lengths and angles of queries and keys."""
+    _, run = record(store, request)
+    call = run.call(request.name)
+    _check_size(call.q.shape[2], call.k.shape[2])
+    return analyses.angles(run, request.name, request.head).to_dict()
 
 
 @view

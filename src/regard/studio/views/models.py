@@ -10,7 +10,7 @@ import numpy as np
 import torch
 
 from regard import look as analyses
-from regard.core.frontends.patch_embedding import Patches
+from regard.core.side import ImageFrontEnd
 from regard.data.audio import frequency_ticks
 from regard.look.head_importance import loss
 from regard.look.inspectable import MediaInput
@@ -108,7 +108,17 @@ def model(store: ModelStore, request: ModelRequest) -> Answer:
 
 
 # The further analyses, in the order of their tabs.
-_ANALYSES = ("entropy", "roles", "lens", "rollout", "attribution", "patching")
+_ANALYSES = (
+    "entropy",
+    "roles",
+    "circuits",
+    "angles",
+    "neurons",
+    "lens",
+    "rollout",
+    "attribution",
+    "patching",
+)
 
 
 def _analyses(model: Model) -> list[str]:
@@ -117,7 +127,7 @@ def _analyses(model: Model) -> list[str]:
     fitting = set(analyses.fitting_views(model))
     if len(core.stacks()) > 1 and not core.reads_target:
         # Of two towers, the page does not say which one a view is of.
-        fitting -= {"roles", "attribution", "patching"}
+        fitting -= {"roles", "circuits", "neurons", "attribution", "patching"}
     if "lens" not in fitting:
         # Recurrent sides have no residual stream to patch; a patch is measured by a token.
         fitting.discard("patching")
@@ -242,7 +252,7 @@ def picture(store: ModelStore, request: InputRequest) -> Answer:
         header["seconds"] = values.shape[1] / FRAMES_PER_SECOND
         header["frequencies"] = frequency_ticks(values.shape[0])
     for part in opened.model.model.front_ends().values():
-        if isinstance(part, Patches):
+        if isinstance(part, ImageFrontEnd):
             # If it interpolates its positions, pictures may have another size than its own.
             header["side"] = values.shape[0] // part.patch
             header["extras"] = len(part.extras)

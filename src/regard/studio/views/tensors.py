@@ -107,4 +107,4 @@ def _axis_tokens(run: analyses.Look, name: str) -> tuple[list[str], list[str]]:
             return list(keys), []
         return list(queries), []
     stack = run.stack() if name == "logits" else name.split(".")[0]
-    return list(run.model_inputs.tokens_of(stack)), []
+    return list(run.model_inputs.queries_of(stack)), []

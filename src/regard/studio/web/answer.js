@@ -30,7 +30,8 @@ export const captionsOf = (state, model) =>
         .filter(Boolean)
     : model.captions;
 
-const difference = (usual, now) => {
+// The words of an answer, those marked that it did not have before.
+export const difference = (usual, now) => {
   const before = new Set(usual.split(" "));
   return now
     .split(" ")
@@ -39,6 +40,9 @@ const difference = (usual, now) => {
       before.has(word) ? word : h("span", { class: "changed", text: word }),
     ]);
 };
+
+// The end of a long prompt: what is generated follows it.
+const lastOf = (text, most) => (text.length > most ? "…" + text.slice(1 - most) : text);
 
 // The answer itself, large.
 function headline(answer, usual, question, model) {
@@ -62,7 +66,7 @@ function headline(answer, usual, question, model) {
     return h(
       "p",
       { class: `model-output${long}` },
-      clipped(question.text, MOST),
+      lastOf(question.text, MOST),
       " ",
       output(h("mark", { text: shown(answer.text) })),
     );
@@ -75,14 +79,17 @@ function headline(answer, usual, question, model) {
       "”",
       text ? null : h("span", { class: "note", text: " empty transcript" }),
     );
+  // A text embedding has no words; a translation may have none.
+  const writes = answer.text || answer.task === "translate";
   const source = question.text
-    ? [clipped(question.text, MOST), answer.text ? [arrow, h("wbr")] : null]
+    ? [clipped(question.text, MOST), writes ? [arrow, h("wbr")] : null]
     : [];
   return h(
     "p",
     { class: `model-output${long}` },
     source,
     output(changed && answer.task === "translate" ? difference(usual.text, text) : text),
+    writes && !text ? h("span", { class: "note", text: "(empty)" }) : null,
   );
 }
 

@@ -26,7 +26,7 @@ const KEPT = 60;
 const FRESH = 30000;
 
 // Numbers come packed: the length of some JSON, the JSON, and then the bytes of one array. Attention has its shades behind
-// it, from 0 to 1, one byte each: they are against even attention, and the same as in pages and pictures of `regard look`.
+// it, from 0 to 1, one byte each: the same as in pages and pictures of `regard look`.
 function unpacked(buffer) {
   const length = new DataView(buffer).getUint32(0, true);
   const header = JSON.parse(new TextDecoder().decode(new Uint8Array(buffer, 4, length)));

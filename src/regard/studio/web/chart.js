@@ -1,6 +1,7 @@
 // Line charts of training: several runs, linear or logarithmic, smoothed, and zoomed by dragging.
 
 import { h, s, segment } from "./dom.js";
+import { takeAway } from "./take_away.js";
 import { go } from "./route.js";
 
 const TICKS = 4;
@@ -289,6 +290,7 @@ export function chart(
             onclick: () => select(null),
           })
         : null,
+      takeAway(picture, title),
     ),
     picture,
     legend,

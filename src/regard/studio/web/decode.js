@@ -18,6 +18,7 @@ import {
 import { asked, asking } from "./ask_card.js";
 import { scaleSegment } from "./chart.js";
 import { count, go, number } from "./route.js";
+import { takeAway } from "./take_away.js";
 
 const MOST = 240; // letters of a heading
 
@@ -243,55 +244,61 @@ function tree(found, pruned) {
   const width = 8 + (Math.max(...shownNodes.map((n) => n.step)) + 2) * column,
     height = following * tall + 14;
   const kind = (node) => (node.fate === "best" ? "best" : node.faint ? "faint" : "");
-  return h(
-    "div",
-    { class: "scroll tall", tabindex: 0, "aria-label": "Beam search tree, scrollable" },
-    s(
-      "svg",
-      {
-        class: "tree",
-        width,
-        height,
-        viewBox: `0 0 ${width} ${height}`,
-        role: "img",
-        "aria-label": found.title,
-      },
-      shownNodes
-        .filter((node) => node.i)
-        .map((node) => {
-          const p = nodes[node.parent],
-            a = x(p) + box,
-            b = x(node);
-          return s("path", {
-            class: `edge ${kind(node)}`,
-            d: `M${a} ${y(p)}C${a + 18} ${y(p)} ${b - 18} ${y(node)} ${b} ${y(node)}`,
-            "stroke-width": 1.6,
-          });
+  const drawing = s(
+    "svg",
+    {
+      class: "tree",
+      width,
+      height,
+      viewBox: `0 0 ${width} ${height}`,
+      role: "img",
+      "aria-label": found.title,
+    },
+    shownNodes
+      .filter((node) => node.i)
+      .map((node) => {
+        const p = nodes[node.parent],
+          a = x(p) + box,
+          b = x(node);
+        return s("path", {
+          class: `edge ${kind(node)}`,
+          d: `M${a} ${y(p)}C${a + 18} ${y(p)} ${b - 18} ${y(node)} ${b} ${y(node)}`,
+          "stroke-width": 1.6,
+        });
+      }),
+    shownNodes.map((node) =>
+      s(
+        "g",
+        {
+          class: node.fate === "best" ? "best" : node.faint ? "faintly" : "",
+          "data-fate": node.fate,
+        },
+        s("title", {
+          text: `${FATES[node.fate]}; log-probability ${node.log_probability.toFixed(3)}${node.score === null ? "" : `, score ${node.score.toFixed(3)}`}`,
         }),
-      shownNodes.map((node) =>
-        s(
-          "g",
-          {
-            class: node.fate === "best" ? "best" : node.faint ? "faintly" : "",
-            "data-fate": node.fate,
-          },
-          s("title", {
-            text: `${FATES[node.fate]}; log-probability ${node.log_probability.toFixed(3)}${node.score === null ? "" : `, score ${node.score.toFixed(3)}`}`,
-          }),
-          s("rect", { x: x(node), y: y(node) - 12, width: box, height: 24, rx: 7 }),
-          s("text", { class: "name", x: x(node) + 9, y: y(node) + 5, text: name(node) }),
-          node.i
-            ? s("text", {
-                class: "sum",
-                x: x(node) + box - 7,
-                y: y(node) + 4,
-                "text-anchor": "end",
-                text: node.log_probability.toFixed(2),
-              })
-            : null,
-        ),
+        s("rect", { x: x(node), y: y(node) - 12, width: box, height: 24, rx: 7 }),
+        s("text", { class: "name", x: x(node) + 9, y: y(node) + 5, text: name(node) }),
+        node.i
+          ? s("text", {
+              class: "sum",
+              x: x(node) + box - 7,
+              y: y(node) + 4,
+              "text-anchor": "end",
+              text: node.log_probability.toFixed(2),
+            })
+          : null,
       ),
     ),
+  );
+  return h(
+    "div",
+    { class: "figure" },
+    h(
+      "div",
+      { class: "scroll tall", tabindex: 0, "aria-label": "Beam search tree, scrollable" },
+      drawing,
+    ),
+    takeAway(drawing, "beam search"),
   );
 }
 

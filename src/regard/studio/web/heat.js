@@ -1,6 +1,7 @@
 // Heat maps on a canvas. Both scales run steadily from one lightness to another, so that no hue has to be told apart.
 
 import { clipped, h, shown } from "./dom.js";
+import { takeAway } from "./take_away.js";
 
 const LIGHT = ["#f7fbff", "#c6dbef", "#6baed6", "#2171b5", "#08306b"];
 const DARK = ["#171a20", "#123570", "#575c6d", "#a69d75", "#fee838"];
@@ -30,14 +31,20 @@ export function inkOn(share, signed) {
 
 // ------------------------------------------------------------------ shades of attention
 
-export const scale = () =>
+// What the colours mean: a bar between two ends.
+export const scale = (least = "0", most = "1", { signed = false } = {}) =>
   h(
     "span",
     { class: "scale" },
-    "uniform or less",
-    paint(h("canvas", { "aria-hidden": "true" }), 1, 64, (i) => i / 63),
-    "all attention (log scale, relative to uniform)",
+    least,
+    paint(h("canvas", { "aria-hidden": "true" }), 1, 64, (i) => i / 63, { signed }),
+    most,
   );
+
+export const attentionScale = (relative) =>
+  relative
+    ? scale("uniform or less", "all attention (log scale, relative to uniform)")
+    : scale("weight 0", "1");
 
 // ------------------------------------------------------------------ pixels
 
@@ -227,5 +234,11 @@ export function heat(
     const at = cell(event);
     if (at) pick(...at);
   });
-  return { node: h("div", { class: "scroll tall heat" }, canvas), show };
+  const node = h(
+    "div",
+    { class: "figure" },
+    h("div", { class: "scroll tall heat" }, canvas),
+    takeAway(canvas, "heat map"),
+  );
+  return { node, show };
 }

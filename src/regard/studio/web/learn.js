@@ -107,6 +107,7 @@ const REMARKS = [
     /^BatchNorm/,
     "Mean and standard deviation are those of each feature in training, not of the vector.",
   ],
+  [/^InstanceNorm/, "Mean and standard deviation are those of each feature over all positions."],
   [/⊙ V x$/, "It is gated: each entry is multiplied by one of a second projection."],
   [/experts$/, "A router chooses the experts for each {one}."],
 ];
@@ -422,7 +423,8 @@ function nextTokens(state, model, question, path, marked, names, gone) {
       const position = isLast ? path.rows[marked][0] : -1;
       const result = await ask("next_tokens", { ...question, position, temperature, top: 6 });
       if (gone() || mine !== last) return;
-      const name = isLast ? `“${shown(names[marked])}”` : "the last decoder position";
+      const [read] = (names[marked] ?? "").split(" → "); // what it predicts is the title of the bars
+      const name = isLast ? `“${shown(read)}”` : "the last decoder position";
       put(title, model.task === "fill" ? `Prediction at ${name}` : `Next token after ${name}`);
       put(
         bars,
@@ -516,7 +518,13 @@ function pictured(path, model, question, { anatomy, marked, head, gone }) {
   if (!question.file || !PICTURE[model.medium] || !path.weights[name]) return null;
   const node = h("div", { id: "pictured" }, loading(""));
   async function draw() {
-    const map = await ask("attention", { ...question, name, heads: [head], rows: null });
+    const map = await ask("attention", {
+      ...question,
+      name,
+      heads: [head],
+      rows: null,
+      relative: true,
+    });
     const picture = await seen(question, ofInput ? map.rows : anatomy.target, map.columns, {
       pin: (row) => go({ row, play: "" }),
       own: ofInput,
@@ -595,7 +603,7 @@ function placing(state, model, question, gone) {
       const places = found.products.map((_, i) => namer(i));
       const few = places.length === PLACES ? ` First ${PLACES} positions shown.` : "";
       const note = ofPicture
-        ? "Patches are in reading order: a band parallel to the diagonal, one row of patches away, shows that vertical neighbours are similar."
+        ? "Patches are in reading order: if there is a band parallel to the diagonal, one row of patches away, vertical neighbours are similar."
         : found.note;
       put(
         body,
@@ -671,9 +679,12 @@ function axes(name, path, anatomy, place, found) {
       ? ["", ...name.slice(path.stack.length + 1).split(".")]
       : [];
   const input = anatomy.source.map((label, i) => (place ? place(i) : label));
-  const own = path.stack === "decoder" && anatomy.target.length ? anatomy.target : input;
+  const ofTarget = path.stack === "decoder" && anatomy.target.length;
+  const own = ofTarget ? anatomy.target : input;
   const memoryRows = kind === "cross" && (part === "k" || part === "v");
-  const rows = path.stack === "memory" && !memoryRows ? input.slice(-1) : memoryRows ? input : own;
+  const queries = ofTarget ? found.rows : own; // by what each reads and predicts
+  const rows =
+    path.stack === "memory" && !memoryRows ? input.slice(-1) : memoryRows ? input : queries;
   return [rows, found.columns.length ? (kind === "cross" ? input : own) : []];
 }
 
@@ -940,7 +951,7 @@ export default async function learn({ main, state, gone, atEnd }) {
           h("h2", { text: "A linear map without layers" }),
           h("span", {
             class: "note",
-            text: `${model.kind}, ${model.family}, ${model.parameters.toLocaleString("en")} parameters.`,
+            text: `${model.kind}, saved as ${model.family}, ${model.parameters.toLocaleString("en")} parameters.`,
           }),
         ),
         h("p", { class: "formula" }, subscripts(model.linear)),
@@ -1006,7 +1017,7 @@ export default async function learn({ main, state, gone, atEnd }) {
             }),
             h("span", {
               class: "note",
-              text: `${model.kind}, ${model.family}, ${model.parameters.toLocaleString("en")} parameters.${few}`,
+              text: `${model.kind}, saved as ${model.family}, ${model.parameters.toLocaleString("en")} parameters.${few}`,
             }),
           ),
           overview(model, path, marked),

@@ -1,6 +1,7 @@
 // Tokens on both sides and lines between them: which attend to which. A token is hovered, focused or pinned.
 
 import { clipped, h, roving, s, shown } from "./dom.js";
+import { takeAway } from "./take_away.js";
 
 const ROW = 30,
   TOP = 30,
@@ -178,7 +179,14 @@ export function links(
       draw(Number(focused), -1);
     else rest();
   }
-  return { node: h("div", {}, status, h("div", { class: "scroll tall" }, picture)), show };
+  const node = h(
+    "div",
+    { class: "figure" },
+    status,
+    h("div", { class: "scroll tall" }, picture),
+    takeAway(picture, "attention"),
+  );
+  return { node, show };
 }
 
 // A translation and its source as two lines of words, joined by what looks at what. Both lines fill the width.
@@ -230,22 +238,28 @@ export function alignment(result, room) {
         text: clipped(shown(token), 16),
       }),
     );
+  const drawing = s(
+    "svg",
+    {
+      class: "links",
+      width,
+      height: 170,
+      viewBox: `0 0 ${width} 170`,
+      role: "img",
+      "aria-label": result.title,
+    },
+    curves,
+    words(result.source, above, 28),
+    words(result.target, below, 156),
+  );
   return h(
     "div",
-    { class: "scroll", tabindex: scrolls ? 0 : null, "aria-label": "Alignment, scrollable" },
-    s(
-      "svg",
-      {
-        class: "links",
-        width,
-        height: 170,
-        viewBox: `0 0 ${width} 170`,
-        role: "img",
-        "aria-label": result.title,
-      },
-      curves,
-      words(result.source, above, 28),
-      words(result.target, below, 156),
+    { class: "figure" },
+    h(
+      "div",
+      { class: "scroll", tabindex: scrolls ? 0 : null, "aria-label": "Alignment, scrollable" },
+      drawing,
     ),
+    takeAway(drawing, "alignment"),
   );
 }

@@ -1,10 +1,10 @@
 // Look: what a model answers, and its attention, head by head.
 
 import { ask } from "./api.js";
-import { answerCard } from "./answer.js";
+import { answerCard, difference } from "./answer.js";
 import { asked, asking, readsWhat, textOf } from "./ask_card.js";
 import { clipped, failure, fixed, h, loading, put, roving, segment, shown } from "./dom.js";
-import { dark, heat, scale, thumb } from "./heat.js";
+import { attentionScale, dark, heat, thumb } from "./heat.js";
 import { alignment, links } from "./links.js";
 import { picture } from "./marks.js";
 import { placeNamer, seen } from "./media.js";
@@ -65,7 +65,7 @@ function overlaid(question) {
 }
 
 // One model on one input. Tokens are drawn once for each kind of attention; another head only joins them otherwise.
-function pane(place, question, found, { compare, titles, room }) {
+function pane(place, question, found, { compare, titles, room, relative }) {
   let kind = null,
     left = null,
     right = null,
@@ -77,7 +77,7 @@ function pane(place, question, found, { compare, titles, room }) {
     text: "Point at a cell to see its weight, or use the arrow keys.",
   });
   const note = h("p", { class: "note" }),
-    key = h("div", {}, scale());
+    key = h("div", { class: "bar" });
   const pin = (i) => go({ pin: i < 0 ? "" : i });
   const ofSource = (name) =>
     name.startsWith("encoder.") || (name.startsWith("decoder.") && !found.target.length);
@@ -115,7 +115,7 @@ function pane(place, question, found, { compare, titles, room }) {
       room: media && left.wide ? room : half,
       say: (i, j) => {
         const weight = weights[i * map.columns.length + j];
-        status.textContent = `“${shown(rows[i])}” → “${shown(columns[j])}”: ${weight.toFixed(4)}, ${(weight * map.columns.length).toFixed(1)} × uniform`;
+        status.textContent = `“${shown(rows[i])}” attends to “${shown(columns[j])}”: ${weight.toFixed(4)}, ${(weight * map.columns.length).toFixed(1)} × uniform`;
       },
     });
     put(
@@ -153,6 +153,7 @@ function pane(place, question, found, { compare, titles, room }) {
       name,
       heads: [Math.min(head, part.heads - 1)],
       rows,
+      relative,
     });
     if (late()) return true;
     if (answer.version !== found.version) return false; // the weights were written anew
@@ -160,19 +161,37 @@ function pane(place, question, found, { compare, titles, room }) {
     if (kindOf(name) !== kind) await build(name);
     const marked = Math.min(count(asked, -1), map.rows.length - 1);
     const { title, shades, clear } = map;
+    put(key, attentionScale(map.relative), question.file ? null : relativeSwitch(map.relative));
     left.show(weights, { marked, title, shades, clear, name, head: map.heads[0] });
     right.show(shades, { marked, title });
     note.textContent =
       (name === wanted ? "" : `Showing ${name}: this model has no ${wanted}. `) +
       (rows ? `First ${most} of ${part.rows.length} rows. ` : "") +
+      (Object.values(found.unknown || {}).some(Boolean) ? "⁇: not in the vocabulary. " : "") +
       map.note;
     return true;
   };
 }
 
+// How maps are shaded: by the weights themselves, or relative to uniform attention, which shows small weights of long inputs.
+const shading = (state, question) =>
+  question.file ? true : state.relative ? state.relative === "1" : null;
+const relativeSwitch = (relative) =>
+  h(
+    "label",
+    { class: "check" },
+    h("input", {
+      type: "checkbox",
+      id: "relative",
+      checked: relative,
+      onchange: (event) => go({ relative: event.target.checked ? "1" : "0" }),
+    }),
+    " relative to uniform",
+  );
+
 // All heads as small pictures, an attention at a time, so that nobody waits for the last one. Arrow keys go through them.
 // A line is a layer; layers of one head each stand beside each other.
-function overview(attentions, off) {
+function overview(attentions, off, relative) {
   const names = Object.keys(attentions);
   const buttons = new Map(),
     rows = new Map(),
@@ -215,7 +234,7 @@ function overview(attentions, off) {
       h("h2", { text: "All heads" }),
       h("span", {
         class: "note",
-        text: "Colour is relative to uniform attention: a head that attends to everything equally is almost blank. ⚑: collapsed, uniform or idle. Arrow keys move between heads.",
+        text: "⚑: collapsed, uniform or idle. Arrow keys move between heads.",
       }),
     ),
     grid,
@@ -241,7 +260,7 @@ function overview(attentions, off) {
     );
   async function load(question, late) {
     for (const each of names) {
-      const result = await ask("grid", { ...question, name: each });
+      const result = await ask("grid", { ...question, name: each, relative });
       if (late()) return;
       put(
         rows.get(each),
@@ -298,13 +317,20 @@ async function aligning(place, question, state, room, unknown) {
 }
 
 // A sentence and the answer to it, in one line. Only translators have written theirs by now; others are asked for it.
-function inputAndOutput(question, output) {
+function inputAndOutput(question, output, usual) {
   const line = (answer) =>
     [question.text, answer && shown(answer)]
       .filter(Boolean)
       .map((text) => clipped(text, MOST))
       .join(" → ");
-  const node = h("p", { class: "model-output", text: line(output) });
+  const changed = output && usual && usual !== output;
+  const node = h(
+    "p",
+    { class: "model-output" },
+    changed
+      ? [clipped(question.text, MOST), " → ", difference(usual, clipped(output, MOST))]
+      : line(output),
+  );
   // A refusal is shown by the card of the answer, or by the pane itself.
   if (output === null)
     ask("answer", question).then(
@@ -381,6 +407,7 @@ export default async function look(here) {
     state.model2,
     state.aligned,
     state.captions,
+    state.relative,
     dark(),
     window.innerWidth,
   ]);
@@ -389,12 +416,14 @@ export default async function look(here) {
 }
 
 async function whole({ main, state, shelf, gone }, key) {
+  const wasOpen = drawn.key !== null;
   const mine = (drawn = { key: null });
   const late = () => drawn !== mine;
   const off = offList(state);
   const model = await ask("model", { model: state.model });
   if (gone()) return;
   const question = asked(state, model);
+  const relative = shading(state, question);
   const tools = comparing(state, model, shelf, question);
   const asks = asking(state, model, "Look", tools);
   const waiting = h(
@@ -454,7 +483,7 @@ async function whole({ main, state, shelf, gone }, key) {
   const heading = (asked, found) =>
     state.compare
       ? [
-          inputAndOutput(asked, found.output),
+          inputAndOutput(asked, found.output, found.usual),
           found.usual && found.usual !== found.output
             ? h(
                 "p",
@@ -473,10 +502,11 @@ async function whole({ main, state, shelf, gone }, key) {
       compare: state.compare,
       titles: heading(question, found),
       room: paneRoom,
+      relative,
     }),
   ];
   const controls = h("div", { class: "bar" });
-  const all = overview(found.attentions, off);
+  const all = overview(found.attentions, off, relative);
   const other = more(model, question, found, room);
   const crossing = !question.file && found.target.length && names.some((n) => n.endsWith(".cross"));
   const aligned = crossing
@@ -551,7 +581,7 @@ async function whole({ main, state, shelf, gone }, key) {
         }),
       ),
     );
-    other.choose(state, name);
+    other.choose(state, name, head);
     return fresh.every(Boolean);
   }
 
@@ -571,6 +601,7 @@ async function whole({ main, state, shelf, gone }, key) {
             compare: true,
             titles: heading(second, secondLook),
             room: paneRoom,
+            relative,
           }),
         (error) => async () => {
           put(places[1], failure(error));
@@ -579,9 +610,16 @@ async function whole({ main, state, shelf, gone }, key) {
       ),
     );
   await choose({ state, gone });
+  // What a button opened below the fold is shown; and once more when what stands above has its height.
+  const reveal = () => {
+    const below = root.getBoundingClientRect().top > window.innerHeight / 2;
+    if (state.compare && wasOpen && below && !late()) root.scrollIntoView();
+  };
+  reveal();
   await Promise.all([
     answered.ready,
     aligned && guarded(aligned, aligning(aligned, question, state, room, found.unknown)),
     guarded(all.node, all.load(question, late)),
   ]);
+  reveal();
 }

@@ -1,10 +1,10 @@
 // More analyses of the same run: a panel with tabs, each with a short explanation.
 
 import { ask } from "./api.js";
-import { failure, fixed, h, loading, put, segment, shown } from "./dom.js";
-import { css, heat, inkOn } from "./heat.js";
+import { failure, fixed, h, loading, percent, put, segment, shown } from "./dom.js";
+import { attentionScale, scale as colourScale, css, heat, inkOn } from "./heat.js";
 import { seen } from "./media.js";
-import { go } from "./route.js";
+import { count, go } from "./route.js";
 
 const FIRST = 64;
 
@@ -168,7 +168,7 @@ function mapped(
   rows,
   columns,
   values,
-  { shades = null, scale = 1, title = "", digits = 3, room = 560 } = {},
+  { shades = null, relative = false, scale = 1, title = "", digits = 3, room = 560 } = {},
 ) {
   const status = h("p", {
     class: "read faint",
@@ -183,7 +183,9 @@ function mapped(
     },
   });
   map.show(shades ?? values, { title, scale });
-  return h("div", {}, h("h3", { text: title }), status, map.node);
+  const end = fixed(scale, 2);
+  const legend = shades ? attentionScale(relative) : colourScale(`−${end}`, end, { signed: true });
+  return h("div", {}, h("h3", { text: title }), status, map.node, legend);
 }
 const top = (values) => values.reduce((a, b) => Math.max(a, Math.abs(b)), 1e-9);
 
@@ -210,6 +212,7 @@ async function rollout(question) {
         })
       : mapped(found.rows, found.columns, found.values, {
           shades: found.shades,
+          relative: found.relative,
           title: found.title,
           digits: 4,
           room: 900,
@@ -289,10 +292,12 @@ async function attribution(question, model, found) {
       model.translates
         ? mapped(other.target, other.source, Float32Array.from(other.weights.flat()), {
             shades: Float32Array.from(other.shades.flat()),
+            relative: other.relative,
             title: `Cross-attention of decoder layer ${other.layer}`,
           })
         : mapped(other.rows, other.columns, other.values, {
             shades: other.shades,
+            relative: other.relative,
             title: "Attention rollout over all layers",
           }),
     ),
@@ -327,8 +332,7 @@ async function patching(question, model, found, state, place) {
     input,
     h("button", { class: "main", text: "Patch" }),
   );
-  const stacks = Object.keys(model.stacks),
-    stack = stacks.includes(state.stack) ? state.stack : stacks[0];
+  const [stack, choice] = stackOf(model, state);
   const explains = words(
     "Activation patching runs the model on another sentence, but copies the residual stream of this one at a single layer and position. 1: this restores the prediction for this sentence, so the difference is carried there. 0: no effect. No head is ablated.",
   );
@@ -367,14 +371,7 @@ async function patching(question, model, found, state, place) {
             (i) => go({ place: i }),
           )
         : null,
-      stacks.length > 1
-        ? segment(
-            "Stack",
-            stacks.map((name) => [name, name]),
-            stack,
-            (name) => go({ stack: name }),
-          )
-        : null,
+      choice,
     ),
     h(
       "p",
@@ -397,9 +394,317 @@ async function patching(question, model, found, state, place) {
   ];
 }
 
+const range = (count) => [...Array(count).keys()];
+// The stack that the address names, or the first one, and the buttons to choose another.
+function stackOf(model, state) {
+  const stacks = Object.keys(model.stacks),
+    stack = stacks.includes(state.stack) ? state.stack : stacks[0];
+  const choice =
+    stacks.length > 1
+      ? segment(
+          "Stack",
+          stacks.map((name) => [name, name]),
+          stack,
+          (name) => go({ stack: name, depth: "" }),
+        )
+      : null;
+  return [stack, choice];
+}
+
+async function circuits(question, model, found, state, place, name, head) {
+  const [stack, choice] = stackOf(model, state);
+  const scored = await ask("circuits", { model: question.model, stack });
+  const one = name.endsWith(".self")
+    ? await ask("head_circuit", { model: question.model, text: question.text, name, head })
+    : null;
+  const size = one ? one.scores.flat().reduce((a, b) => Math.max(a, Math.abs(b)), 1e-9) : 1;
+  return [
+    words(
+      "What each head does on random tokens that repeat after a while: mean attention to the previous token, to the last occurrence of the same token (duplicate token), and to the token after that (induction). An induction head continues what it has seen before; it is built with a previous-token head of an earlier layer, through its keys (K-composition). Copying: whether a head raises the logits of what it attends to.",
+    ),
+    h("div", { class: "bar" }, choice),
+    h(
+      "div",
+      { class: "two" },
+      scored.kinds.map((kind, n) =>
+        h(
+          "div",
+          {},
+          h("h3", { text: `${kind}, chance ${scored.chance[n].toFixed(2)}` }),
+          table(
+            scored.names,
+            range(scored.scores[n][0].length).map((k) => `head ${k}`),
+            (i, j) => {
+              const value = scored.scores[n][i][j],
+                signed = kind === "copying";
+              return value === null
+                ? null
+                : [
+                    signed ? 0.5 + value / 2 : value,
+                    value.toFixed(2),
+                    `${scored.names[i]} head ${j}`,
+                  ];
+            },
+            { signed: kind === "copying" },
+          ),
+        ),
+      ),
+    ),
+    scored.strongest.length
+      ? h(
+          "div",
+          { class: "scroll" },
+          h("h3", {
+            text: `Heads that compose most, of all pairs (unrelated matrices: ${scored.baseline.toFixed(3)})`,
+          }),
+          h(
+            "table",
+            { class: "plain", id: "composed" },
+            h(
+              "tr",
+              {},
+              ["through", "writes", "reads", "score"].map((text) => h("th", { text })),
+            ),
+            scored.strongest.map((pair) =>
+              h(
+                "tr",
+                {},
+                h("td", { text: { Q: "queries", K: "keys", V: "values" }[pair.mode] }),
+                [pair.writer, pair.reader].map((each) => {
+                  const cut = each.lastIndexOf(" ");
+                  return h("td", {}, goTo(each.slice(0, cut), Number(each.slice(cut + 1))));
+                }),
+                h("td", { text: pair.score.toFixed(3) }),
+              ),
+            ),
+          ),
+        )
+      : null,
+    one
+      ? h(
+          "div",
+          {},
+          h("h3", { text: one.title }),
+          words(
+            "What the tokens of the input alone would do in this head, without positions: which token each would attend to (q · k), and which tokens become likelier when it is attended to.",
+          ),
+          table(
+            one.tokens.slice(0, FIRST).map(shown),
+            one.tokens.slice(0, FIRST).map(shown),
+            (i, j) => [0.5 + one.scores[i][j] / (2 * size), one.scores[i][j].toFixed(1)],
+            { signed: true, head: "query ↓ key →" },
+          ),
+          one.logits
+            ? h(
+                "div",
+                { class: "scroll" },
+                h(
+                  "table",
+                  { class: "plain", id: "promoted" },
+                  h(
+                    "tr",
+                    {},
+                    ["attending to", "promotes"].map((text) => h("th", { class: "prose", text })),
+                  ),
+                  one.tokens
+                    .slice(0, FIRST)
+                    .map((token, i) =>
+                      h(
+                        "tr",
+                        {},
+                        h("td", { class: "token", text: shown(token) }),
+                        h("td", { class: "prose", text: one.promoted[i].map(shown).join("  ") }),
+                      ),
+                    ),
+                ),
+              )
+            : null,
+        )
+      : h("p", {
+          class: "note",
+          text: "Choose a self-attention head to see its QK and OV circuits.",
+        }),
+  ];
+}
+
+async function angles(question, model, found, state, place, name, head) {
+  const asked = await ask("angles", { ...question, name, head });
+  const lengths = (title, names, values) => {
+    const most = Math.max(...values);
+    return h(
+      "div",
+      { class: "scroll tall", tabindex: 0, "aria-label": title },
+      h("h3", { text: title }),
+      h(
+        "table",
+        { class: "plain" },
+        names
+          .slice(0, FIRST)
+          .map((token, i) =>
+            h(
+              "tr",
+              {},
+              h("td", { class: "token", text: shown(token) }),
+              h(
+                "td",
+                { class: "bar" },
+                h(
+                  "div",
+                  { class: "meter" },
+                  h("i", { style: { width: `${(100 * values[i]) / most}%` } }),
+                ),
+              ),
+              h("td", { text: values[i].toFixed(2) }),
+            ),
+          ),
+      ),
+    );
+  };
+  const columns = asked.keys.slice(0, FIRST);
+  return [
+    words(
+      "A score is q · k = |q| |k| cos θ. The cosine says how well a key matches a query; a long query sharpens all of its attention, and a long key draws the attention of every query that it matches.",
+    ),
+    h("p", {
+      text: `Variance of the scores over the keys of a query: cos θ alone explains ${asked.by_angle.toFixed(2)}, the lengths of keys alone ${asked.by_length.toFixed(2)} (1 is all of it).`,
+    }),
+    h("h3", { text: asked.title }),
+    table(
+      asked.queries.slice(0, FIRST).map(shown),
+      columns.map(shown),
+      (i, j) => {
+        const value = asked.cosines[i][j];
+        return value === null ? null : [0.5 + value / 2, value.toFixed(2)];
+      },
+      { signed: true, head: "query ↓ key →" },
+    ),
+    h(
+      "div",
+      { class: "two" },
+      lengths("|q|, the lengths of queries", asked.queries, asked.query_lengths),
+      lengths("|k|, the lengths of keys", asked.keys, asked.key_lengths),
+    ),
+  ];
+}
+
+async function neurons(question, model, found, state, place) {
+  const [stack, choice] = stackOf(model, state);
+  const layers = model.stacks[stack],
+    layer = Math.min(layers - 1, count(state.depth, layers - 1)),
+    neuron = count(state.neuron, NaN);
+  const area = h("textarea", {
+    id: "corpus",
+    rows: 4,
+    maxlength: 8000,
+    "aria-label": "Texts, one a line",
+    value: state.corpus || [...new Set([question.text, ...model.examples])].join("\n"),
+  });
+  const one = h("input", {
+    type: "number",
+    min: 0,
+    id: "neuron",
+    "aria-label": "Neuron, or empty for the most selective ones",
+    placeholder: "neuron (or the selective ones)",
+    value: Number.isNaN(neuron) ? "" : neuron,
+  });
+  const form = h(
+    "form",
+    {
+      class: "spaced corpus",
+      onsubmit: (event) => {
+        event.preventDefault();
+        go({ corpus: area.value.trim(), neuron: one.value });
+      },
+    },
+    area,
+    one,
+    h("button", { class: "main", text: "Show" }),
+  );
+  const explains = words(
+    "A feed-forward network is a memory: a neuron is active where its key matches, and adds its value to the residual stream. Below are the tokens that excite a neuron most in these texts, and what the output head makes of its value by itself.",
+  );
+  const bar = h(
+    "div",
+    { class: "bar" },
+    choice,
+    segment(
+      "Layer",
+      range(layers).map((k) => [k, String(k)]),
+      layer,
+      (k) => go({ depth: k }),
+    ),
+  );
+  put(place, explains, form, bar, loading());
+  const asked = await ask("neurons", {
+    model: question.model,
+    text: "",
+    texts: area.value
+      .split("\n")
+      .filter((line) => line.trim())
+      .slice(0, 64),
+    stack,
+    layer,
+    neurons: Number.isNaN(neuron) ? [] : [neuron],
+  });
+  const list = (title, tokens) =>
+    h("p", {}, h("span", { class: "label", text: title }), " ", tokens.map(shown).join("  "));
+  return [
+    explains,
+    form,
+    bar,
+    h(
+      "div",
+      { class: "neurons" },
+      asked.neurons.map((number, n) =>
+        h(
+          "section",
+          { class: "neuron", "aria-label": `Neuron ${number}` },
+          h(
+            "h3",
+            {},
+            h("button", {
+              type: "button",
+              class: "small",
+              text: `neuron ${number}`,
+              onclick: () => go({ neuron: number }),
+            }),
+            h("span", {
+              class: "note",
+              text: ` mean ${asked.mean[n].toFixed(3)}, above 0 on ${percent(asked.active[n])} of ${asked.tokens} tokens`,
+            }),
+          ),
+          h(
+            "ul",
+            { class: "excerpts" },
+            asked.excerpts[n]
+              .filter((_, k) => asked.activations[n][k] > asked.mean[n])
+              .map((excerpt, k) =>
+                h(
+                  "li",
+                  {},
+                  h("span", { class: "number", text: asked.activations[n][k].toFixed(2) }),
+                  ` ${excerpt.before}`,
+                  h("mark", { text: shown(excerpt.token) }),
+                  excerpt.after,
+                ),
+              ),
+          ),
+          asked.promoted.length
+            ? [list("promotes", asked.promoted[n]), list("suppresses", asked.suppressed[n])]
+            : null,
+        ),
+      ),
+    ),
+    h("p", { class: "note", text: asked.note }),
+  ];
+}
+
 const TABS = {
   entropy: ["Entropy", entropy],
   roles: ["Head roles", roles],
+  circuits: ["Circuits", circuits],
+  angles: ["Angles", angles],
+  neurons: ["Neurons", neurons],
   lens: ["Logit lens", lens],
   rollout: ["Rollout", rollout],
   attribution: ["Attribution", attribution],
@@ -409,12 +714,17 @@ const TABS = {
 const HINTS = {
   entropy: "attention entropy per head",
   roles: "which head links which words",
+  circuits: "induction heads, composition, QK and OV",
+  angles: "scores as lengths and angles",
+  neurons: "what excites neurons, and what they promote",
   lens: "the prediction after each layer",
   rollout: "attention over all layers",
   attribution: "what the prediction depends on",
   patching: "where two sentences differ",
 };
-const TEXT_ONLY = new Set(["roles", "patching"]);
+const TEXT_ONLY = new Set(["roles", "circuits", "neurons", "patching"]);
+// Those that show the head that is chosen above.
+const OF_ONE_HEAD = new Set(["circuits", "angles"]);
 
 export function more(model, question, found) {
   const tabs = model.analyses.filter((name) => !question.file || !TEXT_ONLY.has(name));
@@ -427,9 +737,13 @@ export function more(model, question, found) {
     place,
   );
   let last = null;
-  function choose(state) {
+  function choose(state, name, head) {
     const open = tabs.includes(state.more) ? state.more : null;
-    const key = JSON.stringify([open, state.patch, state.place, state.stack]);
+    const { patch, place: at, stack, depth, neuron, corpus } = state;
+    const key = JSON.stringify([
+      ...[open, patch, at, stack, depth, neuron, corpus],
+      OF_ONE_HEAD.has(open) ? [name, head] : null,
+    ]);
     if (key === last) return;
     last = key;
     put(
@@ -447,14 +761,19 @@ export function more(model, question, found) {
     }
     put(place, loading());
     node.setAttribute("aria-busy", "true");
-    TABS[open][1](question, model, found, state, place)
+    TABS[open][1](question, model, found, state, place, name, head)
       .then(
         (parts) => {
           if (key === last) put(place, parts);
         },
         (error) => {
           if (key === last)
-            put(place, open === "patching" ? [...place.children].slice(0, 2) : [], failure(error));
+            // The form stays, with what was wrong in it.
+            put(
+              place,
+              [...place.children].filter((each) => !each.matches(".loading")).slice(0, 3),
+              failure(error),
+            );
         },
       )
       .finally(() => {

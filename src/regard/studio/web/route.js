@@ -61,4 +61,6 @@ export const MODEL_STATE = {
   text2: "",
   model2: "",
   patch: "",
+  depth: "",
+  neuron: "",
 };

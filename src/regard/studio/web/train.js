@@ -407,7 +407,7 @@ function samples(runs, colours) {
   return h(
     "section",
     { class: "card", "aria-label": "Samples" },
-    h("header", {}, h("h2", { text: "Samples, newest first" })),
+    h("header", {}, h("h2", { text: "Samples, latest step first" })),
     h(
       "div",
       { class: "samples" },
