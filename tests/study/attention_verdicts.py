@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from regard.lab.study.explanation import KINDS
 from regard.lab.study.study import Numbers, Outcome
 
 Case = tuple[Numbers, Outcome]
@@ -101,6 +102,23 @@ def explanation(correlations: tuple[float, float], shuffled: float) -> Numbers:
     return {"runs": runs, "steps": 10}
 
 
+def beyond_weights(
+    overridden: float = 0.2, uniform: float = 2.8, many: float = 0.1, seeds: int = 2
+) -> Numbers:
+    """The share that is overridden, the loss with uniform attention (3.0 without attention), and
+    the correlation with many heads (0.3 with one)."""
+
+    def heads(correlation: float) -> dict[str, float]:
+        changed = {"overridden": overridden, "accuracy": 42.0, "without": 40.0}
+        return {"loss": 2.7, "correlation": correlation, **changed}
+
+    runs = (heads(many), heads(0.3), {"loss": uniform}, {"loss": 3.0})
+    return {
+        "runs": {name: [run] * seeds for name, run in zip(KINDS, runs, strict=True)},
+        "steps": 10,
+    }
+
+
 # For each study: numbers, and the outcome that follows from them.
 VERDICTS: dict[str, list[Case]] = {
     "scaling": [
@@ -141,6 +159,14 @@ VERDICTS: dict[str, list[Case]] = {
         (score_function(2.0, 2.0, 5.0), Outcome.LIMITED),
         (score_function(1.0, 1.0, 5.0), Outcome.LIMITED),
         (score_function(2.0, 1.0, 1.0), Outcome.FAILS),
+    ],
+    "beyond_weights": [
+        (beyond_weights(), Outcome.HOLDS),
+        (beyond_weights(overridden=0.01), Outcome.LIMITED),
+        (beyond_weights(uniform=3.0), Outcome.LIMITED),
+        (beyond_weights(many=0.3), Outcome.LIMITED),
+        (beyond_weights(overridden=0.01, uniform=3.1, many=0.4), Outcome.FAILS),
+        (beyond_weights(seeds=1), Outcome.UNDECIDED),
     ],
     "explanation": [
         (explanation((0.1, 0.1), 0.5), Outcome.HOLDS),

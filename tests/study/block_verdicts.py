@@ -48,6 +48,7 @@ def norms(
     batch_moves: float = 0.3,
     batch_losses: tuple[float, float] = (3.5, 2.0),
     layer_loss: float = 3.0,
+    shortened: float | None = None,
 ) -> Numbers:
     """How far outputs move, and the losses of BatchNorm with small and large batches.
 
@@ -56,7 +57,10 @@ def norms(
     moves = {"LayerNorm": layer_moves, "RMSNorm": layer_moves, "BatchNorm": batch_moves}
     by_norm = dict.fromkeys(moves, (layer_loss, 2.0)) | {"BatchNorm": batch_losses}
     return {
-        "moves": {name: [{"replaced": value, "shortened": value}] for name, value in moves.items()},
+        "moves": {
+            name: [{"replaced": value, "shortened": value if shortened is None else shortened}]
+            for name, value in moves.items()
+        },
         "runs": {
             name: {
                 size: [{"loss": loss, "training_mode": loss}] * 2
@@ -115,6 +119,8 @@ VERDICTS: dict[str, list[Case]] = {
         (norms(batch_losses=(3.5, 2.5)), Outcome.LIMITED),
         (norms(layer_moves=0.3), Outcome.FAILS),
         (norms(batch_moves=1e-12), Outcome.FAILS),
+        # It sees what is replaced, but not what is shortened.
+        (norms(batch_moves=0.3, shortened=1e-12), Outcome.FAILS),
         # Nothing is learned with small batches.
         (norms(batch_losses=(5.0, 2.0), layer_loss=4.5), Outcome.UNDECIDED),
     ],

@@ -7,6 +7,7 @@ from regard.lab.study import language_models, modifications
 from regard.lab.study.study import Numbers, Outcome
 
 Case = tuple[Numbers, Outcome]
+Curve = tuple[float, float, float]
 
 
 def memory(explicit: float, fused: float) -> Numbers:
@@ -98,6 +99,30 @@ def translation(alone: float) -> Numbers:
     return {"parameters": {"encoder–decoder": 1, "decoder-only": 1}, "scores": scores}
 
 
+def amounts(vit: Curve, resnet: Curve, *, noise: float = 0.2) -> Numbers:
+    """Accuracies of three seeds on 200, 4,000 and 80,000 images."""
+    accuracies = {
+        name: {
+            str(count): [value - noise, value, value + noise]
+            for count, value in zip((200, 4000, 80_000), curve, strict=True)
+        }
+        for name, curve in {"ViT": vit, "ResNet": resnet}.items()
+    }
+    # The noise of one model is not that of the other.
+    for values in accuracies["ResNet"].values():
+        values[:2] = reversed(values[:2])
+    return {"accuracies": accuracies}
+
+
+def labels(gains: Curve, scratch: Curve, *, noise: float = 0.2) -> Numbers:
+    """Accuracies of three seeds with 100, 1,000 and 10,000 labels."""
+    accuracies: dict[str, dict[str, list[float]]] = {"pre-trained": {}, "from scratch": {}}
+    for count, gain, value in zip((100, 1000, 10_000), gains, scratch, strict=True):
+        accuracies["from scratch"][str(count)] = [value, value + noise, value - noise]
+        accuracies["pre-trained"][str(count)] = [value + gain + d for d in (noise, 0, -noise)]
+    return {"accuracies": accuracies}
+
+
 VERDICTS: dict[str, list[Case]] = {
     "attention_memory": [
         (memory(2.0, 1.0), Outcome.HOLDS),
@@ -130,6 +155,24 @@ VERDICTS: dict[str, list[Case]] = {
         (hunger(2.1, (0.1, 0.1)), Outcome.FAILS),
         (hunger(1.8, (0.0, 0.1), seeds=1), Outcome.UNDECIDED),
         (hunger(1.8, (0.1, 0.1), failed=True), Outcome.UNDECIDED),
+    ],
+    "vit_and_cnn": [
+        (amounts((20, 60, 90), (40, 80, 80.2)), Outcome.HOLDS),
+        (amounts((20, 60, 70), (40, 80, 85)), Outcome.LIMITED),
+        (amounts((40, 60, 70), (40, 80, 85)), Outcome.FAILS),
+        # A ViT that failed to train with all the data says nothing of what it would do there.
+        (amounts((12, 12, 13), (12, 12, 13)), Outcome.UNDECIDED),
+        (amounts((20, 60, 70), (22, 61, 71), noise=9), Outcome.UNDECIDED),
+    ],
+    "pretraining": [
+        (labels((15, 12, 4), (50, 60, 75)), Outcome.HOLDS),
+        # As much with many labels as with few; or not as good as ten times more.
+        (labels((15, 15, 15), (50, 60, 70)), Outcome.LIMITED),
+        (labels((5, 4, 1), (50, 60, 75)), Outcome.LIMITED),
+        (labels((0, 12, 4), (50, 60, 75)), Outcome.FAILS),
+        # From scratch, nothing has learnt anything.
+        (labels((15, 12, 4), (50, 50, 50)), Outcome.UNDECIDED),
+        (labels((3, 3, 3), (50, 60, 75), noise=9), Outcome.UNDECIDED),
     ],
     "transfer": [
         (transferred((1,), (2,), (3, 4)), Outcome.HOLDS),

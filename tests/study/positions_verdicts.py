@@ -7,6 +7,7 @@ import math
 from attention_verdicts import Case, losses
 
 from regard.lab.study.positional_encodings import wavelength
+from regard.lab.study.positions import ADDED, TRANSLATED
 from regard.lab.study.study import Numbers, Outcome
 
 
@@ -59,7 +60,43 @@ def extrapolation(
     return {"lengths": [6, 9], "accuracies": values, "steps": 10}
 
 
+def read_positions(concatenated: float, added: float, seeds: int = 2) -> Numbers:
+    """Per cent of positions that a probe finds, in vectors that enter the first layer."""
+    found = dict.fromkeys(ADDED, added) | {"concatenated": concatenated, "none": 8.0}
+    return {
+        "runs": {kind: [{"input": value, "output": 50.0}] * seeds for kind, value in found.items()},
+        "steps": 10,
+    }
+
+
+def relative_positions(*relative: tuple[float, float], seeds: int = 2) -> Numbers:
+    """Loss and BLEU of both relative kinds, where sinusoids have 2.0 and 30."""
+    scores = dict(zip(TRANSLATED, [(2.0, 30.0), *relative], strict=True))
+    return {
+        "runs": {
+            kind: [{"loss": loss, "bleu": bleu}] * seeds for kind, (loss, bleu) in scores.items()
+        },
+        "steps": 10,
+    }
+
+
 VERDICTS: dict[str, list[Case]] = {
+    "read_positions": [
+        (read_positions(99.0, 20.0), Outcome.HOLDS),
+        # Added ones can be read back too.
+        (read_positions(99.0, 70.0), Outcome.LIMITED),
+        (read_positions(60.0, 70.0), Outcome.FAILS),
+        (read_positions(99.0, 20.0, seeds=1), Outcome.UNDECIDED),
+    ],
+    "relative_positions": [
+        (relative_positions((1.8, 33.0), (1.9, 32.0)), Outcome.HOLDS),
+        (relative_positions((1.8, 33.0), (2.0, 32.0)), Outcome.LIMITED),
+        # A lower loss, but no better translations.
+        (relative_positions((1.8, 29.0), (2.1, 33.0)), Outcome.FAILS),
+        # One has failed to train, or there is one seed.
+        (relative_positions((1.8, 33.0), (5.1, 1.0)), Outcome.UNDECIDED),
+        (relative_positions((1.8, 33.0), (1.9, 32.0), seeds=1), Outcome.UNDECIDED),
+    ],
     "sinusoids": [
         (sinusoids(), Outcome.HOLDS),
         (sinusoids(nearest=0.01), Outcome.LIMITED),

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 from xml.etree import ElementTree
 
@@ -64,6 +65,17 @@ def test_other_settings_are_measured_again(tmp_path: Path) -> None:
     (tmp_path / "scaling.json").write_text("{")
     assert stored(tmp_path, study, result.effort) is None
     assert fingerprint(study, result.effort) == result.fingerprint
+
+
+def test_a_stored_result_says_how_it_was_measured(tmp_path: Path) -> None:
+    """Code may have changed since; the verdict is that of today's rule."""
+    result = regard.study.run("sinusoids", quick=True)
+    replace(result, measurement="On half as many positions.").save(tmp_path)
+    again = StudyResult.read(tmp_path / "sinusoids.json")
+    assert "On half as many positions." in again.html()
+    assert "On half as many positions." in str(again)
+    assert again.study.measurement == result.measurement
+    assert again.verdict == result.verdict
 
 
 def test_all_goes_on_where_it_stopped(tmp_path: Path) -> None:

@@ -78,7 +78,8 @@ def test_smoothed_targets_sum_to_one() -> None:
     class Fixed(torch.nn.Module):
         """A model that always says the same."""
 
-        head = torch.nn.Identity()
+        writes = True
+        head = lm_head = torch.nn.Identity()
 
         def forward(self, *_: object) -> tuple[torch.Tensor, None]:
             return logits, None

@@ -28,7 +28,8 @@ SVG = "{http://www.w3.org/2000/svg}"
 def result(name: str) -> StudyResult:
     """A result with numbers of the verdict's tests."""
     study: Study = listing.load(name)
-    return StudyResult(study, study.effort(quick=True), VERDICTS[name][0][0], 1.0, "none")
+    numbers = VERDICTS[name][0][0]
+    return StudyResult(study, study.effort(quick=True), numbers, 1.0, "none", study.measurement)
 
 
 def svg(figure: Figure) -> str:

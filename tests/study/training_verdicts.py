@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from regard.lab.study.language_models import BUDGETS
 from regard.lab.study.memory import VARIANTS
 from regard.lab.study.study import Numbers, Outcome
 
@@ -60,7 +61,26 @@ def depth(*losses: float) -> Numbers:
     }
 
 
+def batch_size(
+    at_examples: tuple[float, float], at_updates: tuple[float, float], seeds: int = 2
+) -> Numbers:
+    """Losses with the smallest and with the largest batches, of both budgets."""
+    return {
+        budget: {
+            size: {"steps": 10, "rate": 0.003, "losses": [loss] * seeds}
+            for size, loss in zip(("4", "16", "64"), (first, first, last), strict=True)
+        }
+        for budget, (first, last) in zip(BUDGETS, (at_examples, at_updates), strict=True)
+    }
+
+
 VERDICTS: dict[str, list[Case]] = {
+    "batch_size": [
+        (batch_size((2.0, 1.9), (2.0, 1.9)), Outcome.HOLDS),
+        (batch_size((2.0, 2.2), (2.0, 1.9)), Outcome.LIMITED),
+        (batch_size((2.0, 2.2), (2.0, 2.0)), Outcome.FAILS),
+        (batch_size((2.0, 1.9), (2.0, 1.9), seeds=1), Outcome.UNDECIDED),
+    ],
     "warmup": [
         (warmup([3.0, 2.8, 2.9], [3.0, 3.0, 4.0]), Outcome.HOLDS),
         (warmup([3.0, 2.8, 2.9], [3.0, 2.8, 4.0]), Outcome.LIMITED),

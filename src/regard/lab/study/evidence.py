@@ -30,6 +30,21 @@ def above(values: Sequence[float], limit: float) -> Truth:
     return None if abs(distance) <= margin and margin > 0 else distance > 0
 
 
+def seeds_to_tell(values: Sequence[float], limit: float) -> float:
+    """How many seeds of this mean and deviation would tell, in four of five cases.
+
+    The mean must be apart from the limit by the quantile of the test and by 0.84 standard errors,
+    the quantile of 80 %; infinite where it is on the limit.
+    """
+    values = finite(values)
+    if len(values) < 2 or mean(values) == limit:
+        return math.inf
+    # Of many degrees of freedom, where it hardly depends on them.
+    needed = (1.64 + 0.84) * deviation(values) / abs(mean(values) - limit)
+    # Two more, because the deviation is estimated as well.
+    return math.ceil(needed**2) + 2
+
+
 def finite(values: Iterable[float]) -> list[float]:
     """Those of the seeds that have trained."""
     return [value for value in values if math.isfinite(value)]
@@ -53,6 +68,14 @@ def differences(values: Iterable[float], base: Iterable[float]) -> list[float]:
 def without_failed(losses: Sequence[float], chance: float) -> list[float]:
     """The losses with NaN for each seed that failed to train: near what knowing nothing gives."""
     return [loss if loss < FAILED * chance else math.nan for loss in losses]
+
+
+def where_trained(values: Sequence[float], losses: Sequence[float]) -> list[float]:
+    """Values with NaN for each seed whose loss is NaN."""
+    return [
+        value if math.isfinite(loss) else math.nan
+        for value, loss in zip(values, losses, strict=True)
+    ]
 
 
 def failures(losses: Mapping[str, Sequence[float]], what: str = "") -> str:

@@ -17,7 +17,7 @@ from regard.core.probe import Probe
 from regard.data.conllu import parse_conllu, read_conllu, write_conllu
 from regard.data.generated import builtin
 from regard.data.generated.builtin import Sentence
-from regard.lab.study.evidence import every, judge_cases, share, some
+from regard.lab.study.evidence import judge_cases, judge_sentences, some
 from regard.lab.study.figure import (
     Shown,
     Table,
@@ -286,18 +286,21 @@ class HeadRoles(Study):
     def verdict(self, numbers: Numbers) -> Verdict:
         """A relation has a head if that attends {TIMES_UNIFORM} times as much as uniform attention
         and {TIMES_CONTROL} times as much as in the control; a positional role, if the first is so.
-        With fewer than {FEWEST_PAIRS} pairs of words a role is open. Holds if at least half of the
-        relations and one positional role have a head; within limits if one relation has; too small
-        to say where the open ones decide that."""
+        With fewer than {FEWEST_PAIRS} pairs of words a role is open. Holds if some head attends to
+        the neighbouring token and some along a relation, within limits if only one of the two is
+        so, fails if neither; too small to say where the open ones decide that."""
         # Voita et al. judge positional and syntactic heads apart, and so does the rule.
         relations = [row for row in numbers["roles"] if row["role"] not in POSITIONAL]
         related = [*map(_has_head, relations)]
         # Heads for neighbours are the commonest (Voita et al., Section 5.2).
         near = [_has_head(row) for row in numbers["roles"] if row["role"] in POSITIONAL]
         best = max(relations, key=lambda row: row["attention"] / max(row["chance"], row["control"]))
-        return judge(
-            every([share(related, 0.5), some(near)]),
-            some(related),
+        sentences = {
+            "heads for a neighbouring token": some(near),
+            "heads for a relation": some(related),
+        }
+        return judge_sentences(
+            sentences,
             f"{related.count(True)} of {len(related)} relations and {near.count(True)} of "
             f"{len(near)} positional roles have a head on {numbers['text']}; the strongest is "
             f"{best['head']} for {best['role']}: {best['attention'] / best['chance']:.1f} times "

@@ -1,18 +1,16 @@
-"""Inside trained models: weights as explanations, units as memories, ambiguous words."""
+"""Inside trained models: units as memories, ambiguous words."""
 
 from __future__ import annotations
 
 import random
 from collections.abc import Iterator, Sequence
-from functools import partial
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from regard.core.context import Context
-from regard.core.probe import NO_PROBE, Edit, NullProbe, Probe
-from regard.data.generated.algorithmic_tasks import Copying
+from regard.core.probe import Probe
 from regard.lab.study.evidence import judge_cases, judge_tasks
 from regard.lab.study.figure import (
     Shown,
@@ -29,12 +27,9 @@ from regard.lab.study.figure import (
 from regard.lab.study.study import Effort, Numbers, Study, Verdict
 from regard.lab.study.training_run import (
     NO_TARGET,
-    PADDING,
     Batch,
-    TaskBatches,
     Vocabulary,
     as_text,
-    builtin_task,
     builtin_text,
     builtin_vocabulary,
     language_model,
@@ -44,144 +39,6 @@ from regard.lab.study.training_run import (
 )
 
 LAYERS = 2  # of the small language model
-WEAK = 0.5  # rank correlation; 1 is the same order
-SMALL = 0.1  # total variation of the prediction
-
-
-class Explanation(Study):
-    """Attention weights do not explain a prediction: they agree only weakly with what happens if a
-    token is removed, and shuffled weights often give the same prediction.
-
-    Language models of two layers, one that copies letters and one of the built-in English. At each
-    predicted token: the weights of its row (mean over heads and layers) against the total variation
-    of the prediction if one earlier token is removed, as a rank correlation; and the total
-    variation if the weights of each row are shuffled in all heads, or the token with the largest
-    weight is removed.
-    """
-
-    source = "Jain and Wallace 2019, Sections 4.1 and 4.2; against it Wiegreffe and Pinter 2019"
-    seeds = (2, 4)
-
-    def measure(self, effort: Effort) -> Numbers:
-        steps = effort.choose(200, 800)
-        rows = effort.choose(12, 40)
-        tasks = {
-            "copying": TaskBatches(Copying(min_length=4, max_length=8)).learned(1),
-            "English": builtin_task(builtin_text, [next(builtin_text("test", 500, 0))], 5000),
-        }
-
-        def measure(name: str, seed: int) -> Numbers:
-            task = tasks[name]
-            model = trained(language_model(task.vocabulary), seed, task.stream(seed), steps)
-            (test,) = task.test
-            texts = zip(test.tokens[:rows], test.targets[:rows], strict=True)
-            columns = torch.tensor([one for text in texts for one in _row(model, *text, seed)])
-            shuffled, most, least = columns[:, 1:].median(0).values.tolist()
-            # Not defined where all effects are equal: nanmean leaves these out.
-            correlation = float(columns[:, 0].nanmean())
-            return {
-                "correlation": correlation,
-                "shuffled": shuffled,
-                "most": most,
-                "least": least,
-            }
-
-        return {"runs": effort.each(tasks, measure), "steps": steps}
-
-    def verdict(self, numbers: Numbers) -> Verdict:
-        """On a task the claim is true if the rank correlation is below {WEAK:g} or shuffled weights
-        move the median prediction by less than {SMALL:g}. Holds if it is true on both tasks, within
-        limits on one; else it does not hold."""
-        is_true = {}
-        for task, runs in numbers["runs"].items():
-            correlation = mean(column(runs, "correlation"))
-            shuffled = mean(column(runs, "shuffled"))
-            part = (
-                f"{task}: rank correlation {correlation:.2f}, shuffled weights move the median "
-                f"prediction by {shuffled:.2f}"
-            )
-            is_true[part] = correlation < WEAK or shuffled < SMALL
-        return judge_tasks(is_true)
-
-    def show(self, numbers: Numbers) -> Shown:
-        runs = numbers["runs"]
-        moved = {
-            "shuffled": "weights shuffled",
-            "most": "most attended removed",
-            "least": "least attended removed",
-        }
-        agree = {"correlation": "rank correlation"}
-        return [
-            measured_bars(
-                "How far the median prediction moves",
-                "total variation, 0 to 1",
-                runs,
-                moved,
-                high=1.0,
-            ),
-            measured_bars("Do weights and removal agree?", "", runs, agree, high=1.0),
-            table("task", agree | moved, runs, number_format=".2f"),
-        ]
-
-
-@torch.no_grad()
-def _row(model: Any, tokens: Tensor, targets: Tensor, seed: int) -> list[list[float]]:
-    """Correlation, shuffled, most and least attended removed, for each predicted token."""
-    length = int((tokens != PADDING).sum())
-    tokens = tokens[:length]
-    probe = Probe(["*.weights"])
-    predicted = _predict(model, tokens[None], probe)[0]  # [T, V]
-    calls = [probe.attentions[f"decoder.{layer}.self"] for layer in range(LAYERS)]
-    by_head = torch.cat([call.weights() for call in calls])  # [L, H, T, T]
-    weights = by_head.mean((0, 1))  # [T, T]
-    # Row j: the sequence with token j replaced by padding.
-    removed = tokens.repeat(length, 1)
-    removed.diagonal().fill_(PADDING)
-    # One forward pass for all removals.
-    without = _predict(model, removed)  # [length, T, V]
-    effect = _variation(without, predicted[None])  # [removed, T]
-    # In another order, but on the same keys: a causal row has its weights on the first ones. Those
-    # of the second layer are not computed anew.
-    noise = torch.rand(by_head.shape, generator=torch.Generator().manual_seed(seed))
-    order = (noise + torch.ones(length, length).triu(1)).argsort(-1)
-    edits: dict[str, Edit] = {
-        f"decoder.{layer}.self.mixed": partial(lambda mixed, _: mixed, shuffled[None] @ call.v)
-        for layer, (shuffled, call) in enumerate(zip(by_head.gather(-1, order), calls, strict=True))
-    }
-    moved = _variation(_predict(model, tokens[None], Probe(edits=edits))[0], predicted)  # [T]
-
-    def measured(position: int) -> list[float]:
-        # Weights and effects of the same tokens, so that their orders can be compared.
-        earlier = weights[position, :position]
-        effects = effect[:position, position]
-        return [
-            _rank_correlation(earlier, effects),
-            float(moved[position]),
-            float(effects[earlier.argmax()]),
-            float(effects[earlier.argmin()]),
-        ]
-
-    # With few tokens before it, a rank says nothing; its own token is no earlier one.
-    return [measured(at) for at in range(4, length) if targets[at] != NO_TARGET]
-
-
-def _predict(model: Any, tokens: Tensor, probe: NullProbe = NO_PROBE) -> Tensor:
-    """Probabilities of the next token: [B, T, V]."""
-    return logits(model, Batch(tokens, tokens), probe).softmax(-1)
-
-
-def _variation(a: Tensor, b: Tensor) -> Tensor:
-    """Total variation distance of distributions over the last dimension."""
-    return 0.5 * (a - b).abs().sum(-1)
-
-
-def _rank_correlation(a: Tensor, b: Tensor) -> float:
-    """Spearman's correlation: that of the ranks."""
-    # argsort of argsort gives the rank of each element.
-    ranks = torch.stack([a, b]).argsort().argsort()
-    return float(torch.corrcoef(ranks.double())[0, 1])
-
-
 TRIGGERS = 8  # the texts on which a unit fires most
 SHOWN = 6  # units in the table
 KEYS = {

@@ -152,8 +152,8 @@ def _inputs(*shape: int) -> Tensor:
 
 class PathLength(Study):
     """Between any two positions, self-attention has a path of length O(1), dilated convolutions of
-    O(log_k n), plain convolutions of O(n/k), recurrent layers of O(n); all but recurrent layers
-    need O(1) sequential operations.
+    O(log_k n), plain convolutions of O(n/k), restricted self-attention of O(n/r), recurrent layers
+    of O(n); all but recurrent layers need O(1) sequential operations.
 
     The fewest layers (or recurrent steps) after which the gradient of the last output at the first
     input is not zero, in float64, over the length n; and the longest chain of operations in the

@@ -29,7 +29,10 @@ TOPICS: dict[str, dict[str, Listing]] = {
         ),
         "heads": Listing("One head or many; pruning them", "heads.Heads"),
         "score_function": Listing("Additive and dot-product scores", "scores.ScoreFunction"),
-        "explanation": Listing("Attention is not explanation", "inside.Explanation"),
+        "explanation": Listing("Attention is not explanation", "explanation.Explanation"),
+        "beyond_weights": Listing(
+            "What attention weights do not tell", "explanation.BeyondWeights"
+        ),
     },
     "Positions": {
         "sinusoids": Listing(
@@ -42,6 +45,12 @@ TOPICS: dict[str, dict[str, Listing]] = {
             "Learned and sinusoidal positions", "positions.LearnedPositions"
         ),
         "extrapolation": Listing("Beyond the training length", "positions.Extrapolation"),
+        "read_positions": Listing(
+            "Concatenated or added: which can be read back", "positions.ReadPositions"
+        ),
+        "relative_positions": Listing(
+            "Relative positions in translation", "positions.RelativePositions"
+        ),
     },
     "The block": {
         "pointwise": Listing("Feed-forward as 1×1 convolutions", "convolutions.Pointwise"),
@@ -59,6 +68,7 @@ TOPICS: dict[str, dict[str, Listing]] = {
         "training_memory": Listing(
             "Mixed precision, accumulation, checkpointing", "memory.TrainingMemory"
         ),
+        "batch_size": Listing("Larger batches", "language_models.BatchSize"),
         "depth": Listing("Depth before width", "language_models.Depth"),
     },
     "Against what came before": {
@@ -79,6 +89,10 @@ TOPICS: dict[str, dict[str, Listing]] = {
         ),
         "scaling_law": Listing("A scaling law and its prediction", "scaling_law.ScalingLaw"),
         "data_hunger": Listing("Data hunger and saturation", "language_models.DataHunger"),
+        "vit_and_cnn": Listing(
+            "ViT against a CNN over data", "convolutions_and_patches.PatchesAndConvolutions"
+        ),
+        "pretraining": Listing("Pre-training pays", "pretraining.PreTraining"),
         "transfer": Listing("Do modifications transfer?", "modifications.Transfer"),
         "decoder_only": Listing("Decoder-only or encoder–decoder", "translators.DecoderOnly"),
     },

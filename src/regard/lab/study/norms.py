@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from itertools import islice
 from statistics import geometric_mean
 from typing import Any
@@ -11,7 +12,15 @@ from torch import Tensor
 
 from regard import spec
 from regard.data.generated.algorithmic_tasks import Copying
-from regard.lab.study.evidence import above, changes, differences, judge_cases, judge_sentences
+from regard.lab.study.evidence import (
+    above,
+    changes,
+    differences,
+    failures,
+    judge_cases,
+    judge_sentences,
+    where_trained,
+)
 from regard.lab.study.figure import (
     Shown,
     Table,
@@ -48,9 +57,10 @@ NORMS: dict[str, spec.Norm] = {
     "RMSNorm": spec.RMSNorm(),
     "BatchNorm": spec.BatchNorm(),
 }
+COMPARED = ("LayerNorm", "BatchNorm")  # in training
 INDEPENDENT = 1e-8  # relative change of an output that is rounding, in float64
-# BatchNorm's statistics are over all tokens of these: some twenty, or over a hundred.
-BATCHES = {"small": 2, "large": 16}  # sentences in a batch of training
+# BatchNorm's statistics are over all tokens of these: some twenty, or eighty.
+BATCHES = {"small": 2, "large": 8}  # sentences in a batch of training
 LEARNED = 3.5  # nats: two thirds of 5.2, what the frequencies of words alone give
 
 
@@ -61,18 +71,18 @@ class Norms(Study):
 
     Translators of two layers (one in a quick study) for the built-in language with each norm. How
     far the output for a sentence moves, in training mode and in float64, if the rest of the batch
-    is replaced or only made shorter; then, trained on batches of 2 and of 16 sentences with as many
-    updates, the test loss, in evaluation and in training mode.
+    is replaced or only made shorter; then, with LayerNorm and BatchNorm, trained on batches of 2
+    and of 8 sentences with as many updates, the test loss, in evaluation and in training mode.
     """
 
     source = (
         "Ba et al. 2016, Sections 3 and 6.6; Shen et al. 2020 (PowerNorm), Section 3; Zhang and "
         "Sennrich 2019"
     )
-    seeds = (2, 5)
+    seeds = (2, 4)
 
     def measure(self, effort: Effort) -> Numbers:
-        steps = effort.choose(80, 3000)
+        steps = effort.choose(80, 2500)
         layers = effort.choose(1, 2)
         test = list(islice(builtin_pairs("test", 500, 0, rows=32), effort.choose(2, 6)))
         moves = {
@@ -89,23 +99,25 @@ class Norms(Study):
             training_mode = mean(mean_loss(model, batch).item() for batch in test)
             return {"loss": loss, "training_mode": training_mode}
 
-        runs = effort.each_pair(NORMS, BATCHES, score)
+        runs = effort.each_pair(COMPARED, BATCHES, score)
         return {"moves": moves, "runs": runs, "batches": BATCHES, "steps": steps}
 
     def verdict(self, numbers: Numbers) -> Verdict:
         """Holds if LayerNorm and RMSNorm move by less than {INDEPENDENT:g} and BatchNorm by more
-        than 0.01, and the loss of BatchNorm against that of LayerNorm is higher with small batches,
-        and more so than with large ones, over the seeds (Student's t, 95 %); within limits if only
-        it moves so; else it does not hold. Too small to say where the seeds do not tell, or
-        LayerNorm's loss with small batches is above {LEARNED:g} nats: then it has learned little
-        beyond the frequencies of words."""
+        than 0.01, where the rest of the batch is replaced and where it is shortened, and the loss
+        of BatchNorm against that of LayerNorm is higher with small batches, and more so than with
+        large ones, over the seeds (Student's t, 95 %); within limits if only it moves so; else it
+        does not hold. Seeds in which LayerNorm's loss with small batches is above {LEARNED:g} nats
+        have learned little beyond the frequencies of words, and are left out; too small to say
+        where the others do not tell."""
         runs = numbers["runs"]
+        # BatchNorm must see both changes, the others neither.
         moves = {
-            name: mean(max(run.values()) for run in each) for name, each in numbers["moves"].items()
+            name: mean((min if name == "BatchNorm" else max)(run.values()) for run in each)
+            for name, each in numbers["moves"].items()
         }
         layer, batch = (
-            {size: column(runs[name][size], "loss") for size in BATCHES}
-            for name in ("LayerNorm", "BatchNorm")
+            {size: column(runs[name][size], "loss") for size in BATCHES} for name in COMPARED
         )
         worse, worse_with_large = (changes(batch[size], layer[size]) for size in BATCHES)
         reason = (
@@ -117,8 +129,9 @@ class Norms(Study):
             f"{numbers['batches']['large']} sentences {mean(worse_with_large):+.1%})."
         )
         independent = max(moves["LayerNorm"], moves["RMSNorm"]) < INDEPENDENT
-        if mean(layer["small"]) > LEARNED:
-            worse = worse_with_large = []  # nothing follows
+        learned = [loss if loss <= LEARNED else math.nan for loss in layer["small"]]
+        reason += failures({"LayerNorm": learned}, " with small batches")
+        worse = where_trained(worse, learned)
         sentences = {
             "only BatchNorm sees the rest of the batch": independent and moves["BatchNorm"] > 0.01,
             "it is worse with small batches": above(worse, 0.0),

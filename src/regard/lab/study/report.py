@@ -105,6 +105,7 @@ class StudyResult:
     numbers: Numbers  # as `measure` returned them
     seconds: float  # of measuring
     fingerprint: str  # of code and settings
+    measurement: str  # how the numbers were measured, which the study may do otherwise today
 
     @property
     def name(self) -> str:
@@ -161,7 +162,7 @@ class StudyResult:
             *(_table(table) for table in self.tables),
             "</div>",
             f"<details><summary>How it was measured ({escape(self.settings)})</summary>"
-            f"<p>{escape(self.study.measurement)}</p><p>Rule: {escape(self.study.rule)}</p>"
+            f"<p>{escape(self.measurement)}</p><p>Rule: {escape(self.study.rule)}</p>"
             f"<p><code>regard study {escape(self.name)}</code></p></details></article>",
         ]
         return "\n".join(parts)
@@ -183,7 +184,7 @@ class StudyResult:
         wrapped = partial(textwrap.wrap, width=100)
         text = [self.title, "", *wrapped(f"Claim: {self.study.claim}")]
         text += wrapped(f"Source: {self.study.source}")
-        text += wrapped(f"Measured: {self.study.measurement}")
+        text += wrapped(f"Measured: {self.measurement}")
         for table in self.tables:
             rows = [list(row) for row in (table.columns, *table.rows)]
             text += ["", table.title, *terminal.table(rows, width=MOST_COLUMNS)]
@@ -199,7 +200,10 @@ class StudyResult:
             "study": self.name,
             "title": self.title,
             "topic": self.topic,
-            **{key: getattr(self.study, key) for key in ("claim", "source", "measurement", "rule")},
+            "claim": self.study.claim,
+            "source": self.study.source,
+            "measurement": self.measurement,
+            "rule": self.study.rule,
             "outcome": self.verdict.outcome.value,
             "reason": self.verdict.reason,
             "quick": self.effort.quick,
@@ -225,6 +229,7 @@ class StudyResult:
                 values["numbers"],
                 values["seconds"],
                 values["fingerprint"],
+                values["measurement"],
             )
         except (KeyError, TypeError, json.JSONDecodeError):
             raise DataError(f"{file} is no result of a study", "delete it") from None

@@ -46,7 +46,8 @@ def run(
     numbers = json.loads(json.dumps(numbers))
     seconds = time.perf_counter() - start
     effort.report(1.0, "")
-    return StudyResult(study, effort, numbers, seconds, fingerprint(study, effort))
+    of_code = fingerprint(study, effort)
+    return StudyResult(study, effort, numbers, seconds, of_code, study.measurement)
 
 
 def run_all(

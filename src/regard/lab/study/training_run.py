@@ -49,10 +49,11 @@ NO_TARGET = -100  # positions without a loss, as cross_entropy has them
 
 
 class Batch(NamedTuple):
-    """Rows of token ids, padded on the right, and the token to be predicted at each position."""
+    """Rows of token ids, padded on the right, and the token to be predicted at each position; or
+    images, and the label of each."""
 
-    tokens: Tensor  # [B, T]
-    targets: Tensor  # [B, T], NO_TARGET where there is none
+    tokens: Tensor  # [B, T], or images [B, channels, height, width]
+    targets: Tensor  # [B, T], NO_TARGET where there is none; [B, 1] of labels
     source: Any = None  # [B, S] of encoder–decoders
 
 
@@ -124,11 +125,16 @@ def with_attention(model: spec.Model, **changes: Any) -> spec.Model:
 
 
 def logits(model: Any, batch: Batch, probe: NullProbe = NO_PROBE) -> Tensor:
-    """Logits at each position: [B, T, V]."""
-    if batch.source is None:
-        hidden, _ = model(batch.tokens, None, Context(probe))
-    else:
+    """Logits at each position [B, T, V], or of one label for each row [B, 1, C]."""
+    if batch.source is not None:
         hidden, _ = model(batch.source, batch.tokens, batch.source != PADDING)
+        return model.head(hidden)
+    # A causal mask hides padding on the right; images have none.
+    sees_padding = not model.writes and not batch.tokens.is_floating_point()
+    mask = batch.tokens != PADDING if sees_padding else None
+    hidden, _ = model(batch.tokens, mask, Context(probe))
+    if model.lm_head is None:
+        return model.classes(hidden, mask)[:, None]
     return model.head(hidden)
 
 

@@ -12,7 +12,18 @@ from torch import Tensor
 
 from regard import spec
 from regard.families.presets import preset
-from regard.lab.study.evidence import above, changes, differences, every, negated, reductions, share
+from regard.lab.study.evidence import (
+    above,
+    changes,
+    differences,
+    every,
+    failures,
+    negated,
+    reductions,
+    seeds_to_tell,
+    share,
+    without_failed,
+)
 from regard.lab.study.figure import (
     Shown,
     Table,
@@ -299,6 +310,7 @@ BASE: dict[str, Any] = {"d_model": 64, "d_ff": 256, "heads": 4, "layers": 3, "dr
 SMOOTHING = 0.1
 PAIRS = 4000  # of sentences in training: few enough that a model may learn them by heart
 MOVES = 0.02  # share of the base perplexity by which a row must move
+UNTRAINED = math.exp(5.2)  # perplexity: what the frequencies of words alone give
 
 
 class Row(NamedTuple):
@@ -372,21 +384,33 @@ class Ablation(Study):
         """A row agrees if its perplexity moves against that of the base with the same seed as
         printed: up or down by 2 % or more, or by less, over its own seeds (Student's t, 95 %);
         where they do not tell, it is open. Holds if 80 % of the rows agree, within limits from 50 %
-        on; too small to say where the open rows decide that."""
-        rows = {name: one["perplexity"] for name, one in numbers["scores"].items()}
+        on; too small to say where the open rows decide that. Seeds whose perplexity is
+        95 % or more of what the frequencies of words give ({UNTRAINED:.0f}) have failed to train,
+        and are left out."""
+        rows = {
+            name: without_failed(one["perplexity"], UNTRAINED)
+            for name, one in numbers["scores"].items()
+        }
+        left_out = failures(rows)
         base = rows.pop("base")
+        perplexity = mean(numbers["scores"]["base"]["perplexity"])  # of all seeds
         printed = {name: ROWS[name].perplexity / ROWS["base"].perplexity - 1 for name in rows}
         agrees = {name: _agrees(values, base, printed[name]) for name, values in rows.items()}
         truths = list(agrees.values())
         otherwise, undecided = (
-            ", ".join(name for name, agree in agrees.items() if agree is truth) or "none"
-            for truth in (False, None)
+            [name for name, agree in agrees.items() if agree is truth] for truth in (False, None)
+        )
+        open_rows = ", ".join(
+            f"{name} ({_seeds_to_tell(rows[name], base, printed[name]):g} seeds)"
+            for name in undecided
         )
         return judge(
             share(truths, 0.8),
             share(truths, 0.5),
             f"{truths.count(True)} of {len(truths)} rows move as printed (base perplexity "
-            f"{mean(base):.2f} on {numbers['data']}); otherwise: {otherwise}; open: {undecided}.",
+            f"{perplexity:.2f} on {numbers['data']}); otherwise: "
+            f"{', '.join(otherwise) or 'none'}; open, with the seeds that would tell: "
+            f"{open_rows or 'none'}.{left_out}",
         )
 
     def show(self, numbers: Numbers) -> Shown:
@@ -421,6 +445,13 @@ def _agrees(values: list[float], base: list[float], printed: float) -> Truth:
     if abs(printed) <= MOVES:
         return every([negated(up), negated(down)])
     return up if printed > 0 else down
+
+
+def _seeds_to_tell(values: list[float], base: list[float], printed: float) -> float:
+    """With how many seeds of this spread an open row would be decided."""
+    # As printed, or beyond one of both limits.
+    limits = [math.copysign(MOVES, printed)] if abs(printed) > MOVES else [MOVES, -MOVES]
+    return max(seeds_to_tell(changes(values, base), limit) for limit in limits)
 
 
 # ------------------------------------------------------------------ models and data
