@@ -1,17 +1,20 @@
 """The doctor on sick and healthy runs: the cause that was planted, and what it names first.
 
-Run it: python bench/doctor.py [--seed N] [--only TEXT]
+Run it: python bench/doctor.py [--seed N] [--only TEXT]. With $REGARD_DATA, runs of real data too.
 """
 
 from __future__ import annotations
 
 import argparse
+import os
 import sys
 import tempfile
 import time
 from pathlib import Path
 
+import doctor_blind_cases
 import doctor_cases
+import doctor_held_out_cases
 import doctor_unseen_cases
 import doctor_wider_cases
 from doctor_cases import examine_case, is_right
@@ -31,6 +34,9 @@ def main() -> None:
         *doctor_unseen_cases.SICK,
         *doctor_unseen_cases.AFTER,
     ]
+    if "REGARD_DATA" in os.environ:
+        cases += doctor_blind_cases.HEALTHY
+        cases += doctor_blind_cases.SICK + doctor_held_out_cases.SICK
     counts = {"sick": [0, 0], "healthy": [0, 0]}
     print(f"{'run':40} {'planted':24} {'first finding':26} right  seconds")
     for case in cases:
@@ -47,6 +53,9 @@ def main() -> None:
         planted = case.planted[0] if case.planted else "–"
         seconds = time.perf_counter() - started
         print(f"{case.name:40} {planted:24} {first:26} {'yes' if right else 'NO':5} {seconds:8.1f}")
+        noticed = [] if report.log is None else report.log.findings
+        if not case.planted and noticed:
+            print(f"    while training: {', '.join(finding.check for finding in noticed)}")
         if arguments.verbose or not right:
             for finding in report.findings:
                 print(f"    {finding.line()}")

@@ -151,6 +151,11 @@ def test_training_that_has_not_moved_is_said() -> None:
     # A slow start, whose validation goes on improving, and a model that has learnt.
     assert list(unmoved(run_log(noisy, [3.2, 3.1]), BASELINE)) == []
     assert list(unmoved(run_log(FALLING, [3.1, 3.2]), BASELINE)) == []
+    # It was learning for as long as it had a rate.
+    decayed = run_log([*noisy, *noisy, 3.0], [3.5, 3.4, 3.3, 3.299, 3.298])
+    assert [finding.check for finding in unmoved(decayed, BASELINE)] == ["plateau"]
+    decayed.learning_rates[16:] = [1e-6] * len(decayed.learning_rates[16:])
+    assert list(unmoved(decayed, BASELINE)) == []
 
 
 def test_a_finding_of_an_unknown_name_comes_last() -> None:

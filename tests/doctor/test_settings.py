@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from regard.lab.doctor import examine
-from regard.lab.doctor.run_evidence import open_recipe
+from regard.lab.doctor.run_evidence import RunEvidence, open_recipe
+from regard.lab.doctor.settings_checks import check_ranges
 from regard.lab.doctor.trials import HIGH_STEP, LOW_STEP, _margin, _unusual_rates
 from regard.lab.plan.planner import HEADROOM, find_device, make_plan
 from regard.lab.plan.subject import Request, of_recipe
@@ -50,6 +52,36 @@ def test_a_rate_is_judged_by_the_size_of_the_weights(
             assert share > HIGH_STEP / 10 if check == "rate_too_high" else share < 10 * LOW_STEP
             # No run yet, so that it is not weak: the gain has to be a clear one.
             assert _margin(run, treatment) >= 0.1
+
+
+@pytest.mark.parametrize(
+    ("changes", "expected"),
+    [
+        ({}, None),
+        ({"betas": (0.9, 0.1)}, "β₂"),
+        ({"betas": (0.9999, 0.98)}, "β₁"),
+        ({"weight_decay": 20.0, "optimizer": "adamw"}, "weight_decay"),
+    ],
+)
+def test_settings_far_off(changes: dict[str, Any], expected: str | None, tmp_path: Path) -> None:
+    recipe, name = loading.choose(str(write_recipe(tmp_path)), changes)
+    with open_recipe(recipe, name, Parts()) as run:
+        found = [finding.evidence.split()[0] for finding in check_ranges(run)]
+    assert found == ([] if expected is None else [expected])
+
+
+@pytest.mark.parametrize("tokens", [16, 256])
+def test_few_labels_an_update_in_a_run_that_learns_nothing(
+    tokens: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(RunEvidence, "is_weak", True)
+    changes = {"objective": "classify", "batch_tokens": tokens, "model": "bert:tiny"}
+    reviews = tmp_path / "reviews.tsv"
+    reviews.write_text("".join(f"word {i}\t{i % 2}\n" for i in range(400)))
+    recipe, name = loading.choose(str(write_recipe(tmp_path)), changes | {"text": str(reviews)})
+    with open_recipe(recipe, name, Parts()) as run:
+        found = [finding.evidence.split()[0] for finding in check_ranges(run)]
+    assert ("labels_per_update" in found) == (tokens == 16)
 
 
 def test_the_planner_says_when_memory_will_run_out(

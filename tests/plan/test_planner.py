@@ -28,6 +28,7 @@ from regard.lab.plan import measurement, planner, report
 from regard.lab.plan.accelerators import ACCELERATORS, roofline_seconds
 from regard.lab.plan.compute_optimal import REFITTED, compute_optimal
 from regard.lab.plan.failures import checkpoint_plan, daly_interval, young_interval
+from regard.lab.plan.latency import plan_latency
 from regard.lab.plan.measurement import MeasuredStep
 from regard.lab.plan.planner import find_device, make_plan
 from regard.lab.plan.recommendation import _WIRINGS, recommend
@@ -156,7 +157,7 @@ def test_a_recipe_of_every_objective_is_planned(objective: str) -> None:
     values = {"objective": objective, "preset": "tiny", key: "data", "device": "cpu"}
     rates = {"sounds", "ctc", "speech_contrastive"}
     length = 8000 if objective in rates else 16
-    fixed = objective in {"images", "masked_images", "forecast"}
+    fixed = objective in {"images", "masked_images", "detect", "forecast"}
     request = Request(batch=2, length=None if fixed else length)
     subject = of_recipe(loading.load(None, values), "test", request)
     predicted = trace(subject).memory.total
@@ -388,6 +389,54 @@ def test_masked_images_are_planned_with_the_decoder_that_learns_them(tmp_path: P
     plan = make_plan(subject, find_device("H100"))
     assert plan.seconds is not None
     assert plan.seconds > 0
+
+
+def test_a_recommendation_says_when_not_to_use_a_transformer() -> None:
+    for task in _WIRINGS:
+        advice = recommend(task, 10_000_000)
+        assert len(advice.not_if) == 4
+        assert any("--inference" in reason and advice.model in reason for reason in advice.not_if)
+        assert advice.not_if[0] in "\n".join(advice.lines())
+
+
+# --- latency --------------------------------------------------------------------------------------
+
+
+def test_a_token_reads_all_weights_once() -> None:
+    """Of LLaMA 7B on an H100: 2 FLOPs and 2 bytes a parameter, without the table of inputs."""
+    subject = resolve("llama:7b", Request(length=16, precision="bf16"))
+    latency = plan_latency(subject, find_device("H100"))
+    read = latency.parameters - 32_000 * 4096
+    assert latency.each is not None
+    assert latency.each.flops == pytest.approx(2 * read, rel=0.01)
+    assert latency.each.bytes == pytest.approx(2 * read, rel=0.03)
+    # The bandwidth bounds it from below.
+    assert latency.each.seconds > 2 * read / 3.35e12
+    # All tokens of a prompt are read, but logits are made of its last one only.
+    head = 32_000 * 4096
+    assert latency.first.flops == pytest.approx(16 * 2 * (read - head) + 2 * head, rel=0.01)
+
+
+@pytest.mark.parametrize("name", ["transformer", "bert", "vit", "deit", "whisper", "lstm"])
+def test_every_kind_has_a_latency(name: str) -> None:
+    latency = plan_latency(resolve(f"{name}:tiny", Request()), find_device("A100"))
+    assert latency.first.seconds > 0
+    assert (latency.each is not None) == (name in ("transformer", "whisper", "lstm"))
+    assert json.loads(json.dumps(latency.data()))["name"] == f"{name}:tiny"
+
+
+def test_a_latency_is_measured_here() -> None:
+    subject = resolve("gpt2:tiny", Request(length=16, vocabulary=500))
+    latency = plan_latency(subject, find_device("cpu"), measure=True)
+    assert latency.each is not None
+    assert latency.each.measured is not None
+    # Within an order of magnitude on any machine: Python's share is large in so small a model.
+    assert 0.1 < latency.each.seconds / latency.each.measured < 10
+
+
+def test_experts_have_no_traced_latency() -> None:
+    with pytest.raises(ModelError):
+        plan_latency(resolve("mixtral:tiny", Request(length=16)), find_device("A100"))
 
 
 def test_every_recommended_model_exists_and_every_objective_has_one() -> None:

@@ -53,6 +53,11 @@ def published(kind: str) -> spec.Model:
             "norm_rel_ebd": "layer_norm",
         }
         config |= {"share_att_key": True, "position_biased_input": False, "conv_kernel_size": 3}
+    if kind == "detr":  # its own default is a backbone of timm's
+        resnet = transformers.ResNetConfig(out_features=["stage4"]).to_dict()
+        config |= {"use_timm_backbone": False, "backbone_config": resnet}
+    if kind == "esm":  # its learned positions count from behind this token
+        config |= {"pad_token_id": 1}
     if kind == "time_series_transformer":
         config |= {"prediction_length": 24}  # without which there is no such model
     return FAMILIES[kind].to_spec(config)

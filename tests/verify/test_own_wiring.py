@@ -84,7 +84,7 @@ class Siamese(spec.ModelSpec):
         return spec.arguments("input_ids other_input_ids", "attention_mask other_attention_mask")
 
     @property
-    def front_ends(self) -> dict[str, spec.FrontEnd | spec.LaggedValues]:
+    def front_ends(self) -> dict[str, spec.FrontEnd | spec.ConvStem | spec.LaggedValues]:
         return {"text.encoder": self.text.input}
 
     @property

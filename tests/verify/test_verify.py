@@ -34,6 +34,7 @@ transformers = pytest.importorskip("transformers")
 
 PADDED = (
     "whisper",
+    "resnet",
     "vit",
     "deit",
     "dinov2",

@@ -25,7 +25,7 @@ def nn_transformer(model: kinds.EncoderDecoder, device: torch.device) -> tuple[n
     """PyTorch's nn.Transformer, with the embeddings and positions of its tutorial around it."""
     d_model = model.d_model
     block = model.encoder.block
-    embedding = nn.Embedding(model.target.vocabulary, d_model)
+    embedding = nn.Embedding(model.target_tokens.vocabulary, d_model)
     transformer = nn.Transformer(
         d_model,
         block.attention.heads,
@@ -86,7 +86,7 @@ def x_transformers(model: kinds.EncoderDecoder, device: torch.device) -> tuple[n
     library = import_peer("x-transformers")
     block = model.encoder.block
     options = {
-        "num_tokens": model.target.vocabulary,
+        "num_tokens": model.target_tokens.vocabulary,
         "max_seq_len": MAX_LENGTH,
         "heads": block.attention.heads,
         "attn_dim_head": block.attention.d_k,

@@ -355,5 +355,5 @@ def _translation_results(
         pairs = [*pairs, *sets["longer"]]
     first = vars(scores.get("test", next(iter(scores.values()))))
     buckets, decode_rate = evaluate_by_length(translator, pairs, recipe)
-    quality = {key: first[key] for key in ("bleu", "exact_match")}
+    quality: dict[str, Any] = {key: first[key] for key in ("bleu", "exact_match") if key in first}
     return {**quality, "decode_rate": decode_rate, "buckets": buckets}

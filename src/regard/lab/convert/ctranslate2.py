@@ -15,6 +15,7 @@ import torch
 from torch import Tensor
 
 from regard import spec as specs
+from regard.core.frontends.embedding import Embedding
 from regard.core.frontends.spectrogram_frontend import Spectrogram
 from regard.core.positions.positional_encoding import Sinusoidal
 from regard.data.text.tokenizer_files import read_vocabulary
@@ -138,11 +139,13 @@ def _translation_model(
     assert isinstance(part.source, specs.Tokens)
     positions = opened.positions
     encoder = _encoder(ct2, part.encoder, part.source, model.encoder, model.source, positions)
-    decoder = _decoder(ct2, part.decoder, part.target, model.decoder, model.target, positions)
+    decoder = _decoder(
+        ct2, part.decoder, part.target_tokens, model.decoder, model.target, positions
+    )
     _lm_head(decoder, model.head)
     model_spec = ct2.specs.TransformerSpec(encoder, decoder)
     source_tokens = _vocabulary(folder, part.source.vocabulary)
-    target_tokens = _vocabulary(folder, part.target.vocabulary, _target_file(folder))
+    target_tokens = _vocabulary(folder, part.target_tokens.vocabulary, _target_file(folder))
     model_spec.register_source_vocabulary(source_tokens)
     model_spec.register_target_vocabulary(target_tokens)
     ids = opened.ids
@@ -273,8 +276,8 @@ def _refuse_layers(part: specs.Stack) -> None:
         _refuse(f"feed-forward layers of the kind {type(block.feedforward).__name__}")
     if isinstance(block.feedforward, specs.GatedFeedForward) and block.feedforward.limit:
         _refuse("clamped gates")
-    if isinstance(block.norm, specs.BatchNorm):
-        _refuse("BatchNorm")
+    if not isinstance(block.norm, specs.LayerNorm | specs.RMSNorm):
+        _refuse(type(block.norm).__name__)
     if block.layer_scale is not None:
         _refuse("LayerScale")
     if block.feedforward.activation not in _ACTIVATIONS:
@@ -454,9 +457,11 @@ def _speech_model(
         if not _is_whisper(stack):
             _refuse("speech models other than Whisper")
     front_end = model.source
+    tokens = model.target
     assert isinstance(front_end, Spectrogram)
+    assert isinstance(tokens, Embedding)
     assert front_end.position is not None
-    assert model.target.position is not None
+    assert tokens.position is not None
     whisper = ct2.specs.WhisperSpec(
         part.encoder.layers,
         part.encoder.block.attention.heads,
@@ -466,12 +471,12 @@ def _speech_model(
     _convolution(whisper.encoder.conv1, front_end.first)
     _convolution(whisper.encoder.conv2, front_end.second)
     whisper.encoder.position_encodings.encodings = _array(front_end.position.rows(0))
-    whisper.decoder.position_encodings.encodings = _array(model.target.position.rows(0))
-    whisper.decoder.embeddings.weight = _array(model.target.table.weight)
+    whisper.decoder.position_encodings.encodings = _array(tokens.position.rows(0))
+    whisper.decoder.embeddings.weight = _array(tokens.table.weight)
     _layers(whisper.encoder, model.encoder, part.encoder)
     _layers(whisper.decoder, model.decoder, part.decoder)
     _lm_head(whisper.decoder, model.head)
-    vocabulary = _vocabulary(folder, part.target.vocabulary)
+    vocabulary = _vocabulary(folder, part.target_tokens.vocabulary)
     whisper.register_vocabulary(vocabulary)
     _whisper_config(whisper.config, folder, part)
     return whisper, (vocabulary, vocabulary)

@@ -180,7 +180,7 @@ def _dynamic_axes(batch: RandomBatch, opened: folders.ModelFolder) -> Iterator[d
     model = opened.spec
     # Images have one size, and with it what is said of their patches (which are hidden).
     front_end, *_, last = (*model.front_ends.values(),) * 2
-    has_images = isinstance(front_end, specs.Patches)
+    has_images = model.main_input_name == "pixel_values"
     rows = torch.export.Dim("rows")
     length = _length("length", front_end, opened, least=min(batch.lengths))
     for name, tensor in batch.inputs.items():
@@ -196,7 +196,7 @@ def _dynamic_axes(batch: RandomBatch, opened: folders.ModelFolder) -> Iterator[d
 
 def _length(
     name: str,
-    part: specs.FrontEnd | specs.LaggedValues,
+    part: specs.AnyFrontEnd,
     opened: folders.ModelFolder,
     least: int = 1,
 ) -> Any:

@@ -23,11 +23,13 @@ FEW = 0.05  # different inputs, of all examples
 # Words outside a vocabulary that covers a text are a few per cent, by Zipf's law, and a tenth of
 # a small corpus; from a seventh on most sentences have a hole.
 UNKNOWN_SHARE = 0.15
+DROPPED = 0.2  # of the pairs, as too long
 FRAGMENTATION = 2.0  # as many tokens as a tokenizer needs that was learnt from this text
 SAMPLE = 200_000  # characters to measure a tokenizer on
 
 
 def check_inputs(run: RunEvidence) -> Iterator[Finding]:
+    yield from dropped_examples(run)
     findings = list(tokenizer_checks(run))
     # Words that a tokenizer does not know are all alike.
     yield from findings or identical_inputs(run)
@@ -72,6 +74,24 @@ def _different_examples(run: RunEvidence) -> float:
     if not examples or not stored_data.is_text(run.objective):
         return 1.0
     return len({example[0] for example in examples}) / len(examples)
+
+
+def dropped_examples(run: RunEvidence) -> Iterator[Finding]:
+    """Pairs that are left out of training because a side is too long."""
+    data = run.objective.data
+    if not isinstance(data, ParallelCorpora):
+        return
+    dropped = int(data.train.about.get("report", {}).get("too_long", 0))
+    if dropped > DROPPED * (dropped + len(data.train)):
+        share = dropped / (dropped + len(data.train))
+        yield Finding(
+            "dropped_examples",
+            f"{dropped:,} training pairs ({100 * share:.0f} %) were left out: a side is over "
+            f"{run.recipe.data.max_length:,} tokens",
+            "the limit of length leaves little of the training data",
+            "raise max_length",
+            0.92,
+        )
 
 
 # --- tokenizers -----------------------------------------------------------------------------------

@@ -12,6 +12,7 @@ from typing import Any
 from regard.lab.doctor.activation_checks import check_activations
 from regard.lab.doctor.data_checks import check_inputs
 from regard.lab.doctor.gradient_checks import check_gradients
+from regard.lab.doctor.information_checks import check_information
 from regard.lab.doctor.memory_checks import check_memory
 from regard.lab.doctor.pair_checks import check_pairs
 from regard.lab.doctor.run_evidence import RunEvidence, open_recipe, open_run
@@ -208,6 +209,7 @@ CHECKS: tuple[Check, ...] = (
     _check_flow,
     check_inputs,
     check_splits,
+    check_information,
     check_pairs,
     check_ranges,
     check_gradients,

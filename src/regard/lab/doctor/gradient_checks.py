@@ -10,6 +10,7 @@ from collections.abc import Iterator, Mapping
 import torch
 from torch import Tensor
 
+from regard.lab.doctor.information_checks import order_tells
 from regard.lab.doctor.run_evidence import RunEvidence
 from regard.training.diagnostics.finding import Finding
 from regard.training.diagnostics.information_flow import forward
@@ -238,7 +239,7 @@ def order_unseen(run: RunEvidence) -> Iterator[Finding]:
         return
     if not core.reads_target:
         backward = backward.flip(1)
-    if torch.allclose(straight, backward, rtol=1e-4, atol=1e-5):
+    if torch.allclose(straight, backward, rtol=1e-4, atol=1e-5) and order_tells(run):
         yield Finding(
             "order_unseen",
             "the model's output for a text read backwards is the same",

@@ -47,6 +47,8 @@ def swapped_sides(splits: dict[str, list[Example]]) -> Iterator[Finding]:
         is_swapped = sides.max(axis=0) < 0
     if np.median(np.abs(sides.max(axis=0))) < CLEAR:
         return  # both sides are of one language
+    # A line of a third language is in neither; one that was left has what lines of its own have.
+    clear = max(CLEAR, float(np.median(np.abs(sides))) / 3)
     # The majority is how it is meant.
     if is_swapped.mean() > 0.5:
         languages = languages[::-1]
@@ -67,12 +69,14 @@ def swapped_sides(splits: dict[str, list[Example]]) -> Iterator[Finding]:
                 f"the sources of {name} are in the language of the training targets, and its "
                 f"targets in that of the sources: {pairs[0][0][:40]!r}"
             )
-        yield from _untranslated(name, pairs, sides)
+        yield from _untranslated(name, pairs, sides, clear)
 
 
-def _untranslated(name: str, pairs: Sequence[Example], sides: Array) -> Iterator[Finding]:
+def _untranslated(
+    name: str, pairs: Sequence[Example], sides: Array, clear: float
+) -> Iterator[Finding]:
     """Lines whose sides are both of one language."""
-    one_language = (sides.min(axis=0) < -CLEAR) & (sides.max(axis=0) > CLEAR)
+    one_language = (sides.min(axis=0) < -clear) & (sides.max(axis=0) > clear)
     if one_language.sum() >= 3 and one_language.mean() > UNTRANSLATED_SHARE:
         first = pairs[int(np.argmax(one_language))]
         yield Finding(

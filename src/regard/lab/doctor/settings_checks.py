@@ -23,6 +23,7 @@ class Range:
     possible: tuple[float, float]
     advice: float  # the value to begin with
     check: str = "setting_out_of_range"
+    change: str = ""  # where no setting has that name
 
 
 # 0.1 is usual, 0.3 in small models, 0.6 and 0.7 in graph networks.
@@ -44,7 +45,10 @@ RANGES = {
     "frequency_mask_width": Range((0.0, 0.5), (0.0, 0.8), 0.1),
     "span_length": Range((1.0, 20.0), (1.0, 200.0), 3.0),
     "β₁": Range((0.0, 0.98), (0.0, 0.9995), 0.9),
-    "β₂": Range((0.5, 0.99999), (0.0, 1.0), 0.98),
+    "β₂": Range((0.5, 0.99999), (0.3, 1.0), 0.98),
+    "labels_per_update": Range(
+        (8.0, INFINITE), (0.0, INFINITE), 64.0, change="raise batch_tokens or accumulate"
+    ),
     "warmup_ratio": Range((0.0, 0.8), (0.0, INFINITE), 0.1),
 }
 # By what is masked: words (Wettig et al. 2023), patches (He et al. 2022), spans of sound.
@@ -72,7 +76,7 @@ def check_ranges(run: RunEvidence) -> Iterator[Finding]:
                 limits.check,
                 f"{name} is {value:g}; {usual} is usual",
                 f"{name} of {value:g} is far from the range in which such runs learn",
-                f"set {name} = {limits.advice:g}",
+                limits.change or f"set {name} = {limits.advice:g}",
                 0.9 if is_far and run.is_weak else 0.75,
             )
 
@@ -101,7 +105,9 @@ def _settings(run: RunEvidence) -> dict[str, float]:
     if train.optimizer == "adam":
         # L2, whose size is relative to the gradient's.
         del values["weight_decay"]
-    if run.objective is not None:
+    if run.objective is not None and run.batches:
+        labels = sum(batch.tokens for batch in run.batches) / len(run.batches)
+        values["labels_per_update"] = labels * train.accumulate
         values |= _dropouts(spec.to_dict(run.objective.trained_model.spec))
     return values
 

@@ -1,4 +1,4 @@
-"""Checks of the splits: what they have in common, and whether inputs say anything of labels.
+"""Checks of the splits: what they have in common, what recurs, and whether labels conflict.
 
 The same questions for every kind of data: it is read as examples, tuples of texts.
 """
@@ -8,33 +8,32 @@ from __future__ import annotations
 import math
 import random
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
+from itertools import pairwise
 
 import numpy as np
 
-from regard.lab.doctor import stored_data
-from regard.lab.doctor.hashed_words import presence, words
+from regard.lab.doctor.hashed_words import words
+from regard.lab.doctor.likeness_checks import LEAST, check_likeness, other_labels, other_numbers
 from regard.lab.doctor.run_evidence import RunEvidence
 from regard.lab.doctor.stored_data import Example
+from regard.training.data.parallel_text import ParallelCorpora
 from regard.training.diagnostics.finding import Finding
-from regard.training.diagnostics.run_log import finite
 
 LEAST_OVERLAP = 0.05  # of a split: below it lies what chance brings about
 SHINGLE = 4  # words of a text that are looked for together
 CONTAINED = 0.8  # of the shingles of a text that make it a copy of another, but for a few words
 WINDOW = 50  # characters of plain text that do not recur by chance
 WINDOWS = 300  # of them that are searched for: a share is then known to within 3 %
-LONG = 100_000  # characters of plain text that are compared by their words
-LEAST = 50  # examples that a statement about a split takes
-MOST = 4000  # that a linear classifier is fitted to
 MOST_CLASSES = 20
-OTHER_LABELS = 0.3  # total variation of two distributions of labels: samples of one have 0.1
-OTHER_WORDS = 1.0  # nats a word; a split of the same source has 0.1
 CONFLICTS = 0.1  # of the examples whose text stands there with another label
 # Nothing learns from such numbers before it has learnt their mean, at a step of the rate at a time.
 LARGE_NUMBERS = 100.0
-CARRIES_OVER = 0.25  # of what a linear classifier gains on the training data
-RIDGE = 10.0
+RECURS = 20  # times that a passage of plain text stands there
+RECURRING = 0.15  # of its passages
+FEW_TEXTS = 0.1  # of the examples are different, but for case and punctuation
+ALIKE = 0.25  # of the way from chance to equal targets
+REPEATED = 0.1  # of the pairs have a source that others have too
 
 
 def check_splits(run: RunEvidence) -> Iterator[Finding]:
@@ -44,29 +43,26 @@ def check_splits(run: RunEvidence) -> Iterator[Finding]:
     texts = run.texts
     if texts:
         yield from _passages_in_common(texts)
+        yield from _recurring_passages(texts["train"])
     train = splits.get("train", [])
+    is_pairs = isinstance(run.objective.data, ParallelCorpora)
     if train:
         yield from _copies(train)
-        yield from _examples_in_common(splits)
-    passages: dict[str, list[Example]] = {name: [(text[:LONG],)] for name, text in texts.items()}
-    is_text = stored_data.is_text(run.objective)
-    mismatch: list[Finding] = []
-    if is_text:
-        mismatch += _other_words(splits or passages)
+        yield from _examples_in_common(splits, is_pairs)
+    yield from check_likeness(run)
     if run.recipe.objective == "regress":
-        yield from _numbers(train)
+        yield from _numbers(splits)
     elif run.objective.labels_are_classes and _are_classes(train):
         yield from _conflicting_labels(train)
-        if is_text and not mismatch:
-            yield from _label_information(run, splits)
-        mismatch += _other_labels(splits)
-    yield from mismatch
+        yield from other_labels(splits)
+    elif is_pairs:
+        yield from _conflicting_targets(train)
 
 
 # --- what the splits have in common ---------------------------------------------------------------
 
 
-def _examples_in_common(splits: dict[str, list[Example]]) -> Iterator[Finding]:
+def _examples_in_common(splits: dict[str, list[Example]], is_pairs: bool) -> Iterator[Finding]:
     """Examples of other splits that stand in the training data, or whose inputs do.
 
     As many as copies within the training data are to be expected, since such an example is likely
@@ -74,14 +70,12 @@ def _examples_in_common(splits: dict[str, list[Example]]) -> Iterator[Finding]:
     """
     train = splits["train"]
     counts = Counter(train)
-    parts = Counter(part for example in train for part in _shingles(example[0]))
-    measures: tuple[tuple[str, Callable[[Example, int], bool]], ...] = (
+    measures: list[tuple[str, Callable[[Example, int], bool]]] = [
         ("whole examples", lambda example, least: counts[example] >= least),
-        (
-            "by their inputs, but for case and a few words",
-            lambda example, least: _is_contained(_shingles(example[0]), parts, least),
-        ),
-    )
+        ("by their inputs, but for case and a few words", _contained(train, 0)),
+    ]
+    if is_pairs:
+        measures.append(("by their targets, but for case and a few words", _contained(train, 1)))
     for what, is_inside in measures:
         # Each training example is in itself once.
         expected = sum(is_inside(example, 2) for example in train) / len(train)
@@ -103,8 +97,15 @@ def _shingles(text: str) -> set[str]:
     return {" ".join(all_words[i : i + SHINGLE]) for i in starts}
 
 
-def _is_contained(shingles: set[str], parts: Counter[str], least: int) -> bool:
-    return sum(parts[one] >= least for one in shingles) >= CONTAINED * len(shingles)
+def _contained(train: list[Example], place: int) -> Callable[[Example, int], bool]:
+    """Whether most of a text of an example is in others of training, so many times."""
+    parts = Counter(part for example in train for part in _shingles(example[place]))
+
+    def is_inside(example: Example, least: int) -> bool:
+        shingles = _shingles(example[place])
+        return sum(parts[one] >= least for one in shingles) >= CONTAINED * len(shingles)
+
+    return is_inside
 
 
 def _is_more(share: float, expected: float, count: int) -> bool:
@@ -161,8 +162,11 @@ def _copies(train: list[Example]) -> Iterator[Finding]:
     """A file that was copied, or one example over and over."""
     counts = Counter(train)
     dominant, count = counts.most_common(1)[0]
+    plain = Counter(tuple(" ".join(words(part)) for part in example) for example in train)
     if is_replicated(counts):
         detail = "they were copied as a whole"
+    elif len(plain) < FEW_TEXTS * len(train) >= 1:
+        detail = f"but for case and punctuation {len(plain):,}"
     # A fifth of all: short ones, such as "Yes.", recur in every corpus.
     elif count > 0.2 * len(train) >= 10 and len(" ".join(dominant).split()) >= 4:
         detail = f"one example makes up {100 * count / len(train):.0f} % of it"
@@ -178,6 +182,21 @@ def _copies(train: list[Example]) -> Iterator[Finding]:
     )
 
 
+def _recurring_passages(text: str) -> Iterator[Finding]:
+    """Passages that stand in a text again and again: headers, menus, licences."""
+    plain = " ".join(words(text))
+    share = windows_inside(plain, plain, least=RECURS)
+    if share is not None and share > RECURRING:
+        yield Finding(
+            "duplicate_examples",
+            f"{100 * share:.0f} % of random passages of {WINDOW} characters stand in the training "
+            f"text {RECURS} times or more",
+            "most of the text is one that recurs, such as a header",
+            "remove what recurs before training",
+            0.9,
+        )
+
+
 def is_replicated(counts: Counter[Example]) -> bool:
     """Whether examples were copied: chance does not repeat all of them equally often."""
     mean = counts.total() / len(counts)
@@ -185,6 +204,11 @@ def is_replicated(counts: Counter[Example]) -> bool:
     # Counts of independent draws have a variance of about their mean (Poisson).
     # Copies of a whole file have a variance of zero; those of a part of it, of a quarter at most.
     return mean > 1.5 and len(counts) >= 20 and variance < 0.3 * mean
+
+
+def _are_classes(train: list[Example]) -> bool:
+    labels = {example[-1] for example in train}
+    return len(train) >= LEAST and 1 < len(labels) <= min(MOST_CLASSES, len(train) / 5)
 
 
 def _conflicting_labels(train: list[Example]) -> Iterator[Finding]:
@@ -204,9 +228,42 @@ def _conflicting_labels(train: list[Example]) -> Iterator[Finding]:
         )
 
 
-def _numbers(train: list[Example]) -> Iterator[Finding]:
+def _conflicting_targets(train: list[Example]) -> Iterator[Finding]:
+    """Targets of one source that are no more alike than those of any two."""
+    targets: dict[str, list[set[str]]] = defaultdict(list)
+    for source, target in train:
+        targets[source].append(set(words(target)))
+    repeated = [group for group in targets.values() if len(group) > 1]
+    if sum(map(len, repeated)) < max(LEAST, REPEATED * len(train)):
+        return
+    alike = [_likeness(one, other) for group in repeated for one, other in pairwise(group)]
+    first = [group[0] for group in repeated]
+    random.Random(0).shuffle(first)
+    by_chance = sum(_likeness(a, b) for a, b in pairwise(first)) / max(1, len(first) - 1)
+    likeness = sum(alike) / len(alike)
+    if likeness < by_chance + ALIKE * (1 - by_chance):
+        yield Finding(
+            "conflicting_labels",
+            f"{100 * sum(map(len, repeated)) / len(train):.0f} % of the training pairs share their "
+            f"source with another; their targets have {100 * likeness:.0f} % of their words in "
+            f"common, those of other sources {100 * by_chance:.0f} %",
+            "the same sources have different targets, which no model can tell apart",
+            "keep one target for each source",
+            0.9,
+        )
+
+
+def _likeness(one: set[str], other: set[str]) -> float:
+    return len(one & other) / max(1, len(one | other))
+
+
+def _numbers(splits: dict[str, list[Example]]) -> Iterator[Finding]:
     """Numbers to be predicted that a new head does not reach."""
-    values = np.array([float(example[-1]) for example in train])
+    numbers = {
+        name: np.array([float(example[-1]) for example in split]) for name, split in splits.items()
+    }
+    yield from other_numbers(numbers)
+    values = numbers["train"]
     mean = float(values.mean())
     deviation = float(values.std())
     if abs(mean) > LARGE_NUMBERS * max(deviation, 0.1) or deviation > LARGE_NUMBERS:
@@ -217,136 +274,3 @@ def _numbers(train: list[Example]) -> Iterator[Finding]:
             "subtract their mean and divide them by their deviation",
             0.85,
         )
-
-
-# --- whether validation looks like training -------------------------------------------------------
-
-
-def _are_classes(train: list[Example]) -> bool:
-    labels = {example[-1] for example in train}
-    return len(train) >= LEAST and 1 < len(labels) <= min(MOST_CLASSES, len(train) / 5)
-
-
-def _other_labels(splits: dict[str, list[Example]]) -> Iterator[Finding]:
-    train = Counter(example[-1] for example in splits["train"])
-    for name, examples in splits.items():
-        if name == "train" or len(examples) < LEAST:
-            continue
-        counts = Counter(example[-1] for example in examples)
-        shares = {label: counts[label] / len(examples) for label in train | counts}
-        variation = sum(abs(p - train[label] / train.total()) for label, p in shares.items()) / 2
-        if variation > OTHER_LABELS + math.sqrt(len(shares) / len(examples)):
-            label = max(shares, key=lambda label: abs(shares[label] - train[label] / train.total()))
-            yield _mismatch(
-                name,
-                f"{100 * shares[label]:.0f} % of {name} have the label {label!r}, and "
-                f"{100 * train[label] / train.total():.0f} % of the training data",
-            )
-
-
-def _other_words(splits: dict[str, list[Example]]) -> Iterator[Finding]:
-    """Splits whose words are not those of the training data, by their unigram cross-entropy."""
-    train = [words(example[0]) for example in splits.get("train", [])]
-    flat = [word for text in train for word in text]
-    # Every other word: what is expected of a text that is not counted itself.
-    counts = Counter(flat[::2])
-    expected = _cross_entropy(flat[1::2], counts)
-    for name, examples in splits.items():
-        others = [word for example in examples for word in words(example[0])]
-        if name == "train" or min(len(others), len(flat)) < 10 * LEAST:
-            continue
-        excess = _cross_entropy(others, counts) - expected
-        if excess > OTHER_WORDS:
-            unknown = sum(word not in counts for word in others) / len(others)
-            yield _mismatch(
-                name,
-                f"the words of {name} cost {excess:.1f} nats more than those of the training data "
-                f"by its frequencies; {100 * unknown:.0f} % are not among them",
-            )
-
-
-def _cross_entropy(text: Sequence[str], counts: Counter[str]) -> float:
-    smoothed = counts.total() + 0.5 * (len(counts) + 1)
-    return -sum(math.log((counts[word] + 0.5) / smoothed) for word in text) / max(1, len(text))
-
-
-def _mismatch(split: str, evidence: str) -> Finding:
-    return Finding(
-        "split_mismatch",
-        evidence,
-        f"{split} does not look like the training data",
-        "shuffle the examples before they are split, or take both from the same source",
-        0.85,
-    )
-
-
-# --- whether inputs say anything of labels --------------------------------------------------------
-
-
-def _label_information(run: RunEvidence, splits: dict[str, list[Example]]) -> Iterator[Finding]:
-    """Labels that a linear classifier on the words of the inputs cannot tell, nor the model."""
-    train = splits["train"][:MOST]
-    classes = sorted({example[-1] for example in train})
-    half = len(train) // 2
-    gain = _gain(train[:half], train[half:], classes)
-    if gain > _noise(len(train) - half):
-        for name, examples in splits.items():
-            if name == "train" or len(examples) < LEAST or len({one[-1] for one in examples}) < 2:
-                continue
-            there = _gain(train, examples[:MOST], classes)
-            if there < CARRIES_OVER * gain - _noise(len(examples)) / 3:
-                yield _unrelated(
-                    f"on training data that it has not seen a linear classifier has "
-                    f"{100 * gain:.0f} points more than chance, and on {name} {100 * there:.0f}",
-                    f"the labels of {name} do not follow from its inputs as in the training data",
-                    0.85,
-                )
-    elif _learns_nothing(run):
-        yield _unrelated(
-            f"a linear classifier has {100 * gain:.0f} points more than chance on examples that "
-            "it has not seen, and the validation loss is that of label frequencies",
-            "the inputs say nothing of their labels",
-            0.75,
-        )
-
-
-def _noise(count: int) -> float:
-    """Three standard deviations of an accuracy."""
-    return 1.5 / math.sqrt(count)
-
-
-def _learns_nothing(run: RunEvidence) -> bool:
-    """Whether validation never came below the frequencies of labels."""
-    losses = finite(run.log.validation_losses)
-    entropy = run.baseline.entropy
-    return entropy is not None and len(losses) > 1 and min(losses) > 0.97 * entropy
-
-
-def _gain(train: list[Example], others: list[Example], classes: list[str]) -> float:
-    """By how much a ridge regression to the labels beats chance, the mean over the labels."""
-    x = presence([example[0] for example in train])  # [N, W]
-    center = x.mean(axis=0)
-    x = x - center
-    targets = np.array([[example[-1] == label for label in classes] for example in train], float)
-    shares = targets.mean(axis=0) + 1e-6
-    inverse = np.linalg.inv(x.T @ x + RIDGE * np.eye(x.shape[1]))
-    weights = inverse @ (x.T @ (targets - shares))  # [W, C]
-    # Relative to the frequency of each label, so that rare ones are predicted as well.
-    scores = (presence([example[0] for example in others]) - center) @ weights / shares
-    predicted = scores.argmax(axis=1)
-    recalls = []
-    for number, label in enumerate(classes):
-        rows = np.array([example[-1] == label for example in others])
-        if rows.any():
-            recalls.append(float((predicted[rows] == number).mean()))
-    return sum(recalls) / max(1, len(recalls)) - 1 / len(classes)
-
-
-def _unrelated(evidence: str, cause: str, confidence: float) -> Finding:
-    return Finding(
-        "labels_unrelated",
-        evidence,
-        cause,
-        "check that labels stand beside their inputs, and were not shuffled or exchanged",
-        confidence,
-    )

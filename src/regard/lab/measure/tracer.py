@@ -183,10 +183,15 @@ class Tracer(TorchDispatchMode):
                 tree_map_only(Tensor, _layout, args),
                 tree_map_only(Tensor, _layout, kwargs),
                 flops=_flops(function, args, kwargs, output),
-                bytes=sum(_layout(tensor).bytes for tensor in tensors),
+                bytes=sum(_layout(tensor).bytes for tensor in tensors[_looked_up(function) :]),
             )
         operation.count += 1
         self.flops[self.phase] += operation.flops
+
+
+def _looked_up(function: Any) -> int:
+    """How many of the first tensors are tables, of which a few rows are read."""
+    return int(function.overloadpacket is _ATEN.embedding)
 
 
 def _layout(tensor: Tensor) -> TensorLayout:

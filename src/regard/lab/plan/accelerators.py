@@ -7,10 +7,12 @@ device an hour, on demand, in 2025, rounded; they differ by a factor of two betw
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 import torch
 
+from regard.lab.measure.tracer import Operation
 from regard.lab.plan.step_trace import StepTrace
 from regard.system.errors import SettingError, did_you_mean
 
@@ -96,13 +98,21 @@ def roofline_seconds(
         dtype = torch.float32 if settings.precision in ("float32", "tf32") else torch.bfloat16
         peak = accelerator.rate(dtype, settings.precision)
         return settings.accumulate * trace.flops / (utilization * peak)
+    seconds = operations_seconds(trace.operations, accelerator, settings.precision)
+    # Adam reads weights, gradients and both moments, and writes all but the gradients, in float32.
+    adam = 7 * 4 * trace.trainable / (BANDWIDTH_EFFICIENCY * accelerator.bandwidth)
+    return settings.accumulate * seconds + adam
+
+
+def operations_seconds(
+    operations: Iterable[Operation], accelerator: Accelerator, precision: str
+) -> float:
+    """The time of traced operations by the roofline model."""
     bandwidth = BANDWIDTH_EFFICIENCY * accelerator.bandwidth
     seconds = 0.0
     # Views are no operations of the trace: what is left is about one kernel each.
-    for operation in trace.operations:
-        rate = MATRIX_EFFICIENCY * accelerator.rate(operation.dtype, settings.precision)
+    for operation in operations:
+        rate = MATRIX_EFFICIENCY * accelerator.rate(operation.dtype, precision)
         longest = max(operation.flops / rate, operation.bytes / bandwidth, KERNEL_SECONDS)
         seconds += operation.count * longest
-    # Adam reads weights, gradients and both moments, and writes all but the gradients, in float32.
-    adam = 7 * 4 * trace.trainable / bandwidth
-    return settings.accumulate * seconds + adam
+    return seconds

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import statistics
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import torch
@@ -35,14 +35,20 @@ Call = Callable[[], Any]
 
 def step_seconds(trace: StepTrace, device: torch.device) -> float:
     """The predicted time of an update: all operations of its micro-batches, and the optimizer."""
+    seconds = operations_seconds_here(trace.operations, device)
+    return trace.settings.accumulate * seconds + optimizer_seconds(trace.trainable, device)
+
+
+def operations_seconds_here(operations: Iterable[Operation], device: torch.device) -> float:
+    """The time of traced operations, each timed on the device that is here."""
     seconds = 0.0
     rates: dict[torch.dtype | None, float] = {None: bandwidth(device)}
-    for operation in trace.operations:
+    for operation in operations:
         one = operation_seconds(operation, device)
         if one is None:
             one = _estimate(operation, rates, device)
         seconds += operation.count * one
-    return trace.settings.accumulate * seconds + optimizer_seconds(trace.trainable, device)
+    return seconds
 
 
 def operation_seconds(operation: Operation, device: torch.device) -> float | None:

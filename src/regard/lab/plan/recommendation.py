@@ -22,6 +22,7 @@ class Wiring:
     instead: str  # what is, there
     enough: int  # examples from which training from scratch pays
     evidence: str
+    prior: str  # what may be known of the data, and the model that has it built in
 
 
 _TABLE = (
@@ -36,6 +37,7 @@ _TABLE = (
         100_000,
         "SST-2, 6,920 examples: a fine-tuned MiniLM reaches 86.9 % (docs/log); BERT, Table 1 and "
         "5: pretraining adds most where a task has few examples",
+        "single words decide (topics, spam): a linear model on their counts needs no word order",
     ),
     Wiring(
         ("translate", "denoise", "span"),
@@ -54,6 +56,7 @@ _TABLE = (
         20_000,
         "Multi30k, 29,000 pairs: a tiny one reaches 41.4 BLEU (docs/log); WMT14, 4.5 M pairs: "
         "base 27.3, big 28.4 BLEU (Vaswani et al., Table 2)",
+        "outputs follow rules (dates, units, templates): a grammar or a lookup makes no mistakes",
     ),
     Wiring(
         ("causal",),
@@ -72,6 +75,7 @@ _TABLE = (
         1_000_000,
         "20 tokens per parameter are compute-optimal (Hoffmann et al. 2022); below that, more data "
         "helps more than more parameters. Examples are tokens here",
+        "only the last few tokens matter: an n-gram model predicts as well, and is a table",
     ),
     Wiring(
         ("images",),
@@ -84,6 +88,19 @@ _TABLE = (
         100_000,
         "ViT, Figures 3 and 4: below about ten million images it is worse than convolutional "
         "networks; augmentation closes much of that (DeiT)",
+        "objects look the same wherever they are: a convolutional network has that built in",
+    ),
+    Wiring(
+        ("detect",),
+        "encoder–decoder from an image to object queries (DETR's wiring)",
+        "each query finds one object or none, so that no boxes are proposed or thrown away",
+        ((100_000, "detr:small"), (float("inf"), "detr:r50")),
+        "fine-tune a pretrained DETR",
+        10_000,
+        "a pretrained detector of convolutions: DETR learns slowly from few images",
+        100_000,
+        "DETR, Table 1: 42.0 AP on COCO's 118,000 images after 500 epochs (Carion et al. 2020)",
+        "objects look the same wherever they are: a detector of convolutions has that built in",
     ),
     Wiring(
         ("masked_images",),
@@ -96,6 +113,7 @@ _TABLE = (
         "a pretrained encoder: so few images teach no representation",
         100_000,
         "MAE, Figure 7: representations still improve after 800 epochs",
+        "objects look the same wherever they are: a convolutional network has that built in",
     ),
     Wiring(
         ("image_text",),
@@ -107,6 +125,7 @@ _TABLE = (
         "a pretrained CLIP as it is",
         1_000_000,
         "CLIP learnt from 400 M pairs (Radford et al. 2021)",
+        "the images come with fixed classes: a classifier of images needs no texts",
     ),
     Wiring(
         ("transcribe",),
@@ -118,6 +137,7 @@ _TABLE = (
         "a pretrained Whisper as it is",
         100_000,
         "Whisper learnt from 680,000 hours (Radford et al. 2022)",
+        "a few commands are spoken: a small classifier of sounds (--objective sounds) is enough",
     ),
     Wiring(
         ("ctc", "sounds", "speech_contrastive"),
@@ -129,6 +149,7 @@ _TABLE = (
         "a pretrained recognizer as it is",
         100_000,
         "wav2vec 2.0, Table 1: 4.8 % WER from ten minutes of labels after pretraining",
+        "a few commands are spoken: a small classifier of sounds (--objective sounds) is enough",
     ),
     Wiring(
         ("stories",),
@@ -140,6 +161,7 @@ _TABLE = (
         "rules: there is too little to learn them from",
         1_000,
         "Sukhbaatar et al. 2015, Table 1",
+        "the facts have a fixed form: a database answers questions without training",
     ),
     Wiring(
         ("forecast",),
@@ -152,6 +174,7 @@ _TABLE = (
         2_000,
         "PatchTST, Table 3: 0.370 mean squared error on ETTh1 at 96 steps, 8,640 hours to train "
         "on; a linear model 0.375. Examples are time steps here",
+        "trend and season explain the series: DLinear (--model dlinear) or exponential smoothing",
     ),
     Wiring(
         ("nodes",),
@@ -163,6 +186,7 @@ _TABLE = (
         "labels that spread along the edges (label propagation)",
         1,
         "Cora, 140 labelled papers: GAT 83.0 % (Veličković et al. 2018)",
+        "neighbours mostly share their label: averaging over them (GCN) has that built in",
     ),
     Wiring(
         ("graphs",),
@@ -174,6 +198,7 @@ _TABLE = (
         "fingerprints of the graphs with a random forest",
         1,
         "Graphormer, Table 1: first on 3.8 M molecules (Ying et al. 2021)",
+        "only edges carry information: message passing along them costs less than n² pairs",
     ),
 )
 _WIRINGS = {task: wiring for wiring in _TABLE for task in wiring.tasks}
@@ -197,6 +222,16 @@ _OTHER_WORDS = {
 }
 
 
+# When a Transformer is the wrong tool whatever the task is; `Wiring.prior` is the reason of one.
+_NOT_IF = (
+    "answers must come within milliseconds, or on a small device: `regard plan {model} "
+    "--inference` says how long one takes; a smaller model can be distilled or quantized from it",
+    "inputs have tens of thousands of positions and memory is short: attention compares all "
+    "pairs; use windows (--attention window:128), or a recurrent model, whose state has one size",
+    "each decision must be explained: attention weights are no reasons; use a linear model",
+)
+
+
 @dataclass(frozen=True)
 class Recommendation:
     """A model for a task, and the reasons."""
@@ -207,6 +242,7 @@ class Recommendation:
     model: str
     pretrained: bool  # whether to start from a pretrained model
     why: tuple[str, ...]
+    not_if: tuple[str, ...]  # when a Transformer is the wrong tool, and what is the right one
     command: str
 
     def lines(self) -> Iterator[str]:
@@ -216,6 +252,8 @@ class Recommendation:
         yield f"  model    {size}"
         for reason in self.why:
             yield f"  because  {reason}"
+        for reason in self.not_if:
+            yield f"  not if   {reason}"
         yield f"  try      {self.command}"
 
 
@@ -248,4 +286,5 @@ def recommend(task: str, examples: int | None) -> Recommendation:
     key = "text" if kind == "examples" else kind
     source = "--base FOLDER" if pretrained else f"--model {model}"
     command = f"regard train {source} --objective {name} --{key} FILE"
-    return Recommendation(name, examples, wiring.name, model, pretrained, why, command)
+    not_if = (wiring.prior, *(reason.format(model=model) for reason in _NOT_IF))
+    return Recommendation(name, examples, wiring.name, model, pretrained, why, not_if, command)

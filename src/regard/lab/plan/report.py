@@ -14,6 +14,7 @@ from regard.lab.plan.accelerators import (
 )
 from regard.lab.plan.compute_optimal import Optimum
 from regard.lab.plan.failures import DEVICE_HOURS_PER_FAILURE
+from regard.lab.plan.latency import Latency
 from regard.lab.plan.measurement import Measurement
 from regard.lab.plan.planner import Plan
 from regard.lab.plan.sharding import Parallel
@@ -200,6 +201,26 @@ def _utilization(plan: Plan, parallel: Parallel) -> str:
     if worst is None or best is None:
         return ""
     return f"; MFU {worst:.0%}, {best:.0%} with full overlap"
+
+
+def latency_lines(latency: Latency) -> Iterator[str]:
+    """The latency of inference, of one input after the other."""
+    yield (
+        f"{latency.name}  inference of one input (batch 1) of {latency.length:,} positions on "
+        f"{latency.device}, {latency.precision}"
+    )
+    yield f"  {latency.parameters:,} parameters"
+    names = {"answer": latency.first}
+    if latency.each is not None:
+        names = {"first token": latency.first, "each further token": latency.each}
+    for name, cost in names.items():
+        work = f"{cost.flops:.3g} FLOPs, {amount(cost.bytes)} moved"
+        yield _line(name, _duration(cost.seconds), work)
+        if cost.measured is not None:
+            note = f"predicted {100 * (cost.seconds / cost.measured - 1):+.1f} %"
+            yield _line("  measured here", _duration(cost.measured), note)
+    if latency.each is not None:
+        yield _line("tokens a second", f"{1 / latency.each.seconds:,.0f}")
 
 
 def comparison_lines(plan: Plan, measured: Measurement) -> Iterator[str]:

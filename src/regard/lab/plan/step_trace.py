@@ -69,7 +69,7 @@ def _assumed_true(checked: Tensor) -> Tensor:
     return torch.tensor(True)
 
 
-_WITHOUT_SHAPES: dict[Any, Callable[..., Any]] = {
+STAND_INS: dict[Any, Callable[..., Any]] = {
     torch.ops.aten.index: _index,
     torch.ops.aten._is_all_true: _assumed_true,
     torch.ops.aten._ctc_loss: _ctc_loss,
@@ -140,7 +140,7 @@ def trace_step(subject: Subject) -> StepTrace:
     for name, one in workload.inputs.items():
         with nullcontext() if one.is_real else fake:
             tensors[name] = one.create(_CPU, generator)
-    tracer = Tracer(_WITHOUT_SHAPES)
+    tracer = Tracer(STAND_INS)
     for tensor in (*core.parameters(), *core.buffers()):
         tracer.watch(tensor, "weights")
     for tensor in tensors.values():

@@ -244,7 +244,7 @@ def _fixed_length(objective: str, description: Any) -> int | None:
     """The positions of a row whose size the model decides: an image, a window of a series, or a
     spectrogram."""
     if description.main_input_name == "pixel_values":
-        return int(description.patches.positions)
+        return int(description.image_positions)
     if objective == "sounds" and description.main_input_name == "input_features":
         return _speech_positions(description)
     if objective != "forecast":
@@ -354,9 +354,10 @@ def _describe(recipe: Recipe) -> tuple[Any, specs.Model | None, tuple[str, ...]]
         case "sounds":
             description = sound_classifier(model_spec.describe(recipe, count), LABELS)
             notes = (f"{LABELS} labels",)
-        case "images" | "ctc" | "forecast":
+        case "images" | "detect" | "ctc" | "forecast":
             description = model_spec.describe(recipe, count)
-            units = {"images": f"{count:,} classes", "forecast": f"{count} channels"}
+            units = dict.fromkeys(("images", "detect"), f"{count:,} classes")
+            units["forecast"] = f"{count} channels"
             notes = tuple(units[name] for name in units if name == recipe.objective)
         case "nodes" | "graphs" as level:
             task = "tag" if level == "nodes" else "classify"

@@ -21,7 +21,7 @@ from regard.system.memory import amount
 WIDTH = 100
 # The widths of the columns; the description takes what is left.
 _NAME_COLUMN = 26
-_SHAPE_COLUMN = 17
+_SHAPE_COLUMN = 18
 _COUNT_COLUMN = 15
 _INDENT = "│ "
 _LETTERS = "shapes       B rows · T positions of the input · U positions of a decoder's own input"
