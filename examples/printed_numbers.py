@@ -1,7 +1,7 @@
 """Numbers and statements that teaching texts print, computed again: which of them stand?
 
-Each by the formula, by counting, or by running a small model. Run it:
-python examples/printed_numbers.py
+What is in quotation marks is printed so, word for word. Each is computed by the formula, by
+counting, or by running a small model. Run it: python examples/printed_numbers.py
 """
 
 from __future__ import annotations
@@ -180,7 +180,7 @@ STATEMENTS = (
         "exp of each, divided by their sum",
     ),
     Statement(
-        "a GPT-3 forward over 2,048 tokens takes 700 GFLOP", (7e11,), forward_flop,
+        "a forward of GPT-3 over 2,048 tokens: “~700 GFLOP”", (7e11,), forward_flop,
         "2 · 175e9 parameters · 2,048 tokens, about 717 TFLOP",
     ),
     Statement(
@@ -204,12 +204,12 @@ STATEMENTS = (
         "10000^(2/4) = 100",
     ),
     Statement(
-        "attention needs O(n² × d_model), ~512 MB per batch element for n = d_model = 512",
+        "the memory of attention: “O(n² × d_model) … ~512 MB per batch element” at n = 512",
         (512e6,), lambda: score_bytes(512),
-        "a weight for each head, not for each dimension: 8 · 512² · 4 bytes, 8.4 MB",
+        "a weight for each of 8 heads, not for each of d_model = 512: 8 · 512² · 4 bytes, 8.4 MB",
     ),
     Statement(
-        "attention of 2,048 tokens and 8 heads needs 8 GB a layer", (8e9,),
+        "the same at n = 2,048: 8 GB", (8e9,),
         lambda: score_bytes(2048), "8 · 2048² · 4 bytes, 134 MB",
     ),
     Statement(
@@ -234,26 +234,27 @@ STATEMENTS = (
         "largest weight of scores · 0.001: it becomes uniform, and one-hot as they grow",
     ),
     Statement(
-        "the output of the attention block is the (T, T) weight matrix", (12.0, 12.0),
+        "“output of the attention block is the (T, T) weight matrix”", (12.0, 12.0),
         attention_shape, "12 tokens of width 64: the weights are multiplied with the values",
     ),
     Statement(
-        "linear attention costs O(n·d)", (1.0,), linear_attention_exponent,
+        "linear attention costs “O(n·d)”", (1.0,), linear_attention_exponent,
         "the exponent of d, counted: O(n·d²), for the d × d sums of keys and values",
     ),
     Statement(
-        "EncoderLayer = FFN(LayerNorm(X + MH)), so that zeros in the FFN give zeros", (0.0,),
-        residual_of_feedforward, "root mean square: the second residual connection is missing",
+        "“EncoderLayer = FFN(LayerNorm(X + MH))”: where the FFN gives zero, so does the layer",
+        (0.0,), residual_of_feedforward,
+        "root mean square of the layer: the second residual connection is missing",
     ),
     Statement(
-        "the mask is 1 at padding; scores.masked_fill(mask == 0, −∞) hides it", (0.0,),
+        "“1 = padding”, and “masked_fill(mask == 0)” hides padding", (0.0,),
         weight_of_padding, "the weight of padding: the two conventions are opposite",
     ),
     Statement(
-        "10 B tokens, ~10 GB text", (10e9,), text_bytes, "about 4 bytes a token",
+        "“10 B tokens, ~10 GB text”", (10e9,), text_bytes, "about 4 bytes a token",
     ),
     Statement(
-        "an example's attention weights of one query sum to 1.5", (1.5,),
+        "attention weights of one query, drawn beside its words, that sum to 1.5", (1.5,),
         lambda: [sum(softmax_example())], "a softmax sums to 1",
     ),
 )  # fmt: skip

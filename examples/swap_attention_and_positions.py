@@ -23,7 +23,7 @@ def with_positions(
     at_input: spec.InputPosition | None, inside: spec.StackPosition | None
 ) -> spec.EncoderDecoder:
     """Positions added to the embeddings, or inside the attention of both stacks."""
-    tokens = replace(BASE.target, position=at_input)
+    tokens = replace(BASE.target_tokens, position=at_input)
     encoder = BASE.encoder.with_blocks(position=inside)
     decoder = BASE.decoder.with_blocks(position=inside)
     return replace(BASE, source=tokens, target=tokens, encoder=encoder, decoder=decoder)

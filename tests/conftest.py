@@ -7,7 +7,7 @@ import os
 import random
 import signal
 import warnings
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Generator, Iterator
 from typing import TYPE_CHECKING, Any
 
 import hypothesis
@@ -125,6 +125,17 @@ def pytest_fixture_setup(
         finally:
             random.setstate(python_state)
             np.random.set_state(numpy_state)
+
+
+# --- a server ---
+
+
+@pytest.fixture(scope="session")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
+    # Only here: it needs packages that other tests do without.
+    import serving
+
+    yield from serving.server_of_all(tmp_path_factory.mktemp("served"))
 
 
 # --- models ---

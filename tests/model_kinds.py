@@ -10,6 +10,7 @@ from PIL import Image
 
 import regard
 from looked import wav
+from regard.data.generated.scenes import write_scenes
 
 SENTENCE = "The dog sees the cat."
 PAIRS = "The dog sees the cat.\tDer Hund sieht die Katze.\nThe owl hears.\tDie Eule hört.\n"
@@ -61,6 +62,15 @@ KINDS: dict[str, tuple[str, dict[str, Any]]] = {
     "vit": ("image", IMAGES | SIZES | {"model": "vit:tiny"}),
     "swin": ("image", IMAGES | {"model": "swin:tiny", "patch": 2}),
     "vit-mae": ("image", IMAGES | SIZES | {"model": "vit-mae:tiny"}),
+    "detr": (
+        "image",
+        {"model": "detr:tiny", "images": "scenes/train", "image_size": 32, "d_model": 16,
+         "d_ff": 16, "heads": 2, "layers": 2, "batch_tokens": 64},
+    ),
+    "resnet": (
+        "image",
+        {"images": "images", "image_size": 16, "model": "resnet:tiny", "d_model": 8, "layers": 2},
+    ),
     "clip": (
         "image",
         IMAGES | SIZES | {"model": "clip:tiny", "images": "images/captions.tsv", "vocabulary": 300},
@@ -105,6 +115,7 @@ def write_data(folder: Path) -> dict[str, str]:
             image.save(folder / "images" / name / f"{i}.png")
     captions = [f"{name}/{i}.png\ta {name} image\n" for name in ("dark", "light") for i in range(4)]
     (folder / "images" / "captions.tsv").write_text("".join(captions))
+    write_scenes(folder / "scenes", {"train": 6}, size=32)
     rows = [f"{np.sin(i / 3):.4f},{np.cos(i / 3):.4f}\n" for i in range(120)]
     (folder / "series.csv").write_text("load,heat\n" + "".join(rows))
     graph = folder / "graph"

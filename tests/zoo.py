@@ -274,6 +274,11 @@ ZOO: dict[str, tuple[str, str, dict[str, Any]]] = {
     "albert": ("AlbertForPreTraining", "AlbertConfig", {**ENCODERS, "embedding_size": 20}),
     "electra": ("ElectraForPreTraining", "ElectraConfig", {**ENCODERS, "embedding_size": 20}),
     "mpnet": ("MPNetForMaskedLM", "MPNetConfig", ENCODERS),
+    "esm": (
+        "EsmForMaskedLM",
+        "EsmConfig",
+        {**ENCODERS, "position_embedding_type": "rotary", "pad_token_id": 1, "mask_token_id": 4},
+    ),
     "deberta v1": (
         "DebertaForSequenceClassification",
         "DebertaConfig",
@@ -327,6 +332,17 @@ ZOO: dict[str, tuple[str, str, dict[str, Any]]] = {
             "window_size": 3,
             "image_size": 23,
             "num_channels": 2,
+            "num_labels": 3,
+        },
+    ),
+    "resnet": (
+        "ResNetForImageClassification",
+        "ResNetConfig",
+        {
+            "embedding_size": 10,
+            "hidden_sizes": [12, 20],
+            "depths": [1, 2],
+            "layer_type": "basic",
             "num_labels": 3,
         },
     ),

@@ -125,6 +125,8 @@ OPTIONS = {
     "layer": ("--layer", "0"),
     "head": ("--head", "1"),
     "position": ("--position", "2"),
+    "neuron": ("--neuron", "5"),
+    "texts": ("--texts", "texts.txt"),
     "conllu": ("--conllu", "parsed.conllu"),
     "beam": ("--beam", "2"),
     "penalty": ("--length-penalty", "power:3"),
@@ -158,7 +160,11 @@ def test_an_option_that_a_view_does_not_read(view: str, command: Command) -> Non
 
 
 @pytest.mark.parametrize("view", [view for view in VIEWS if view != "roles"])
-def test_an_option_that_a_view_reads_changes_it(view: str, command: Command, demo: Path) -> None:
+def test_an_option_that_a_view_reads_changes_it(
+    view: str, command: Command, demo: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "texts.txt").write_text("The old man sees a white cat.\n")
     text = (
         () if view in WITHOUT_TEXT else ("The dog does not enter the house because it is tired.",)
     )

@@ -9,8 +9,10 @@ from typing import Any
 
 import pytest
 import test_calls
+import test_detr
 import test_dinov2
 import test_patchtst
+import test_resnet
 import test_siglip
 import test_sparse_encoders
 import test_swin
@@ -64,6 +66,15 @@ def dinov2(out: Path) -> Inputs:
     return {"pixel_values": torch.randn(3, 3, 12, 12)}
 
 
+def detr(kind: str, out: Path) -> Inputs:
+    return test_detr.batch(test_detr.theirs(kind, "basic", 0, out))
+
+
+def resnet(kind: str, out: Path) -> Inputs:
+    model = test_resnet.theirs(kind, "basic", 0, out)
+    return {"pixel_values": test_resnet.images(model)}
+
+
 def swin(out: Path) -> Inputs:
     model = test_swin.theirs("SwinForImageClassification", "odd", 0, out)
     return {"pixel_values": test_swin.images(model.config)}
@@ -111,6 +122,8 @@ CASES: dict[str, Callable[[Path], Inputs]] = {
         kind: lambda out, kind=kind: vit_mae(kind, out)  # type: ignore[misc]
         for kind in test_vit_mae.KINDS
     },
+    **{kind: lambda out, kind=kind: detr(kind, out) for kind in test_detr.KINDS},  # type: ignore[misc]
+    **{kind: lambda out, kind=kind: resnet(kind, out) for kind in test_resnet.KINDS},  # type: ignore[misc]
     "hubert": lambda out: test_calls.sound("HubertForCTC", out)[1],
     "patchtst": patchtst,
     "time_series_transformer": time_series_transformer,

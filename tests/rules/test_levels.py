@@ -48,6 +48,7 @@ LEVELS = (
     ("lab.study",),
     # The applications.
     ("studio",),
+    ("serve",),
     ("cli",),
 )
 LEVEL = {entry: level for level, entries in enumerate(LEVELS) for entry in entries}
@@ -138,7 +139,7 @@ def test_every_exception_is_needed(pair: tuple[str, str]) -> None:
 
 
 def test_the_library_imports_no_laboratory_and_no_application() -> None:
-    above = ("lab", "studio", "cli")
+    above = ("lab", "studio", "serve", "cli")
     wrong = []
     for edge in EDGES:
         room, imported = (name.split(".")[1:2] for name in (edge.importer, edge.imported))

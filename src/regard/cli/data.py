@@ -6,6 +6,7 @@ import dataclasses
 import inspect
 import sys
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import click
@@ -26,6 +27,7 @@ Examples:
   regard data listops --split test --lines 10000 > test.tsv
   regard data sorting --max-length 30 --split longer > longer.tsv
   regard data addition --text > train.txt
+  regard data scenes scenes --lines 4000
 """
 LINES = WholeNumber(1, 10**12)
 
@@ -65,6 +67,25 @@ def builtin(split: str, lines: int, seed: int, pronouns: bool) -> None:
     from regard.data.generated.builtin import write_tsv
 
     write_tsv(sys.stdout, split, lines, seed=seed, pronouns=pronouns)
+
+
+@command.command(epilog=EXAMPLES)
+@click.argument("folder")
+@options(
+    option("--lines", "number of scenes to train on", LINES, default=2000),
+    option("--held-out", "number to validate, and as many to test  [a tenth]", COUNT),
+    option("--size", "side length in pixels", WholeNumber(16, 1024), default=64),
+    option("--most", "maximum number of shapes in a scene", WholeNumber(1, 32), default=6),
+    option("--seed", "random seed", SEED, default=0),
+)
+def scenes(folder: str, lines: int, held_out: int | None, size: int, most: int, seed: int) -> None:
+    """Write images of coloured shapes to FOLDER/train, valid and test, each with boxes
+    (annotations.json, as COCO's), masks, captions.tsv and questions.tsv."""
+    from regard.data.generated.scenes import write_scenes
+
+    others = held_out or max(1, lines // 10)
+    counts = {"train": lines, "valid": others, "test": others}
+    write_scenes(Path(folder), counts, seed, size, most)
 
 
 # ------------------------------------------------------------------ and for each generated task

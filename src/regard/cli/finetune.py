@@ -43,7 +43,7 @@ Examples:
 _SHARED_KEYS = (
     "max_length", "context", "held_out", "batch_tokens", "accumulate", "optimizer", "schedule",
     "learning_rate", "betas", "adam_eps", "weight_decay", "max_grad_norm", "label_smoothing",
-    "crop_padding", "flip", "mixup", "speed_perturbation", "time_shift", "noise_snr",
+    "image_size", "crop_padding", "flip", "mixup", "speed_perturbation", "time_shift", "noise_snr",
     "time_masks", "time_mask_width", "frequency_masks", "frequency_mask_width", "teacher",
     "distillation_weight", "temperature", "precision", "pad_to_multiple_of",
     "gradient_checkpointing", "final_weights", "validate_every",

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Callable
+from functools import partial
 from shlex import quote
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -33,6 +35,9 @@ from regard.cli.shared_options import (
 from regard.cli.texts_and_files import check_is_text, piped
 from regard.system.errors import DataError
 
+if TYPE_CHECKING:
+    from regard.models import LanguageModel
+
 DEFAULT_NEW_TOKENS = 200
 PROMPTS_AT_ONCE = 256  # of files: enough to batch, few enough to lose little by a crash
 EXAMPLES = """\b
@@ -42,6 +47,7 @@ Examples:
   regard generate gpt2/ - --top-p 0.9 --seed 7 < prompt.txt
   regard generate gpt2/ "Once upon a time" --beam 4 --json
   regard generate gpt2/ "Q: Who?\nA:" --stop "\nQ:" -n 3
+  regard generate qwen/ "Who was Ada Lovelace?" --chat
   regard generate gpt2/ --input prompts.parquet --output texts.jsonl     resumable
 """
 
@@ -63,6 +69,8 @@ Examples:
     "smaller model with the same tokenizer for speculative decoding: faster, same text",
     MODEL_FOLDER,
 )
+@flag("--chat", "PROMPT is a user's message, written by the model's chat template")
+@option("--system", "as --chat, with this system message before it")
 @option("--stop", "end the continuation before this text; several times for several", multiple=True)
 @option("--repetition-penalty", "above 1, tokens that were read become less likely  [1]", PENALTY)
 @option(
@@ -91,7 +99,8 @@ def command(
     omitted, it is read verbatim from standard input. Tokens are sampled unless --greedy or --beam
     is given or the folder's generation_config.json sets a strategy; generation stops at the model's
     end token or after --max-new-tokens. With --input, prompts come from files of any size and the
-    output is one JSON object per line; with --output as well, the job can be resumed.
+    output is one JSON object per line; with --output as well, the job can be resumed. With --chat,
+    PROMPT is a message to a chat model, and only its answer is printed.
     """
     # Wrong flags are reported before torch is loaded.
     strategy = generation_strategy(greedy, beam, flags)
@@ -107,6 +116,12 @@ def command(
     from regard.models import LanguageModel, load
 
     language_model = load(model, LanguageModel, device=flags["device"], download=flags["download"])
+    chat = flags["chat"] or flags["system"] is not None
+    as_read: Callable[[str], str] = str
+    before = prompt or ""
+    if chat:
+        as_read = partial(_chat_prompt, language_model, flags["system"])
+        before = ""  # an answer stands by itself
     draft_model = None if draft is None else load(draft, LanguageModel, device=flags["device"])
     defaults = language_model.defaults
     # Flags come first, then generation_config.json, then sampling from the full distribution.
@@ -118,11 +133,13 @@ def command(
         "draft": draft_model,
         **{name: flags[name] for name in ("truncation", "stop", "repetition_penalty")},
         "num_return_sequences": flags["count"],
+        "add_special_tokens": not chat,
     }
     if path is not None:
 
         def answer(prompts: list[str], first_index: int) -> str:
-            texts = language_model.generate(prompts, strategy, first_index=first_index, **options)
+            inputs = [as_read(prompt) for prompt in prompts]
+            texts = language_model.generate(inputs, strategy, first_index=first_index, **options)
             pairs = zip(prompts, texts, strict=True)
             return "".join(f"{_json_lines(one, text)}\n" for one, text in pairs)
 
@@ -131,7 +148,8 @@ def command(
     assert prompt is not None
     if as_json:
         # Not streamed: the object is complete or not printed.
-        click.echo(_json_lines(prompt, language_model.generate(prompt, strategy, **options)))
+        texts = language_model.generate(as_read(prompt), strategy, **options)
+        click.echo(_json_lines(prompt, texts))
         return
     try:
         # Fails before the model runs, not at the first character that cannot be printed.
@@ -141,18 +159,26 @@ def command(
             f"this terminal cannot show the prompt ({error.encoding})", "set PYTHONUTF8=1"
         ) from None
     if flags["count"] > 1:
-        for text in language_model.generate(prompt, strategy, **options):
-            click.echo(prompt + text)
+        for text in language_model.generate(as_read(prompt), strategy, **options):
+            click.echo(before + text)
         return
-    stream = _Stream(prompt)
+    stream = _Stream(before)
     try:
-        language_model.generate(prompt, strategy, stream=stream, **options)
+        language_model.generate(as_read(prompt), strategy, stream=stream, **options)
         stream("")  # a text that ends at once is its prompt
     finally:
         stream.end()
 
 
 # ------------------------------------------------------------------ text in and out
+
+
+def _chat_prompt(model: LanguageModel, system: str | None, message: str) -> str:
+    """A user's message as the model's chat template writes it."""
+    messages = [{"role": "user", "content": message}]
+    if system is not None:
+        messages.insert(0, {"role": "system", "content": system})
+    return model.render_chat(messages)
 
 
 def _json_lines(prompt: str, texts: str | list[str]) -> str:

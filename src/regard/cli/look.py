@@ -46,6 +46,8 @@ Examples:
   regard look runs/builtin "The dog sees a cat." --what alignment --html alignment.html
   regard look runs/builtin "The dog sees a cat." --what beam --beam 3 --json
   regard look runs/builtin "The dog sees a cat." --what patching --other "The dog sees a house."
+  regard look gpt2/ --what circuits                      induction heads and composition
+  regard look gpt2/ --what neurons --texts corpus.txt    what excites neurons, what they promote
   regard look vit/ cat.png --png attention.png           attention drawn on the image
   regard look whisper/ speech.wav --what alignment       when each word was heard
   regard look runs/cora graph:12                         a node and its neighbours
@@ -73,6 +75,13 @@ Examples:
     "token, the given node, or the mean over all]",
     INDEX,
 )
+@option(
+    "--neuron",
+    "for neurons: index of one, from 0; several times for several  [the most selective ones]",
+    INDEX,
+    multiple=True,
+)
+@option("--texts", "for neurons: a file of texts, one a line", FILE, metavar="FILE")
 @option("--conllu", "for roles: your own parsed sentences (CoNLL-U)", FILE, metavar="FILE")
 @option("--html", "write a self-contained HTML page", FILE)
 @option("--png", "write an image (needs Pillow)", FILE)
@@ -89,7 +98,8 @@ def command(
     format. The forward pass is the usual one; attention weights are recomputed only for what is
     shown.
     """
-    if not text and VIEWS[what].takes_input:
+    view = VIEWS[what]
+    if view.takes_input and view.needs_input and not (text or flags["texts"]):
         raise SettingError(
             "there is no text to look at",
             f"regard look {quote(model)} INPUT --what {what}; INPUT is a text in quotes, an image "
@@ -97,7 +107,7 @@ def command(
         )
     check_page("--html", html, PAGE, [text])
     check_page("--png", png, PICTURE, [text])
-    if not VIEWS[what].takes_input:
+    if not view.takes_input:
         refuse_flags(("text",), f"{what} takes no text")
     readers = {name: one.options for name, one in VIEWS.items()}
     check_flags_are_read(readers, what, "the view")
@@ -132,7 +142,7 @@ def _input(model: Model, text: str) -> str | Path:
 def _text(text: str | Path, what: str) -> str:
     if isinstance(text, Path):
         # Models that read no texts at all were refused before.
-        raise SettingError(f"{what} compares texts", "give a text in quotes instead of a file")
+        raise SettingError(f"{what} needs texts", "give a text in quotes instead of a file")
     return text
 
 
@@ -151,11 +161,8 @@ def _result(model: Model, text: str | Path, what: str, flags: Flags) -> Analysis
     if view.probes:
         return _of_run(look.look(model, text, target=target, ask=view.probes), what, flags)
     match what:
-        case "roles":
-            from regard.data.conllu import read_conllu
-
-            path = flags["conllu"]
-            return look.roles(model, None if path is None else read_conllu(path))
+        case "roles" | "positions" | "neurons" | "circuits":
+            return _of_model(model, text, what, flags)
         case "ablation":
             return _ablation(model, _text(text, what), flags)
         case "patching":
@@ -167,14 +174,39 @@ def _result(model: Model, text: str | Path, what: str, flags: Flags) -> Analysis
             return look.patching(model, original, flags["other"], target=target, stack=part)
         case "attribution":
             return look.attribution(model, text, target=target)
-        case "positions":
-            return look.positions(model, stack=part)
         case "steps":
             return look.steps(model, text, _settings(flags, greedy=True))
         case "beam":
             return look.beam(model, text, _settings(flags))
         case _:
             return look.cache(model, text)
+
+
+def _of_model(model: Model, text: str | Path, what: str, flags: Flags) -> AnalysisResult:
+    """A view of what is in the weights, which texts only illustrate."""
+    part = flags["part"]
+    layer = flags["layer"]
+    match what:
+        case "roles":
+            from regard.data.conllu import read_conllu
+
+            path = flags["conllu"]
+            return look.roles(model, None if path is None else read_conllu(path))
+        case "positions":
+            return look.positions(model, stack=part)
+        case "neurons":
+            from regard.data import text_files
+
+            texts = [_text(text, what)]
+            if flags["texts"] is not None:
+                texts += text_files.texts(flags["texts"])
+            texts = [line for line in texts if line.strip()]
+            return look.neurons(model, texts, stack=part, layer=layer, neurons=flags["neuron"])
+    if not text:
+        refuse_flags(("layer", "head"), "the circuits of one head are shown on a TEXT")
+        return look.circuits(model, stack=part)
+    head = flags["head"] or 0
+    return look.head_circuit(model, _text(text, what), layer=layer, head=head, stack=part)
 
 
 def _of_run(run: Look, what: str, flags: Flags) -> AnalysisResult:
@@ -187,6 +219,9 @@ def _of_run(run: Look, what: str, flags: Flags) -> AnalysisResult:
             result: AnalysisResult = run.attention(name, rows=rows, heads=heads)
         case "alignment":
             return look.alignment(run, flags["layer"], heads)
+        case "angles":
+            name = _attention_name(list(run.probe.attentions), flags["part"], flags["layer"])
+            return look.angles(run, name, flags["head"] or 0)
         case "entropy":
             return look.entropy(run)
         case "lens":
@@ -219,7 +254,7 @@ def _ablation(model: Model, text: str, flags: Flags) -> AnalysisResult:
 
 def _attention_name(names: list[str], part: str | None, layer: int | None) -> str:
     """The attention that --part and --layer name: `encoder.3.self`, `decoder.0.cross`."""
-    from regard.look.probe_names import require_indices, require_name
+    from regard.look.probe_names import require_layer, require_name
 
     # A tower of CLIP has one more name in front: text.encoder.3.self.
     layers: dict[str, list[str]] = {}  # the attentions of each part, layer by layer
@@ -228,8 +263,7 @@ def _attention_name(names: list[str], part: str | None, layer: int | None) -> st
         layers.setdefault("cross" if kind == "cross" else stack, []).append(name)
     part = require_name("part", part or next(iter(layers)), layers)
     of_part = layers[part]
-    [layer] = require_indices("layer", [len(of_part) - 1 if layer is None else layer], len(of_part))
-    return of_part[layer]
+    return of_part[require_layer(layer, len(of_part))]
 
 
 def _settings(flags: Flags, *, greedy: bool = False) -> DecodingSettings:

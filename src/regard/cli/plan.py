@@ -33,6 +33,7 @@ Examples:
   regard plan llama:7b --device H100 --precision bf16 --length 2048
   regard plan path/to/config.json --batch 16 --length 512 --json
   regard plan gpt2:small --batch 2 --length 256 --measure
+  regard plan llama:7b --device H100 --precision bf16 --inference
   regard plan --flops 1e21
   regard plan --task translate --examples 30000
 """
@@ -58,6 +59,7 @@ Examples:
 @option("--vocabulary", "vocabulary size, or number of image classes", WholeNumber(1, 5_000_000))
 @option("--price", "price in dollars per device-hour", Number())
 @option("--utilization", "assume this MFU (0 to 1) instead of a roofline model", Number(0.0001, 1))
+@flag("--inference", "the latency of inference at batch 1 instead: first token, further tokens")
 @flag("--measure", "also run the step here and compare it with the prediction")
 @option("--flops", "the compute-optimal model size for this budget (Chinchilla)", FLOPS)
 @option("--task", "recommend a model: translate, classify, causal, images, …")
@@ -104,6 +106,9 @@ def _print_plan(model: str, options: Flags, as_json: bool) -> None:
     for other in ("flops", "task", "examples"):
         del options[other]
     is_measured = options.pop("measure")
+    if options.pop("inference"):
+        _print_latency(model, options, is_measured, as_json)
+        return
     plan = planner.plan(model, recompute=options.pop("gradient_checkpointing"), **options)
     device = plan.device
     # An entry of the table of accelerators is known by its data sheet only.
@@ -124,3 +129,21 @@ def _print_plan(model: str, options: Flags, as_json: bool) -> None:
         content["measured"] = vars(measured)
         lines += ["", *report.comparison_lines(plan, measured)]
     print_result(as_json, content, lines)
+
+
+def _print_latency(model: str, options: Flags, is_measured: bool, as_json: bool) -> None:
+    from regard.lab.plan import latency, planner, report
+    from regard.lab.plan.subject import Request, resolve
+
+    read = ("length", "precision", "vocabulary")
+    refuse_other_flags(
+        ("model", "device", "inference", "measure", "as_json", *read),
+        "not read by --inference, which is of one input",
+        "leave it out",
+    )
+    device = planner.find_device(options["device"])
+    subject = resolve(model, Request(**{name: options[name] for name in read}))
+    if is_measured and device.accelerator is not None:
+        raise SettingError(f"there is no {device.name} here to measure", "use --device cpu or cuda")
+    predicted = latency.plan_latency(subject, device, measure=is_measured)
+    print_result(as_json, predicted.data(), report.latency_lines(predicted))

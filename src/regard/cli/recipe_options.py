@@ -27,7 +27,7 @@ COMMON_KEYS = (
     "sounds", "series", "graph", "generated", "context", "tokenizer", "vocabulary",
     # model
     "model", "preset", "spec", "d_model", "heads", "layers", "dropout", "position", "attention",
-    "residual", "init", "horizon",
+    "residual", "horizon",
     # training
     "objective", "steps", "batch_tokens", "optimizer", "schedule", "learning_rate",
     "warmup_steps", "label_smoothing", "precision", "compile", "final_weights",

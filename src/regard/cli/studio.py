@@ -37,7 +37,8 @@ def command(
     """
     from regard.models.base import choose_device, to_standard_error
     from regard.studio.model_store import DEMO, FolderOpener, ModelStore, recent_folders_file
-    from regard.studio.server import is_loopback, serve
+    from regard.studio.server import serve
+    from regard.system.web_server import is_loopback
 
     choose_device(device)  # for its error: models are opened by pages, later
 

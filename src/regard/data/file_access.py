@@ -5,6 +5,8 @@ A location is a path, or several with commas between. A path may be
 - a file, or "-" for standard input;
 - a glob (`shards/*.txt.gz`, `**` for all subfolders);
 - a folder, whose files are read in the order of their names;
+- a member of an archive, as if that were a folder (`scan.tar.gz/tasks_train_simple.txt`);
+- one split of a published data set (`cmudict.dict.gz:test`, see `data/published`);
 - remote, through fsspec (`s3://…`, `hf://…`, `https://…`), with globs and folders there too.
 
 Files may be compressed by gzip or Zstandard, which is seen from their content.
@@ -17,12 +19,13 @@ import gzip
 import io
 import os
 import sys
+import tarfile
 import zlib
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO
-from zipfile import BadZipFile
+from zipfile import BadZipFile, ZipFile, is_zipfile
 
 from regard.system import disk
 from regard.system.errors import DataError
@@ -45,7 +48,10 @@ FORMATS = {
     ".json": "jsonl",
     ".parquet": "table",
     ".arrow": "table",
+    ".dict": "dict",
+    ".fasta": "fasta",
 }
+SPLITS = ("train", "valid", "test")  # of a file that has several, as FILE:SPLIT
 DATASET_STATE = "state.json"  # of a folder that `datasets` saved
 DATASET_SPLITS = "dataset_dict.json"  # of one with several splits
 
@@ -63,13 +69,21 @@ def file_name(path: str | Path) -> str:
 
 
 def suffix_format(path: str | Path) -> str:
-    """tsv, csv, jsonl, table or text, by the suffix of a file, which may be compressed."""
-    path = Path(path)
+    """The format of a file by its suffix, before that of its compression; text without one."""
+    path = Path(split_of_file(path)[0])
     if path.suffix in COMPRESSED:
         path = path.with_suffix("")
     if (path / DATASET_STATE).is_file():
         return "table"
     return FORMATS.get(path.suffix.lower(), "text")
+
+
+def split_of_file(path: str | Path) -> tuple[str, str | None]:
+    """The file of FILE:SPLIT and the split; None where all of the file is meant."""
+    file, _, split = str(path).rpartition(":")
+    if file and split in SPLITS:
+        return file, split
+    return str(path), None
 
 
 def split_location(location: str | Path) -> list[str]:
@@ -195,9 +209,29 @@ def open_binary(path: str | Path) -> Iterator[io.BufferedReader]:
 
                 file = stack.enter_context(fsspec.open(str(path), "rb").open())
             else:
-                file = stack.enter_context(open(path, "rb", buffering=BLOCK, opener=_open_now))
+                path = Path(split_of_file(path)[0])
+                archive = next((one for one in path.parents if one.is_file()), None)
+                if archive is not None:
+                    member = path.relative_to(archive).as_posix()
+                    file = _open_member(stack, archive, member)
+                else:
+                    file = stack.enter_context(open(path, "rb", buffering=BLOCK, opener=_open_now))
         # Remote files are of any class; this one can look ahead.
         yield file if isinstance(file, io.BufferedReader) else io.BufferedReader(file, BLOCK)
+
+
+def _open_member(stack: ExitStack, archive: Path, member: str) -> Any:
+    """The bytes of a file in a tar or zip archive."""
+    try:
+        if is_zipfile(archive):
+            return stack.enter_context(stack.enter_context(ZipFile(archive)).open(member))
+        tar = stack.enter_context(tarfile.TarFile.open(archive))
+        file = tar.extractfile(member)
+    except (KeyError, tarfile.TarError, BadZipFile) as error:
+        raise DataError(
+            f"cannot read {archive}/{member}: {error}", "name a file of a .tar or .zip archive"
+        ) from None
+    return stack.enter_context(file or io.BytesIO())  # a folder has no bytes
 
 
 @contextmanager

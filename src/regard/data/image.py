@@ -6,7 +6,7 @@ Pillow is imported when the first image comes (`pip install 'regard[image]'`).
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from io import BytesIO
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
@@ -32,7 +32,8 @@ FILE = "preprocessor_config.json"
 class ImageProcessor:
     """Image processor: the steps from an image to pixel values; each is left out if None.
 
-    1. resize to `size`: (height, width), or the shorter edge, which keeps the aspect ratio;
+    1. resize to `size`: (height, width), or the shorter edge, which keeps the aspect ratio and
+       gives way where the longer edge would be more than `longest` (DETR);
     2. center crop to `crop` (height, width), with black where the image is smaller;
     3. rescale by `factor`;
     4. normalize: subtract `mean`, divide by `std`.
@@ -47,6 +48,13 @@ class ImageProcessor:
     factor: float | None = 1 / 255
     mean: tuple[float, ...] | None = (0.5, 0.5, 0.5)
     std: tuple[float, ...] | None = (0.5, 0.5, 0.5)
+    longest: int | None = None
+
+    @property
+    def side(self) -> int:
+        """The side of what comes out, or the longer one."""
+        size = self.crop or self.size
+        return size if isinstance(size, int) else max(size or (0,))
 
     def __call__(self, picture: Picture) -> Tensor:
         """Pixel values [3, height, width].
@@ -58,17 +66,20 @@ class ImageProcessor:
 
     def resized(self, picture: Picture) -> NDArray[np.uint8]:
         """The first two steps alone: bytes [height, width, 3]."""
-        image = _to_rgb(_open_image(picture))
+        image = _to_rgb(open_image(picture))
         if self.size is not None:
             width, height = image.size  # Pillow's order; ours is height first
             if isinstance(self.size, tuple):
                 height, width = self.size
             else:
+                shorter: float = self.size
+                if self.longest is not None:
+                    shorter = min(shorter, self.longest * min(image.size) / max(image.size))
                 # Truncated, as transformers does it, not rounded.
-                longer = int(self.size * max(image.size) / min(image.size))
+                longer = int(shorter * max(image.size) / min(image.size))
                 is_upright = width <= height
-                width = self.size if is_upright else longer
-                height = longer if is_upright else self.size
+                width = round(shorter) if is_upright else longer
+                height = longer if is_upright else round(shorter)
             image = image.resize((width, height), resample=self.resample)
         if self.crop is not None:
             width, height = image.size
@@ -89,6 +100,18 @@ class ImageProcessor:
             x = (x - torch.tensor(self.mean)[:, None, None]) / torch.tensor(self.std)[:, None, None]
         return x.contiguous()
 
+    def for_side(self, side: int) -> ImageProcessor:
+        """The same steps for squares of another side; a crop leaves the same share."""
+        if self.crop is None:
+            return replace(self, size=(side, side))
+        share = side / self.crop[0]
+        size = self.size
+        if isinstance(size, tuple):
+            size = round(share * size[0]), round(share * size[1])
+        elif size is not None:
+            size = round(share * size)
+        return replace(self, size=size, crop=(side, side))
+
     def to_config(self) -> dict[str, Any]:
         """The preprocessor_config.json of these steps, which transformers reads too."""
         # With every step written out, the class only says which edge one number would mean.
@@ -96,6 +119,9 @@ class ImageProcessor:
         size: dict[str, int] = {}
         if isinstance(self.size, int):
             size = {"shortest_edge": self.size}
+            if self.longest is not None:
+                kind = "DetrImageProcessor"
+                size["longest_edge"] = self.longest
         elif self.size is not None:
             size = {"height": self.size[0], "width": self.size[1]}
         config: dict[str, Any] = {
@@ -135,6 +161,22 @@ class ImageProcessor:
         return torch.stack(pixels)
 
 
+def pad_images(images: Sequence[Tensor]) -> tuple[Tensor, Tensor | None]:
+    """Pixel values [3, height, width] as one tensor, with zeros at the right and below; which
+    pixels are no padding, [B, H, W] bool, or None where all are."""
+    sizes = {image.shape[1:] for image in images}
+    if len(sizes) == 1:
+        return torch.stack([*images]), None
+    height, width = (max(side) for side in zip(*sizes, strict=True))
+    batch = torch.zeros(len(images), len(images[0]), height, width)
+    mask = torch.zeros(len(images), height, width, dtype=torch.bool)
+    for row, image in enumerate(images):
+        _, high, wide = image.shape
+        batch[row, :, :high, :wide] = image
+        mask[row, :high, :wide] = True
+    return batch, mask
+
+
 def require_pillow() -> None:
     """Raises `DataError` where Pillow is missing."""
     try:
@@ -145,7 +187,8 @@ def require_pillow() -> None:
         ) from None
 
 
-def _open_image(picture: Any) -> Image:
+def open_image(picture: Any) -> Image:
+    """A Pillow image of whatever stands for one, upright."""
     require_pillow()
     from PIL import Image, ImageOps
 
@@ -234,7 +277,18 @@ _DEFAULTS: dict[str, dict[str, Any]] = {
         "image_std": [0.26862954, 0.26130258, 0.27577711],
     },
 }
+# ResNet's files name ConvNeXt's, which has no crop_size: what it crops is a share.
+_DEFAULTS["convnext"] = {**_COMMON, "size": {"shortest_edge": 384}, "crop_pct": 224 / 256}
+_WHOLE_FROM = 384  # pixels, from which on it crops nothing
 # DINOv2's files name BiT's processor, which has CLIP's defaults.
+_DEFAULTS["detr"] = {
+    **_COMMON,
+    "size": {"shortest_edge": 800, "longest_edge": 1333},
+    "do_pad": True,  # a batch, with its pixel_mask: whether there is one follows from the images
+    # mean and standard deviation of ImageNet
+    "image_mean": [0.485, 0.456, 0.406],
+    "image_std": [0.229, 0.224, 0.225],
+}
 _DEFAULTS |= {"bit": _DEFAULTS["clip"], "dinov2": _DEFAULTS["clip"]}
 # Keys that may have one value only.
 _FIXED: dict[str, Any] = {
@@ -248,10 +302,13 @@ _IGNORED = {
     "_valid_processor_keys",
     "device",
     "disable_grouping",
+    "do_convert_annotations",
     "do_convert_rgb",
     "feature_extractor_type",
+    "format",
     "image_processor_type",
     "input_data_format",
+    "pad_size",
     "processor_class",
     "return_tensors",
 }
@@ -297,13 +354,13 @@ def image_processor(config: Mapping[str, Any], kind: str) -> ImageProcessor:
         )
     for key, value in config.items():
         # A key that is not understood is refused: it may change the pixels.
-        if key not in _FIXED | _COMMON and key not in _IGNORED:
+        if key not in _FIXED | _DEFAULTS[name] and key not in _IGNORED:
             raise ModelError(
                 f"{FILE} has a key that is not understood: {key}",
                 "remove it if it does not change the pixels; "
                 "otherwise this model's pictures cannot be prepared",
             )
-        if value not in (None, _FIXED.get(key, value)):
+        if value not in (None, _FIXED.get(key, value), _DEFAULTS[name].get(key)):
             raise ModelError(
                 f"{FILE}: {key} is {value!r}, but only {_FIXED[key]!r} is understood here",
                 "correct it",
@@ -312,10 +369,16 @@ def image_processor(config: Mapping[str, Any], kind: str) -> ImageProcessor:
     settings = {key: value for key, value in config.items() if value is not None}
     values = _DEFAULTS[name] | settings
     size: tuple[int, int] | int | None = None
-    crop = factor = mean = std = None
+    crop = factor = mean = std = longest = None
     if values["do_resize"]:
-        # One number is the shorter edge for CLIP, a square for the others.
-        size = _size(values["size"], "size", square=name != "clip")
+        if "longest_edge" in _DEFAULTS[name]["size"] and isinstance(values["size"], dict):
+            longest = values["size"].get("longest_edge")
+            values["size"] = {k: v for k, v in values["size"].items() if k != "longest_edge"}
+        # One number is the shorter edge for CLIP and ConvNeXt, a square for the others.
+        size = _size(values["size"], "size", square=name not in ("clip", "convnext"))
+    if name == "convnext" and isinstance(size, int):
+        values |= {"do_center_crop": size < _WHOLE_FROM, "crop_size": size}
+        size = int(size / values["crop_pct"]) if size < _WHOLE_FROM else (size, size)
     if values["do_center_crop"]:
         crop_size = _size(values["crop_size"], "crop_size", square=True)
         if isinstance(crop_size, int):
@@ -326,7 +389,7 @@ def image_processor(config: Mapping[str, Any], kind: str) -> ImageProcessor:
     if values["do_normalize"]:
         mean = _three(values["image_mean"], "image_mean")
         std = _three(values["image_std"], "image_std")
-    return ImageProcessor(size, values["resample"], crop, factor, mean, std)
+    return ImageProcessor(size, values["resample"], crop, factor, mean, std, longest)
 
 
 def _size(value: Any, key: str, *, square: bool) -> tuple[int, int] | int:

@@ -74,7 +74,7 @@ class TextPair:
 
 @dataclass(frozen=True)
 class TaggedWords:
-    """The words of a sentence, each with its tag (part of speech, named entity)."""
+    """The words of a sentence, each with its tag (part of speech, named entity); "" is none."""
 
     tokens: list[str]
     tags: list[str]

@@ -11,10 +11,11 @@ import codecs
 import csv
 import json
 from collections.abc import Iterable, Iterator
-from itertools import zip_longest
+from itertools import chain, zip_longest
 from pathlib import Path
 from typing import Any
 
+from regard.data import published
 from regard.data.file_access import (
     BLOCK,
     DATASET_STATE,
@@ -29,6 +30,7 @@ from regard.data.file_access import (
     split_location,
     suffix_format,
 )
+from regard.evaluation.metrics.reference import Reference
 from regard.system import disk
 from regard.system.errors import (
     DataError,
@@ -38,7 +40,7 @@ from regard.system.errors import (
     warn,
 )
 
-RECORD_FORMATS = ("csv", "jsonl", "table")
+RECORD_FORMATS = ("csv", "jsonl", "table", *published.FORMATS)
 _FORMATS = ("text", "tsv", *RECORD_FORMATS)
 TEXT_KEY = "text"  # of JSON Lines, unless another is named
 
@@ -226,12 +228,6 @@ def pairs(
     count = 0
     for file in expand(source):
         file_format = format or format_of_suffix(file)
-        if file_format == "text":
-            raise SettingError(
-                f"{file_name(file)} holds one side of the pairs at most",
-                "give the target file too; if it holds both sides, name it .tsv or .jsonl "
-                "(in Python: format='tsv')",
-            )
         for pair in _file_pairs(file, file_format, languages):
             count += 1
             yield pair
@@ -242,6 +238,19 @@ def pairs(
 def _file_pairs(
     file: str, file_format: str, languages: tuple[str, str] | None
 ) -> Iterator[tuple[str, str]]:
+    if file_format == "text":
+        # Opened once: a pipe gives its first line once. Of standard input the format is named, so
+        # nothing waits for it.
+        written = iter(()) if file == "-" else lines(file)
+        first = next(written, "")
+        if not published.is_command(first):
+            raise SettingError(
+                f"{file_name(file)} holds one side of the pairs at most",
+                "give the target file too; if it holds both sides, name it .tsv or .jsonl "
+                "(in Python: format='tsv')",
+            )
+        yield from map(published.command, chain([first], written))
+        return
     if file_format == "tsv":
         warned = False
         for number, line in enumerate(lines(file), start=1):
@@ -302,6 +311,9 @@ def _record_pair(
         keys = languages
     elif languages is not None and set(languages) <= record.keys():
         keys = languages
+    target = record.get(keys[1])
+    if isinstance(target, list) and target and all(isinstance(one, str) for one in target):
+        return text_of(record, keys[0], where), Reference(target)
     return text_of(record, keys[0], where), text_of(record, keys[1], where)
 
 
@@ -314,6 +326,8 @@ def records(path: str | Path) -> Iterator[tuple[str, dict[str, Any]]]:
 def _records_of(file: str, file_format: str) -> Iterator[tuple[str, dict[str, Any]]]:
     if file_format == "table":
         return _table_records(file)
+    if file_format in published.FORMATS:
+        return published.records(file, file_format, lines)
     return _csv_records(file) if file_format == "csv" else _json_records(file)
 
 

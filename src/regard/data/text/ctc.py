@@ -7,7 +7,7 @@ Repeated tokens are merged, then blanks are removed: a blank between two equal t
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import groupby
 from pathlib import Path
@@ -122,6 +122,20 @@ class CTCDecoder:
                 frames.append(frame)
             frame += len(list(repetitions))
         return frames
+
+    def words(self, ids: Sequence[int]) -> list[tuple[str, int, int]]:
+        """The words that `text` writes: each with its first frame, and the one after its last."""
+        spans: list[tuple[int, int]] = []
+        begun = False
+        for frame, i in enumerate(ids):
+            name = self.names.get(i, "")
+            if i != self.blank and name == self.space:
+                begun = False
+            elif i != self.blank and name not in self.silent:
+                begin = spans.pop()[0] if begun else frame
+                spans.append((begin, frame + 1))
+                begun = True
+        return [(self.text(ids[begin:end]), begin, end) for begin, end in spans]
 
     def text(self, ids: Iterable[int]) -> str:
         """The text of the token ids of all frames (greedy decoding)."""

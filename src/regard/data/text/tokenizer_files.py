@@ -12,6 +12,7 @@ From the latter three the same tokenizer is assembled here that transformers wou
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -49,12 +50,12 @@ from regard.system.errors import DataError
 # several roles.
 _FOLDER_TOKEN_NAMES: dict[Role, tuple[str, ...]] = {
     "pad": (*SPECIAL_TOKEN_NAMES["pad"], "<|endoftext|>"),
-    "cls": ("[CLS]", "<s>"),
+    "cls": ("[CLS]", "<cls>", "<s>"),
     "sep": ("[SEP]", "</s>"),
     "mask": ("[MASK]", "<mask>"),
     "unk": (*SPECIAL_TOKEN_NAMES["unk"], "<|endoftext|>"),
     "bos": ("<s>", "<|startoftext|>"),
-    "eos": ("</s>", "<|endoftext|>"),
+    "eos": ("</s>", "<eos>", "<|endoftext|>"),
 }
 # How CLIP splits a text into words before BPE.
 _CLIP_WORDS = (
@@ -156,16 +157,8 @@ def open_backend(folder: Path) -> tuple[tokenizers.Tokenizer, dict[Role, str], s
     """
     if not holds_tokenizer(folder):
         raise DataError(f"{folder} holds no tokenizer that can be opened here", CONVERT)
-    # Where both name a token, tokenizer_config.json counts.
-    settings = {
-        **_read_settings(folder / "special_tokens_map.json"),
-        **_read_settings(folder / "tokenizer_config.json"),
-    }
-    special_tokens: dict[Role, str] = {}
-    for role in _FOLDER_TOKEN_NAMES:
-        token = token_content(settings.get(f"{role}_token"))
-        if token is not None:
-            special_tokens[role] = token
+    settings = read_tokenizer_settings(folder)
+    special_tokens = named_special_tokens(folder)
     origin = folder / "tokenizer.json"
     if origin.is_file():
         backend = _read_backend(origin)
@@ -180,6 +173,21 @@ def open_backend(folder: Path) -> tuple[tokenizers.Tokenizer, dict[Role, str], s
         origin = folder
     with library_errors(f"{origin} is not a usable vocabulary", _GIVE_WHOLE):
         return *open_files(folder, settings, special_tokens), str(origin)
+
+
+def read_tokenizer_settings(folder: Path) -> dict[str, Any]:
+    """The keys of special_tokens_map.json and tokenizer_config.json; the latter counts."""
+    return {
+        **_read_settings(folder / "special_tokens_map.json"),
+        **_read_settings(folder / "tokenizer_config.json"),
+    }
+
+
+def named_special_tokens(folder: Path) -> dict[Role, str]:
+    """Role → token, of the special tokens that a folder names."""
+    settings = read_tokenizer_settings(folder)
+    tokens = {role: token_content(settings.get(f"{role}_token")) for role in _FOLDER_TOKEN_NAMES}
+    return {role: token for role, token in tokens.items() if token is not None}
 
 
 def token_content(value: Any) -> str | None:
@@ -221,8 +229,10 @@ def _wordpiece(
     """WordPiece from vocab.txt, one token a line."""
     # The line number is the id. Not `splitlines`: a token may be U+2028 or the like.
     lines = disk.read_text(folder / "vocab.txt", DataError).removesuffix("\n").split("\n")
-    vocabulary = {line: i for i, line in enumerate(lines)}
+    vocabulary = {line.strip(): i for i, line in enumerate(lines)}
     names = _with_usual_names(special_tokens, vocabulary)
+    if names.get("cls") == "<cls>":
+        return _residues(folder, settings, names, vocabulary)
     unknown = names.get("unk", "[UNK]")
     backend = tokenizers.Tokenizer(models.WordPiece(vocabulary, unk_token=unknown))
     backend.normalizer = normalizers.BertNormalizer(
@@ -245,6 +255,28 @@ def _wordpiece(
             pair=f"{cls}:0 $A:0 {sep}:0 $B:1 {sep}:1",
             special_tokens=[(token, backend.token_to_id(token)) for token in (cls, sep)],
         )
+    return backend, names
+
+
+def _residues(
+    folder: Path,
+    settings: Mapping[str, Any],
+    names: dict[Role, str],
+    vocabulary: Mapping[str, int],
+) -> tuple[tokenizers.Tokenizer, dict[Role, str]]:
+    """ESM's amino acids: every token of vocab.txt wherever it stands, with or without spaces."""
+    backend = tokenizers.Tokenizer(models.WordLevel(dict(vocabulary), names["unk"]))
+    tokens = "|".join(sorted(map(re.escape, vocabulary), key=len, reverse=True))
+    residues = pre_tokenizers.Split(Regex(tokens), "isolated")
+    backend.pre_tokenizer = pre_tokenizers.Sequence([pre_tokenizers.WhitespaceSplit(), residues])
+    _add_tokens(backend, folder, settings, names)
+    cls = names["cls"]
+    eos = names["eos"]
+    backend.post_processor = processors.TemplateProcessing(
+        single=f"{cls} $A {eos}",
+        pair=f"{cls} $A {eos} $B {eos}",
+        special_tokens=[(token, vocabulary[token]) for token in (cls, eos)],
+    )
     return backend, names
 
 

@@ -7,9 +7,9 @@
 - runs of spaces become one space, and white space at both ends is dropped.
 
 Everything else comes back: `decode(encode(x)) == x` as long as every character of x occurred in
-training (for "words": every word), and for every x with byte fallback: what the vocabulary lacks is
-spelled by characters, and a character that it lacks by the bytes of its UTF-8. White space other
-than the space (tab, no-break space, line feed) is kept as it is.
+training (for "words" and "whitespace": every word), and for every x with byte fallback: what the
+vocabulary lacks is spelled by characters, and a character that it lacks by the bytes of its UTF-8.
+White space other than the space (tab, no-break space, line feed) is kept as it is.
 
 `train_lossless_tokenizer` is for language models: it normalizes nothing, so no character is lost.
 """
@@ -73,10 +73,10 @@ def train_tokenizer(
 ) -> Tokenizer:
     """Train a vocabulary of at most `size` tokens, the four special ones included.
 
-    `kind` is "bpe", "unigram", "words" or "characters". With `byte_fallback`, what the vocabulary
-    lacks is spelled by characters and bytes instead of `<unk>`, if `size` leaves room for them. The
-    same texts in the same order give the same bytes; only for "unigram", pieces that tie exactly in
-    its likelihood could be pruned differently.
+    `kind` is "bpe", "unigram", "words", "whitespace" or "characters". With `byte_fallback`, what
+    the vocabulary lacks is spelled by characters and bytes instead of `<unk>`, if `size` leaves
+    room for them. The same texts in the same order give the same bytes; only for "unigram", pieces
+    that tie exactly in its likelihood could be pruned differently.
     """
     if kind not in _TRAINERS:
         raise SettingError(
@@ -114,12 +114,19 @@ def _normalized(model: models.Model) -> tokenizers.Tokenizer:
     return backend
 
 
+def _with_spaces(model: models.Model) -> tokenizers.Tokenizer:
+    """A tokenizer whose pieces stand between spaces; ▁ marks the space before each."""
+    backend = _normalized(model)
+    backend.pre_tokenizer = pre_tokenizers.Metaspace()
+    backend.decoder = decoders.Metaspace()
+    return backend
+
+
 def _with_words(model: models.Model) -> tokenizers.Tokenizer:
     """A tokenizer whose pieces stay within words; ▁ marks the space before a word."""
-    backend = _normalized(model)
+    backend = _with_spaces(model)
     punctuation = pre_tokenizers.Split(Regex(PUNCTUATION), "isolated")
-    backend.pre_tokenizer = pre_tokenizers.Sequence([pre_tokenizers.Metaspace(), punctuation])
-    backend.decoder = decoders.Metaspace()
+    backend.pre_tokenizer = pre_tokenizers.Sequence([backend.pre_tokenizer, punctuation])
     return backend
 
 
@@ -175,6 +182,7 @@ _TRAINERS: dict[str, Callable[[Iterable[str], int], tokenizers.Tokenizer]] = {
     "bpe": _train_bpe,
     "unigram": _train_unigram,
     "words": partial(_train_word_level, _with_words),  # the most frequent ones
+    "whitespace": partial(_train_word_level, _with_spaces),  # phonemes, actions, residues
     "characters": partial(_train_word_level, _with_characters),
 }
 
