@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -12,7 +13,9 @@ from regard import spec
 from regard.builder import build, trainable
 from regard.builder.parameter_count import parameter_count
 from regard.core.context import Context
+from regard.core.feedforward import ACTIVATIONS
 from regard.core.probe import Probe
+from regard.system.errors import ModelError
 
 BLOCK = spec.Block(spec.Attention(2, 6, 6), spec.FeedForward(16), dropout=0.0)
 STACK = spec.Stack.of(2, BLOCK)
@@ -28,6 +31,8 @@ TIMED = spec.Waveform(
     dropout=0.0,
     masked=False,
 )
+SCALES = (spec.TimeScale(3, 3), spec.TimeScale(6, 2))
+SCALED = replace(SOUND, scales=SCALES)
 
 
 @pytest.mark.parametrize("extras", [0, 1, 3])
@@ -44,9 +49,10 @@ def test_patches_are_a_convolution(extras: int) -> None:
         torch.testing.assert_close(found[:, i], front.extras[i].expand(3, -1))  # type: ignore[union-attr]
 
 
-def test_padding_sound_changes_nothing_that_is_real() -> None:
+@pytest.mark.parametrize("front", [SOUND, SCALED], ids=["one scale", "three"])
+def test_padding_sound_changes_nothing_that_is_real(front: spec.Waveform) -> None:
     model = (
-        build(spec.Encoder(12, SOUND, STACK, (spec.Pool("mean", None), spec.ClassifierHead(3))))
+        build(spec.Encoder(12, front, STACK, (spec.Pool("mean", None), spec.ClassifierHead(3))))
         .double()
         .eval()
     )
@@ -67,7 +73,41 @@ def test_padding_sound_changes_nothing_that_is_real() -> None:
         )
 
 
-@pytest.mark.parametrize("front", [PICTURES, SOUND, TIMED], ids=lambda front: type(front).__name__)
+def test_time_scales_add_the_means_of_windows_to_their_positions() -> None:
+    length, heard = 11, 8  # positions; the last three are padding
+    scales: Any = build(spec.Encoder(12, SCALED, STACK)).eval().input.scales
+    x = torch.randn(1, length, 12)
+    found = scales(x, torch.arange(length)[None] < heard)[0]
+    for position in range(heard):
+        wanted = x[0, position]
+        for scale, project in zip(SCALES, scales.projections, strict=True):
+            # The window begins so much before the first of the positions that it stands for.
+            first = position // scale.stride * scale.stride - (scale.length - scale.stride) // 2
+            window = x[0, max(0, first) : min(first + scale.length, heard)]
+            wanted = wanted + ACTIVATIONS["gelu"](project(window.mean(dim=0)))
+        torch.testing.assert_close(found[position], wanted)
+
+
+def test_a_coarse_scale_hears_what_is_far() -> None:
+    fine = spec.Spectrogram(4, spec.Sinusoidal())
+    far = replace(fine, scales=(spec.TimeScale(10, 10),))
+    frames = torch.randn(1, 4, 40)
+    changed = frames.clone()
+    changed[:, :, 38:] += 1  # position 19, in the window of positions 10 to 19
+    for front, reached in ((fine, range(18, 20)), (far, range(10, 20))):
+        module = build(spec.Encoder(12, front, STACK)).eval().input
+        moved = (module(changed) - module(frames)).abs().amax(dim=2)[0] > 0
+        assert moved.nonzero()[:, 0].tolist() == list(reached)
+
+
+def test_windows_must_not_leave_sound_out() -> None:
+    with pytest.raises(ModelError, match="a window of 5 positions every 6"):
+        replace(SOUND, scales=(spec.TimeScale(5, 6),))
+
+
+@pytest.mark.parametrize(
+    "front", [PICTURES, SOUND, TIMED, SCALED], ids=lambda front: type(front).__name__
+)
 def test_everything_learns(front: spec.Patches | spec.Waveform) -> None:
     description = spec.Encoder(12, front, STACK, (spec.DistilledHead(5, 2),))
     model = build(description)

@@ -93,6 +93,26 @@ def test_classes_are_learnt_and_open_in_transformers(
 
 
 @pytest.mark.parametrize("model", MODELS)
+def test_several_time_scales_are_learnt_and_stored(
+    model: str, folder: Path, tmp_path: Path
+) -> None:
+    values = settings(folder, model, objective="sounds", steps=40, validate_every=40)
+    result = regard.train(values | {"scales": "4,9:3"}, out=tmp_path / "run", metrics=["accuracy"])
+    assert result.metrics["valid"]["accuracy"] == 100.0
+    weights = load_file(result.folder / "model.safetensors")
+    # A matrix for each scale, which began at random.
+    assert len([name for name in weights if ".scales." in name and "weight" in name]) == 2
+    ours: Any = regard.load(result.folder, device="cpu")
+    answers = ours.classify([tone(300, 0.4), tone(1500, 0.35)])
+    assert [next(iter(answer)) for answer in answers] == ["low", "high"]
+
+
+def test_time_scales_need_sound_or_series(tmp_path: Path) -> None:
+    with pytest.raises(SettingError, match="`scales` needs a model of time series or of sound"):
+        regard.preset("bert:tiny", scales="10,100")
+
+
+@pytest.mark.parametrize("model", MODELS)
 def test_a_run_of_classes_resumes_bit_for_bit(
     model: str, folder: Path, tmp_path: Path, stop_at: Callable[[int], Any]
 ) -> None:

@@ -17,6 +17,7 @@ from regard.core.frontends import (
     resnet,
     series_patches,
     spectrogram_frontend,
+    time_scales,
     waveform_frontend,
 )
 from regard.core.positions import positional_encoding
@@ -34,7 +35,8 @@ def build_front_end(
             return build_embedding(part, table, d_model)
         case spec.Spectrogram():
             position = _input_position(part.position, d_model)
-            return spectrogram_frontend.Spectrogram(part, d_model, position)
+            scales = _time_scales(part, d_model)
+            return spectrogram_frontend.Spectrogram(part, d_model, position, scales)
         case spec.Patches():
             norm_part = optional_norm(part.norm, d_model)
             return patch_embedding.Patches(part, d_model, _patch_position(part, d_model), norm_part)
@@ -100,7 +102,17 @@ def _waveform(part: spec.Waveform, d_model: int) -> waveform_frontend.Waveform:
     features = optional_norm(part.features, channels)
     norm_part = optional_norm(part.norm, d_model)
     project = linear.Linear(channels, d_model)
-    return waveform_frontend.Waveform(part, convolutions, features, project, norm_part)
+    scales = _time_scales(part, d_model)
+    return waveform_frontend.Waveform(part, convolutions, features, project, norm_part, scales)
+
+
+def _time_scales(
+    part: spec.Spectrogram | spec.Waveform, d_model: int
+) -> time_scales.TimeScales | None:
+    if not part.scales:
+        return None
+    projections = [linear.Linear(d_model, d_model) for _ in part.scales]
+    return time_scales.TimeScales(part.scales, projections, part.activation)
 
 
 def _series_patches(part: spec.SeriesPatches, d_model: int) -> series_patches.SeriesPatches:

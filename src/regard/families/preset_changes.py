@@ -391,9 +391,12 @@ def _forecast(model: spec.Model, option: str, length: int) -> spec.Model:
 
 def _scales(model: spec.Model, option: str, length: int) -> spec.Model:
     scales = parse_scales(option)
-    if isinstance(model, spec.Encoder) and isinstance(model.input, spec.SeriesPatches):
-        return replace(model, input=replace(model.input, scales=scales))
-    raise SettingError("`scales` needs a model of time-series patches", "remove `scales`")
+    match model:
+        case spec.Encoder(input=spec.SeriesPatches() | spec.Waveform() | spec.Spectrogram()):
+            return replace(model, input=replace(model.input, scales=scales))
+        case spec.EncoderDecoder(source=spec.Spectrogram()):
+            return replace(model, source=replace(model.source, scales=scales))
+    raise SettingError("`scales` needs a model of time series or of sound", "remove `scales`")
 
 
 # By their names, in the order in which they are made.

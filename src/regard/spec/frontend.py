@@ -66,6 +66,23 @@ class Tokens(_Sequence):
 
 
 @dataclass(frozen=True)
+class TimeScale(Part):
+    """Windows over time of one length; the next one begins `stride` steps later."""
+
+    length: Size  # time steps of a window: a patch of a series
+    stride: Size  # smaller than the length, windows overlap
+
+
+def _check_scales(scales: tuple[TimeScale, ...]) -> None:
+    for scale in scales:
+        if scale.length < scale.stride:
+            raise ModelError(
+                f"a window of {scale.length} positions every {scale.stride} leaves sound out",
+                "set a length of at least the stride in `scales`",
+            )
+
+
+@dataclass(frozen=True)
 class Spectrogram(_Sequence):
     """Log-mel spectrogram front end (Whisper): two convolutions, then positions and dropout.
 
@@ -77,6 +94,10 @@ class Spectrogram(_Sequence):
     position: InputPosition | None
     activation: Activation = "gelu"
     dropout: Rate = 0.0
+    scales: tuple[TimeScale, ...] = ()  # coarser ones, as in Waveform
+
+    def validate(self) -> None:
+        _check_scales(self.scales)
 
     def shape(self, rows: int, length: int) -> tuple[int, ...]:
         return rows, self.mels, 2 * length
@@ -282,10 +303,13 @@ class Waveform(_FrontEnd):
     norm: Norm | None = None  # after the positions
     dropout: Rate = 0.1
     masked: bool = True  # has a learned vector that replaces masked positions in pretraining
+    # Multi-scale: each position is told what its windows sound like, of these lengths in positions.
+    scales: tuple[TimeScale, ...] = ()
 
     def validate(self) -> None:
         if not self.convolutions:
             raise ModelError("a Waveform needs at least one convolution", "set `convolutions`")
+        _check_scales(self.scales)
 
     @property
     def normalizes_over_time(self) -> bool:
@@ -297,14 +321,6 @@ class Waveform(_FrontEnd):
         for convolution in self.convolutions:
             samples = (samples - convolution.kernel) // convolution.stride + 1
         return samples
-
-
-@dataclass(frozen=True)
-class TimeScale(Part):
-    """Patches over time of one length; the next one begins `stride` steps later."""
-
-    length: Size  # time steps of a patch
-    stride: Size  # smaller than the length, patches overlap
 
 
 @dataclass(frozen=True)

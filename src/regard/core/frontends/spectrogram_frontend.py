@@ -8,6 +8,7 @@ from regard import spec
 from regard.core.context import Context
 from regard.core.dropout import Dropout
 from regard.core.feedforward import ACTIVATIONS
+from regard.core.frontends.time_scales import TimeScales
 from regard.core.positions.positional_encoding import InputPosition
 from regard.core.side import FrontEnd
 
@@ -17,13 +18,18 @@ class Spectrogram(FrontEnd):
     second keeps every other position; then positions (Radford et al. 2023)."""
 
     def __init__(
-        self, part: spec.Spectrogram, d_model: int, position: InputPosition | None
+        self,
+        part: spec.Spectrogram,
+        d_model: int,
+        position: InputPosition | None,
+        scales: TimeScales | None,
     ) -> None:
         super().__init__()
         self.first = nn.Conv1d(part.mels, d_model, kernel_size=3, padding=1)
         self.second = nn.Conv1d(d_model, d_model, kernel_size=3, padding=1, stride=2)
         self.activation = ACTIVATIONS[part.activation]
         self.position = position
+        self.scales = scales
         self.dropout = Dropout(part.dropout)
 
     def output_padding_mask(self, padding_mask: Tensor | None) -> Tensor | None:
@@ -37,6 +43,8 @@ class Spectrogram(FrontEnd):
         """features [B, mels, N] → [B, ⌈N / 2⌉, D]"""
         x = self.activation(self.first(features))  # [B, D, N]
         x = self.activation(self.second(x)).mT  # [B, ⌈N / 2⌉, D]
+        if self.scales is not None:
+            x = self.scales(x, self.output_padding_mask(padding_mask))
         if self.position is not None:
             x = x + self.position.rows(x.shape[1])[: x.shape[1]]
         return self.dropout(x)

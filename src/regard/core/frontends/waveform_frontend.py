@@ -10,6 +10,7 @@ from regard import spec
 from regard.core.context import Context
 from regard.core.dropout import Dropout
 from regard.core.feedforward import ACTIVATIONS
+from regard.core.frontends.time_scales import TimeScales
 from regard.core.linear import Linear, normal
 from regard.core.norm import Norm
 from regard.core.side import FrontEnd
@@ -78,6 +79,7 @@ class Waveform(FrontEnd):
         features: Norm | None,
         project: Linear,
         norm: Norm | None,
+        scales: TimeScales | None,
     ) -> None:
         super().__init__()
         d_model = len(project.weight)
@@ -91,6 +93,7 @@ class Waveform(FrontEnd):
         self.mask = nn.Parameter(normal(1, d_model)[0]) if part.masked else None
         self.position = position
         self.norm = norm
+        self.scales = scales
         self.dropout = Dropout(part.dropout)
 
     def output_lengths(self, lengths: Tensor) -> Tensor:
@@ -128,6 +131,8 @@ class Waveform(FrontEnd):
             assert self.mask is not None, "this model has no mask"
             x = torch.where(masked[..., None], self.mask, x)
         is_sound = self.output_padding_mask(padding_mask)
+        if self.scales is not None:
+            x = self.scales(x, is_sound)
         if is_sound is not None:
             x = x * is_sound[..., None]  # what is near an end hears silence beyond it
         x = x + self.position(x)

@@ -76,9 +76,9 @@ def parse_lags(option: str) -> tuple[int, ...]:
 
 
 def parse_scales(option: str) -> tuple[spec.TimeScale, ...]:
-    """Patches over time at several scales: LENGTH:STRIDE, with commas between them."""
+    """Several time scales: LENGTH:STRIDE, with commas between them."""
     scales = []
-    # Without a stride, patches lie side by side.
+    # Without a stride, windows lie side by side.
     for part in option.split(","):
         length, _, stride = part.partition(":")
         try:

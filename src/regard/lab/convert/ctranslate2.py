@@ -462,6 +462,8 @@ def _speech_model(
     assert isinstance(tokens, Embedding)
     assert front_end.position is not None
     assert tokens.position is not None
+    if front_end.scales is not None:
+        _refuse("several time scales of sound")
     whisper = ct2.specs.WhisperSpec(
         part.encoder.layers,
         part.encoder.block.attention.heads,
