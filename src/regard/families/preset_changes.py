@@ -392,10 +392,10 @@ def _forecast(model: spec.Model, option: str, length: int) -> spec.Model:
 def _scales(model: spec.Model, option: str, length: int) -> spec.Model:
     scales = parse_scales(option)
     match model:
-        case spec.Encoder(input=spec.SeriesPatches() | spec.Waveform() | spec.Spectrogram()):
-            return replace(model, input=replace(model.input, scales=scales))
-        case spec.EncoderDecoder(source=spec.Spectrogram()):
-            return replace(model, source=replace(model.source, scales=scales))
+        case spec.Encoder(input=(spec.SeriesPatches() | spec.Waveform() | spec.Spectrogram()) as x):
+            return replace(model, input=replace(x, scales=scales))
+        case spec.EncoderDecoder(source=spec.Spectrogram() as source):
+            return replace(model, source=replace(source, scales=scales))
     raise SettingError("`scales` needs a model of time series or of sound", "remove `scales`")
 
 
