@@ -26,6 +26,7 @@ from regard.look.forward import evaluation_mode
 from regard.models.base import TokenizerModel
 from regard.models.hf_call import padding_mask
 from regard.models.hf_loss import shift_right
+from regard.models.inputs.input_checks import require_known_ids
 from regard.models.inputs.input_warnings import warn_of_inputs
 from regard.models.inputs.token_batches import (
     SAY_TRUNCATION,
@@ -152,6 +153,8 @@ class TextEncoder(TokenizerModel):
         """`embed` of texts as token ids, [N, D]; special tokens are added where they lack."""
         marks = self.tokenizer.frame([])
         framed = []
+        ids = torch.tensor([id for row in rows for id in row], dtype=torch.long)
+        require_known_ids(self.spec, {"input_ids": ids})
         for row in rows:
             is_framed = bool(marks) and (row[0], row[-1]) == (marks[0], marks[-1])
             framed.append(TokenIds(list(row) if is_framed else self.tokenizer.frame(row)))

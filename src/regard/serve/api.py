@@ -4,16 +4,15 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Annotated, Any, TypeVar
+from typing import Annotated, Any
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError, WithJsonSchema
 from pydantic_core import PydanticCustomError
 
 from regard.serve.requests import QueueFull
 from regard.system.errors import ModelError, RegardError
-
-Body = TypeVar("Body", bound="ApiModel")
 
 
 @dataclass(frozen=True)
@@ -63,23 +62,18 @@ class ApiError(Exception):
         self.code = code
         self.headers = headers
 
-    @property
-    def kind(self) -> str:
-        match self.status:
-            case 401:
-                return "authentication_error"
-            case 403:
-                return "permission_error"
-            case 429:
-                return "rate_limit_error"
-            case status if status >= 500:
-                return "server_error"
-            case _:
-                return "invalid_request_error"
-
     def body(self) -> dict[str, Any]:
-        values = {"message": self.message, "type": self.kind}
+        usual = "server_error" if self.status >= 500 else "invalid_request_error"
+        values = {"message": self.message, "type": _KINDS.get(self.status, usual)}
         return {"error": {**values, "param": self.param, "code": self.code}}
+
+
+_KINDS = {401: "authentication_error", 403: "permission_error", 429: "rate_limit_error"}
+
+
+def unsupported(message: str) -> ApiError:
+    """The model of a request cannot do what its route is for."""
+    return ApiError(message, "model", code="unsupported_by_model")
 
 
 def api_error(failure: BaseException) -> ApiError:
@@ -91,11 +85,23 @@ def api_error(failure: BaseException) -> ApiError:
             seconds = {"retry-after": str(max(1, math.ceil(failure.retry_after)))}
             return ApiError(str(failure), status=429, code="queue_full", headers=seconds)
         case ModelError():
-            return ApiError(_one_line(failure), "model", code="unsupported_by_model")
+            return unsupported(_one_line(failure))
         case RegardError():
             return ApiError(_one_line(failure))
         case _:
             return ApiError("the server failed on this request", status=500, code="internal_error")
+
+
+@contextmanager
+def blamed(field: str, *silent: object, code: str | None = None) -> Iterator[None]:
+    """Errors are of this field of the request; what is `silent` stands in no message."""
+    try:
+        yield
+    except RegardError as error:
+        message = f"{field}: {_one_line(error)}"
+        for one in silent:
+            message = message.replace(f"{one}", "the input")
+        raise ApiError(message, field, code=code) from None
 
 
 def _one_line(failure: RegardError) -> str:
@@ -110,21 +116,22 @@ def refusal(problem: ValidationError) -> ApiError:
     field = first["loc"][:1]
     first = max((one for one in errors if one["loc"][:1] == field), key=lambda one: len(one["loc"]))
     param = ".".join(str(part) for part in first["loc"] if not _is_form(part)) or None
-    match first["type"]:
-        case "extra_forbidden":
-            message, code = f"{param} is not a field of this request", "unknown_parameter"
-        case "unsupported":
-            message, code = f"{param}: {first['msg']}", "unsupported_parameter"
-        case "missing":
-            message, code = f"{param} is missing", "missing_required_parameter"
-        case "json_invalid":
-            message, code = f"the body is no JSON: {first['msg']}", "invalid_json"
-        case kind if param is None and kind.islower() and kind.isidentifier():
-            # Of two fields that do not go together: the kind of the error is the name of one.
-            param, message, code = kind, first["msg"], "invalid_value"
-        case _:
-            message, code = f"{param or 'the body'}: {first['msg']}", "invalid_value"
-    return ApiError(message, param, code=code)
+    kind, message = first["type"], first["msg"]
+    if kind in _MISTAKES:
+        code, text = _MISTAKES[kind]
+        return ApiError(text.format(param=param, message=message), param, code=code)
+    if param is None and kind.islower() and kind.isidentifier():
+        # Of two fields that do not go together: the kind of the error is the name of one.
+        return ApiError(message, kind, code="invalid_value")
+    return ApiError(f"{param or 'the body'}: {message}", param, code="invalid_value")
+
+
+_MISTAKES = {  # code and message, by pydantic's type of an error
+    "extra_forbidden": ("unknown_parameter", "{param} is not a field of this request"),
+    "unsupported": ("unsupported_parameter", "{param}: {message}"),
+    "missing": ("missing_required_parameter", "{param} is missing"),
+    "json_invalid": ("invalid_json", "the body is no JSON: {message}"),
+}
 
 
 def _is_form(part: int | str) -> bool:
@@ -181,11 +188,3 @@ class Request(ApiModel):
         """The names of the fields that this request has, and nobody reads."""
         silent = Request.model_fields.keys() - {"model"}
         return (name for name in sorted(self.model_fields_set) if name in silent)
-
-
-def read_json(kind: type[Body], body: bytes) -> Body:
-    """A request from JSON; `ApiError` where it is none."""
-    try:
-        return kind.model_validate_json(body)
-    except ValidationError as problem:
-        raise refusal(problem) from None

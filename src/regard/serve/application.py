@@ -26,20 +26,20 @@ from regard.serve import (
     transcriptions,
 )
 from regard.serve.api import ApiError, Request, api_error
-from regard.serve.bodies import read_request
-from regard.serve.libretranslate import KeyRequest
-from regard.serve.service import IGNORED_HEADER, Endpoint, Service
+from regard.serve.bodies import KeyRequest, read_request
+from regard.serve.service import IGNORED_HEADER, Call, Endpoint, Service
 from regard.system.web_server import LOCAL_HOSTS, SecurityMiddleware, same_key
 
-ENDPOINTS: tuple[Endpoint, ...] = (
-    *service_routes.ENDPOINTS,
-    *text_routes.ENDPOINTS,
-    *embeddings.ENDPOINTS,
-    *decisions.ENDPOINTS,
-    *transcriptions.ENDPOINTS,
-    *libretranslate.ENDPOINTS,
-    *task_routes.ENDPOINTS,
+ROOMS = (
+    service_routes,
+    text_routes,
+    embeddings,
+    decisions,
+    transcriptions,
+    libretranslate,
+    task_routes,
 )
+ENDPOINTS: tuple[Endpoint, ...] = tuple(one for room in ROOMS for one in room.ENDPOINTS)
 _OPEN = ("/health",)  # for load balancers, which have no key
 _KEY_IN_BODY = "regard.key_in_body"  # of a scope: whether its key is still to be looked for
 
@@ -49,15 +49,17 @@ def application(
     hosts: Sequence[str] = LOCAL_HOSTS,
     origins: Sequence[str] = (),
     studio: ASGIApp | None = None,
+    endpoints: Sequence[Endpoint] | None = None,
 ) -> ASGIApp:
     """All routes, and the studio below `/studio/` where there is one."""
+    endpoints = ENDPOINTS if endpoints is None else tuple(endpoints)
     routes: list[BaseRoute] = [
-        Route(one.path, _route(service, one), methods=[one.method]) for one in ENDPOINTS
+        Route(one.path, _route(service, one), methods=[one.method]) for one in endpoints
     ]
     if studio is not None:
         routes += [Mount("/studio", studio), Route("/", lambda _: RedirectResponse("/studio/"))]
     app = Starlette(routes=routes, exception_handlers={HTTPException: _no_route})
-    app.state.endpoints = ENDPOINTS
+    app.state.endpoints = endpoints
     return SecurityMiddleware(KeyMiddleware(app, service), hosts, _foreign, origins=origins)
 
 
@@ -68,7 +70,13 @@ def _route(service: Service, endpoint: Endpoint) -> Callable[[HttpRequest], Awai
         except ClientDisconnect:
             response = Response(status_code=400)  # nobody is left to read it
         except Exception as failure:
-            response = _failure(endpoint, failure)
+            error = api_error(failure)
+            if error.status >= 500:
+                # Where it failed, and not on what: what people send stands in no log.
+                place = "".join(traceback.format_tb(failure.__traceback__))
+                name = type(failure).__name__
+                print(f"serve: {endpoint.path}: {name}\n{place}", file=sys.stderr)
+            response = _error_response(error, endpoint.dialect)
         service.answers[endpoint.path, response.status_code] += 1
         return response
 
@@ -76,12 +84,13 @@ def _route(service: Service, endpoint: Endpoint) -> Callable[[HttpRequest], Awai
 
 
 async def _answer(service: Service, endpoint: Endpoint, http: HttpRequest) -> Response:
-    request = await read_request(endpoint, service, http)
+    request = await read_request(endpoint, service.limits, http)
     if http.scope.get(_KEY_IN_BODY):
-        sent = request.api_key if isinstance(request, KeyRequest) else None
-        if service.key is None or sent is None or not same_key(sent, service.key):
-            raise _wrong_key()
-    answer = await endpoint.handler(service, request, http)
+        _require_key(service, request.api_key if isinstance(request, KeyRequest) else None)
+    call = Call(service, request, http)
+    if isinstance(request, Request):
+        call.engine = await service.engine(request.model)
+    answer = await endpoint.handler(call)
     if isinstance(answer, Response):
         response = answer
     else:
@@ -91,15 +100,6 @@ async def _answer(service: Service, endpoint: Endpoint, http: HttpRequest) -> Re
     if isinstance(request, Request) and (ignored := ", ".join(request.ignored)):
         response.headers[IGNORED_HEADER] = ignored
     return response
-
-
-def _failure(endpoint: Endpoint, failure: Exception) -> Response:
-    error = api_error(failure)
-    if error.status >= 500:
-        # Where it failed, and not on what: what people send stands in no log.
-        place = "".join(traceback.format_tb(failure.__traceback__))
-        print(f"serve: {endpoint.path}: {type(failure).__name__}\n{place}", file=sys.stderr)
-    return _error_response(error, endpoint.dialect)
 
 
 def _error_response(error: ApiError, dialect: str = "openai") -> Response:
@@ -113,8 +113,7 @@ def _no_route(http: HttpRequest, failure: Exception) -> Response:
         404: f"there is no {http.url.path} here; /openapi.json lists what there is",
         405: f"{http.method} is not allowed here",
     }.get(failure.status_code, failure.detail)
-    error = ApiError(message, status=failure.status_code, headers=failure.headers)
-    return _error_response(error)
+    return _error_response(ApiError(message, status=failure.status_code, headers=failure.headers))
 
 
 def _foreign(header: str) -> Response:
@@ -141,15 +140,26 @@ class KeyMiddleware:
         self.in_body = {one.path for one in ENDPOINTS if one.dialect == "libretranslate"}
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        key = self.service.key
-        if scope["type"] != "http" or key is None or scope["path"] in _OPEN:
-            return await self.app(scope, receive, send)
-        sent = _sent_key(HttpRequest(scope).headers.get("authorization", ""))
-        if sent is None and scope["path"] in self.in_body:
-            scope[_KEY_IN_BODY] = True
-        elif sent is None or not same_key(sent, key):
-            return await _error_response(_wrong_key())(scope, receive, send)
+        if scope["type"] == "http" and self.service.key and scope["path"] not in _OPEN:
+            sent = _sent_key(HttpRequest(scope).headers.get("authorization", ""))
+            if sent is None and scope["path"] in self.in_body:
+                scope[_KEY_IN_BODY] = True
+            else:
+                try:
+                    _require_key(self.service, sent)
+                except ApiError as error:
+                    return await _error_response(error)(scope, receive, send)
         return await self.app(scope, receive, send)
+
+
+def _require_key(service: Service, sent: str | None) -> None:
+    if service.key is None or sent is None or not same_key(sent, service.key):
+        raise ApiError(
+            "the key of this server is missing or wrong: send it as `Authorization: Bearer KEY`",
+            status=401,
+            code="invalid_api_key",
+            headers={"www-authenticate": 'Basic realm="regard"'},
+        )
 
 
 def _sent_key(header: str) -> str | None:
@@ -164,12 +174,3 @@ def _sent_key(header: str) -> str | None:
                 return None
         case _:
             return None
-
-
-def _wrong_key() -> ApiError:
-    return ApiError(
-        "the key of this server is missing or wrong: send it as `Authorization: Bearer KEY`",
-        status=401,
-        code="invalid_api_key",
-        headers={"www-authenticate": 'Basic realm="regard"'},
-    )

@@ -3,25 +3,30 @@
 from __future__ import annotations
 
 import asyncio
-from typing import Any, get_origin
+from typing import Annotated, Any, get_origin
 
-from pydantic import ValidationError
+from pydantic import Field, ValidationError
 from starlette.datastructures import UploadFile
 from starlette.exceptions import HTTPException
 from starlette.formparsers import MultiPartException
 from starlette.requests import Request as HttpRequest
 from starlette.types import Message
 
-from regard.serve.api import ApiError, ApiModel, read_json, refusal
-from regard.serve.libretranslate import KeyRequest
-from regard.serve.service import Endpoint, Service
+from regard.serve.api import ApiError, ApiModel, HttpLimits, refusal
+from regard.serve.service import Endpoint
 from regard.system.web_server import limited_body
 
 _JSON = "application/json"
 _MOST_FIELDS = 256  # of a form
 
 
-async def read_request(endpoint: Endpoint, service: Service, http: HttpRequest) -> Any:
+class KeyRequest(ApiModel):
+    """LibreTranslate's clients send the key of the server in the request itself."""
+
+    api_key: Annotated[str, Field(max_length=1000)] | None = None
+
+
+async def read_request(endpoint: Endpoint, limits: HttpLimits, http: HttpRequest) -> Any:
     """The request of an endpoint; None of one that reads nothing."""
     kind = endpoint.request
     content_type = http.headers.get("content-type", "").partition(";")[0].strip().lower()
@@ -33,12 +38,15 @@ async def read_request(endpoint: Endpoint, service: Service, http: HttpRequest) 
         raise ApiError(
             f"the body must be {' or '.join(endpoint.forms)}", status=415, code="content_type"
         )
-    limits = service.limits
     most = limits.file_bytes if endpoint.reads_files else limits.body_bytes
     body = await _bytes(http, most, limits.body_seconds)
-    if content_type == _JSON:
-        return read_json(kind, body)
-    return await _form(kind, http, body)
+    try:
+        if content_type == _JSON:
+            return kind.model_validate_json(body)
+        # The values of a form are texts, numbers too.
+        return kind.model_validate(await _fields(kind, http, body), strict=False)
+    except ValidationError as problem:
+        raise refusal(problem) from None
 
 
 async def _bytes(http: HttpRequest, most: int, seconds: float) -> bytes:
@@ -59,8 +67,8 @@ async def _bytes(http: HttpRequest, most: int, seconds: float) -> bytes:
     return body
 
 
-async def _form(kind: type[ApiModel], http: HttpRequest, body: bytes) -> ApiModel:
-    """A request from the fields of a form, whose values are texts or files."""
+async def _fields(kind: type[ApiModel], http: HttpRequest, body: bytes) -> dict[str, Any]:
+    """The fields of a form, whose values are texts or files."""
 
     async def receive() -> Message:
         return {"type": "http.request", "body": body, "more_body": False}
@@ -83,11 +91,7 @@ async def _form(kind: type[ApiModel], http: HttpRequest, body: bytes) -> ApiMode
                 values[field] = content
     except (HTTPException, MultiPartException, ValueError, UnicodeDecodeError):
         raise ApiError("the body is no such form", code="invalid_form") from None
-    try:
-        # The values of a form are texts, numbers too.
-        return kind.model_validate(values, strict=False)
-    except ValidationError as problem:
-        raise refusal(problem) from None
+    return values
 
 
 def _is_list(kind: type[ApiModel], field: str) -> bool:

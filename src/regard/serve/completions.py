@@ -1,25 +1,25 @@
 """Completions and chats: one way to the engine, and two forms of its answer, whole or in a stream.
 
 A stream sends one event for each token of the engine. What may be the last token of a choice waits
-for the reason why it ends, so that both come in one event.
+for the reason why it ends, so that both come in one event. A whole answer is made of the same
+pieces.
 """
 
 from __future__ import annotations
 
 import asyncio
-import json
-import time
 from collections import Counter, defaultdict
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
+from functools import partial
+from typing import Any, NamedTuple
 
 from regard.look.result import to_json
 from regard.models import Model
-from regard.serve import openai_schema as schema
-from regard.serve.api import ApiError, ApiModel, api_error
+from regard.serve import schema
+from regard.serve.api import ApiError, ApiModel
 from regard.serve.requests import Choice, Generation, Result, Stream, Token
-from regard.serve.service import answer_id
+from regard.serve.service import Call
 
 LEAST_LOGPROB = -9999.0  # JSON has no −∞: a token that must not come has this one
 
@@ -77,99 +77,92 @@ class Speller:
 # ------------------------------------------------------------------ the two forms
 
 
-class TextForm:
-    """The form of `/v1/completions`."""
+@dataclass(frozen=True)
+class Piece:
+    """What a choice goes on with, or all of it; `rows` where log-probabilities were asked for."""
 
-    prefix = "cmpl"
+    index: int
+    text: str
+    rows: Sequence[Spelled] | None
+    finish: Any = None
 
-    def choice(
-        self, index: int, text: str, rows: Sequence[Spelled] | None, finish: Any
-    ) -> schema.TextChoice:
-        logprobs = None
-        if rows is not None:
-            logprobs = schema.TextLogprobs(
-                tokens=[row.text for row in rows],
-                token_logprobs=[row.logprob for row in rows],
-                top_logprobs=[_by_text(row) for row in rows],
-                text_offset=[row.offset for row in rows],
-            )
-        return schema.TextChoice(index=index, text=text, logprobs=logprobs, finish_reason=finish)
 
-    piece = choice
+class Form(NamedTuple):
+    """How one of the two routes writes its answers."""
 
-    def beginning(self, index: int) -> None:
-        """Nothing comes before the first piece of a choice."""
+    prefix: str  # of their ids
+    answer: Callable[..., ApiModel]
+    choice: Callable[[Piece], ApiModel]
+    chunk: Callable[..., ApiModel]
+    piece: Callable[[Piece], ApiModel]
+    beginning: Callable[[int], ApiModel] | None = None  # comes before the pieces of a choice
 
-    def whole(self, **values: Any) -> schema.Completion:
-        return schema.Completion(**values)
 
-    chunk = whole
+def _text_choice(piece: Piece) -> schema.TextChoice:
+    logprobs = None
+    if (rows := piece.rows) is not None:
+        logprobs = schema.TextLogprobs(
+            tokens=[row.text for row in rows],
+            token_logprobs=[row.logprob for row in rows],
+            top_logprobs=[_by_text(row) for row in rows],
+            text_offset=[row.offset for row in rows],
+        )
+    return schema.TextChoice(
+        index=piece.index, text=piece.text, logprobs=logprobs, finish_reason=piece.finish
+    )
 
 
 def _by_text(row: Spelled) -> dict[str, float] | None:
-    if row.logprob is None:
-        return None
-    # The likeliest comes first: of two tokens that read alike, it has the name.
     named: dict[str, float] = {}
     for text, logprob in row.top:
-        named.setdefault(text, logprob)
-    return named
+        named.setdefault(text, logprob)  # of two tokens that read alike, the likelier has the name
+    return named or None
 
 
-class ChatForm:
-    """The form of `/v1/chat/completions`."""
-
-    prefix = "chatcmpl"
-
-    def choice(
-        self, index: int, text: str, rows: Sequence[Spelled] | None, finish: Any
-    ) -> schema.ChatChoice:
-        message = schema.AssistantMessage(content=text)
-        logprobs = _chat_logprobs(rows)
-        return schema.ChatChoice(
-            index=index, message=message, logprobs=logprobs, finish_reason=finish
-        )
-
-    def piece(
-        self, index: int, text: str, rows: Sequence[Spelled] | None, finish: Any
-    ) -> schema.ChunkChoice:
-        delta = schema.Delta(content=text)
-        logprobs = _chat_logprobs(rows)
-        return schema.ChunkChoice(index=index, delta=delta, logprobs=logprobs, finish_reason=finish)
-
-    def beginning(self, index: int) -> schema.ChunkChoice:
-        return schema.ChunkChoice(index=index, delta=schema.Delta(role="assistant", content=""))
-
-    def whole(self, **values: Any) -> schema.ChatCompletion:
-        return schema.ChatCompletion(**values)
-
-    def chunk(self, **values: Any) -> schema.ChatChunk:
-        return schema.ChatChunk(**values)
+def _chat_choice(piece: Piece) -> schema.ChatChoice:
+    message = schema.AssistantMessage(content=piece.text)
+    return schema.ChatChoice(index=piece.index, message=message, **_chat_rest(piece))
 
 
-def _chat_logprobs(rows: Sequence[Spelled] | None) -> schema.ChatLogprobs | None:
-    if rows is None:
-        return None
+def _chat_piece(piece: Piece) -> schema.ChunkChoice:
+    delta = schema.Delta(content=piece.text)
+    return schema.ChunkChoice(index=piece.index, delta=delta, **_chat_rest(piece))
 
+
+def _chat_beginning(index: int) -> schema.ChunkChoice:
+    return schema.ChunkChoice(index=index, delta=schema.Delta(role="assistant", content=""))
+
+
+def _chat_rest(piece: Piece) -> dict[str, Any]:
     def one(text: str, logprob: float) -> dict[str, Any]:
         return {"token": text, "logprob": logprob, "bytes": [*text.encode()]}
 
-    content = [
-        schema.TokenLogprob(
-            **one(row.text, row.logprob or 0.0),
-            top_logprobs=[schema.TopLogprob(**one(*other)) for other in row.top],
-        )
-        for row in rows
-    ]
-    return schema.ChatLogprobs(content=content)
+    logprobs = None
+    if piece.rows is not None:
+        content = [
+            schema.TokenLogprob(
+                **one(row.text, row.logprob or 0.0),
+                top_logprobs=[schema.TopLogprob(**one(*other)) for other in row.top],
+            )
+            for row in piece.rows
+        ]
+        logprobs = schema.ChatLogprobs(content=content)
+    return {"logprobs": logprobs, "finish_reason": piece.finish}
 
 
-Form = TextForm | ChatForm
+TEXTS = Form("cmpl", schema.Completion, _text_choice, schema.Completion, _text_choice)
+CHATS = Form(
+    "chatcmpl",
+    schema.ChatCompletion,
+    _chat_choice,
+    schema.ChatChunk,
+    _chat_piece,
+    _chat_beginning,
+)
 
 # ------------------------------------------------------------------ one request
 
 
-@dataclass
 class Job:
     """A request for texts that was taken up: a stream of the engine for each of its inputs.
 
@@ -177,157 +170,140 @@ class Job:
     prompt is echoed is left out.
     """
 
-    form: Form
-    name: str
-    model: Model
-    generations: list[Generation]
-    streams: list[Stream]
-    choices: int
-    prompt_only: bool = False
-    include_usage: bool = False
-    running_usage: bool = False
-
-    def __post_init__(self) -> None:
-        head = {"id": answer_id(self.form.prefix), "created": int(time.time()), "model": self.name}
-        self.head = head
-        self.prompt_tokens = 0
-        self.completion_tokens = 0
+    def __init__(
+        self,
+        call: Call,
+        form: Form,
+        generations: Sequence[Generation],
+        choices: int,
+        *,
+        prompt_only: bool = False,
+    ) -> None:
+        self.call = call
+        self.form = form
+        self.choices = choices
+        self.prompt_only = prompt_only
+        self.head = call.head(form.prefix)
+        self.prompt_tokens = sum(one.source.shape[-1] for one in generations)
         self.look_values: int | None = None
         self.looks: list[dict[str, Any]] = []
+        self.streams = call.submit(generations)
+        self.progress = [_Progress(self, i, one) for i, one in enumerate(generations)]
 
-    def _count(self, result: Result) -> None:
-        self.prompt_tokens += result.usage.prompt_tokens
-        if not self.prompt_only:
-            self.completion_tokens += result.usage.completion_tokens
+    @property
+    def usage(self) -> schema.Usage:
+        tokens = 0 if self.prompt_only else sum(one.lengths.total() for one in self.progress)
+        return schema.Usage(
+            prompt_tokens=self.prompt_tokens,
+            completion_tokens=tokens,
+            look_values=self.look_values,
+        )
+
+    def _look(self, result: Result) -> None:
         if result.look is not None:
             self.looks.append(to_json(result.look))
             self.look_values = (self.look_values or 0) + result.usage.look_values
 
-    def _usage(self, prompt: int, completion: int) -> schema.Usage:
-        return schema.Usage(
-            prompt_tokens=prompt,
-            completion_tokens=completion,
-            total_tokens=prompt + completion,
-            look_values=self.look_values,
-        )
-
-    @property
-    def usage(self) -> schema.Usage:
-        return self._usage(self.prompt_tokens, self.completion_tokens)
-
-    # -------------------------------------------------------------- whole
-
     async def answer(self) -> ApiModel:
         """All choices of all inputs, when they are complete."""
-        try:
-            choices: list[ApiModel] = []
-            for generation, stream in zip(self.generations, self.streams, strict=True):
-                choices += await self._choices(generation, stream, len(choices))
-        finally:
-            cancel(self.streams)
-        looks = self.looks or None
-        return self.form.whole(**self.head, choices=choices, usage=self.usage, look=looks)
-
-    async def _choices(self, generation: Generation, stream: Stream, first: int) -> list[ApiModel]:
-        spellers: defaultdict[int, Speller] = defaultdict(lambda: Speller(self.model))
-        texts: defaultdict[int, str] = defaultdict(str)
-        if generation.echo or generation.logprobs is not None:
+        choices: list[ApiModel] = []
+        for progress, stream in zip(self.progress, self.streams, strict=True):
             async for token in stream:
-                if self.prompt_only and not token.is_prompt:
-                    continue
-                texts[token.index] += token.text
-                spellers[token.index].add(token)
-        result = await stream.result()
-        self._count(result)
-        parts: list[ApiModel] = []
-        for choice in best(result.choices, self.choices):
-            rows = None if generation.logprobs is None else spellers[choice.index].rows
-            text = texts[choice.index] if generation.echo else choice.text
-            finish = "length" if self.prompt_only else reason(choice)
-            parts.append(self.form.choice(first + len(parts), text, rows, finish))
-        return parts
+                progress.pieces(token)
+            result = await stream.result()
+            self._look(result)
+            pieces = progress.whole(best(result.choices, self.choices), len(choices))
+            choices += map(self.form.choice, pieces)
+        looks = self.looks or None
+        return self.form.answer(**self.head, choices=choices, usage=self.usage, look=looks)
 
-    # -------------------------------------------------------------- in a stream
-
-    async def events(self) -> AsyncIterator[bytes]:
-        """The answer as server-sent events; a failure is one too, and the last one is `[DONE]`."""
-        try:
-            async for chunk in self._chunks():
-                yield b"data: " + chunk.model_dump_json().encode() + b"\n\n"
-        except Exception as failure:
-            yield b"data: " + json.dumps(api_error(failure).body()).encode() + b"\n\n"
-        yield b"data: [DONE]\n\n"
-
-    async def _chunks(self) -> AsyncIterator[ApiModel]:
-        progress = [Progress(self, i) for i in range(len(self.streams))]
+    async def chunks(self, options: schema.StreamOptions | None) -> AsyncIterator[ApiModel]:
+        """The answer in pieces."""
+        chunk = partial(self.form.chunk, **self.head)
+        include_usage = options is not None and bool(options.include_usage)
+        is_running = include_usage and options is not None and options.continuous_usage_stats
         async for number, event in merged(self.streams):
-            pieces = progress[number].pieces(event)
-            for piece in pieces:
-                usage = None
-                if self.running_usage:
-                    prompt = sum(one.source.shape[-1] for one in self.generations)
-                    usage = self._usage(prompt, sum(one.tokens for one in progress))
-                yield self.form.chunk(**self.head, choices=[piece], usage=usage)
+            if isinstance(event, Result):
+                self._look(event)
+            for piece in self.progress[number].pieces(event):
+                usage = self.usage if is_running else None
+                yield chunk(choices=[piece], usage=usage)
         if self.looks:
-            yield self.form.chunk(**self.head, choices=[], look=self.looks)
-        if self.include_usage:
-            yield self.form.chunk(**self.head, choices=[], usage=self.usage)
+            yield chunk(choices=[], look=self.looks)
+        if include_usage:
+            yield chunk(choices=[], usage=self.usage)
 
 
-class Progress:
+class _Progress:
     """How far the stream of one input has come: which choices have begun, and what is held back."""
 
-    def __init__(self, job: Job, number: int) -> None:
+    def __init__(self, job: Job, number: int, generation: Generation) -> None:
         self.job = job
-        self.generation = job.generations[number]
+        self.generation = generation
         self.first = number * job.choices  # the index of its first choice
-        self.spellers: defaultdict[int, Speller] = defaultdict(lambda: Speller(job.model))
+        self.spellers: defaultdict[int, Speller] = defaultdict(partial(Speller, job.call.model))
+        self.texts: defaultdict[int, str] = defaultdict(str)
         self.lengths: Counter[int] = Counter()
         self.last: dict[int, Token] = {}  # by choice: one that may be its last
         self.begun: set[int] = set()
 
-    @property
-    def tokens(self) -> int:
-        return self.lengths.total()
-
     def pieces(self, event: Token | Result) -> list[ApiModel]:
         """What a client is sent because of one more event."""
         if isinstance(event, Result):
-            self.job._count(event)
-            parts: list[ApiModel] = []
-            for choice in event.choices:
-                finish = "length" if self.job.prompt_only else reason(choice)
-                token = self.last.pop(choice.index, Token(choice.index, (), ""))
-                parts += self._piece(token, finish)
-            return parts
-        if event.is_prompt:
-            return self._piece(event, None)
-        if self.job.prompt_only:
+            return [
+                part
+                for choice in event.choices
+                for part in self._piece(
+                    self.last.pop(choice.index, Token(choice.index, (), "")), self._reason(choice)
+                )
+            ]
+        if self.job.prompt_only and not event.is_prompt:
             return []
-        self.lengths[event.index] += len(event.ids)
-        if self.lengths[event.index] >= self.generation.max_new_tokens:
-            # What was held back of the text comes without a token of its own.
-            waiting = self.last.get(event.index, Token(event.index, (), ""))
-            self.last[event.index] = Token(
-                event.index,
-                waiting.ids + event.ids,
-                waiting.text + event.text,
-                waiting.logprobs + event.logprobs,
-                waiting.top + event.top,
-            )
-            return []
+        if not event.is_prompt:
+            self.lengths[event.index] += len(event.ids)
+            if self.lengths[event.index] >= self.generation.max_new_tokens:
+                # What was held back of the text comes without a token of its own.
+                self.last[event.index] = _joined(self.last.get(event.index), event)
+                return []
         return self._piece(event, None)
 
     def _piece(self, token: Token, finish: str | None) -> list[ApiModel]:
         form = self.job.form
         index = self.first + token.index
         parts = []
-        if index not in self.begun:
-            self.begun.add(index)
-            parts = [one for one in [form.beginning(index)] if one is not None]
+        if form.beginning is not None and index not in self.begun:
+            parts = [form.beginning(index)]
+        self.begun.add(index)
         spelled = self.spellers[token.index].add(token)
+        self.texts[token.index] += token.text
         rows = spelled if self.generation.logprobs is not None and spelled else None
-        return [*parts, form.piece(index, token.text, rows, finish)]
+        return [*parts, form.piece(Piece(index, token.text, rows, finish))]
+
+    def whole(self, choices: Sequence[Choice], first: int) -> list[Piece]:
+        """Complete choices, each with all that came of it."""
+        parts = []
+        for number, choice in enumerate(choices, first):
+            if choice.index in self.last:
+                self._piece(self.last.pop(choice.index), None)
+            wants_rows = self.generation.logprobs is not None
+            rows = self.spellers[choice.index].rows if wants_rows else None
+            parts.append(Piece(number, self.texts[choice.index], rows, self._reason(choice)))
+        return parts
+
+    def _reason(self, choice: Choice) -> str:
+        return "length" if self.job.prompt_only else reason(choice)
+
+
+def _joined(first: Token | None, second: Token) -> Token:
+    if first is None:
+        return second
+    return Token(
+        second.index,
+        first.ids + second.ids,
+        first.text + second.text,
+        first.logprobs + second.logprobs,
+        first.top + second.top,
+    )
 
 
 async def merged(streams: Sequence[Stream]) -> AsyncIterator[tuple[int, Token | Result]]:
@@ -369,10 +345,3 @@ def reason(choice: Choice) -> str:
     if choice.finish_reason == "cancelled":
         raise ApiError("the request took longer than is allowed", status=504, code="timeout")
     return choice.finish_reason
-
-
-def cancel(streams: Sequence[Stream]) -> None:
-    """Has the engine drop what is not complete yet."""
-    for stream in streams:
-        if not stream.done:
-            stream.cancel()

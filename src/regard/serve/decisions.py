@@ -8,20 +8,15 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Sequence
-from functools import partial
 from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import Field
-from starlette.requests import Request as HttpRequest
 
-from regard.evaluation.task import PredictionOptions
 from regard.models import Model
 from regard.models.labels import Scores
-from regard.serve.api import ApiError, ApiModel, Request
-from regard.serve.openai_schema import Name, Text
-from regard.serve.service import Endpoint, Service, ask
-
-# ------------------------------------------------------------------ what is asked
+from regard.serve.api import ApiError, ApiModel, Request, unsupported
+from regard.serve.requests import Name, Text
+from regard.serve.service import Call, Endpoint
 
 
 class InputText(ApiModel):
@@ -42,18 +37,40 @@ class DecisionMessage(ApiModel):
     type: Literal["message"] = "message"
 
 
-class Option(ApiModel):
+# ------------------------------------------------------------------ questions and their answers
+
+
+class Share(ApiModel):
     value: str | bool
-    description: Text | None = None
-
-    @property
-    def label(self) -> str:
-        return str(self.value).lower() if isinstance(self.value, bool) else self.value
+    probability: float
 
 
-class Level(ApiModel):
-    label: Name
-    description: Text | None = None
+class LevelShare(ApiModel):
+    value: int
+    label: str
+    probability: float
+
+
+class PredicateAnswer(ApiModel):
+    type: Literal["predicate"] = "predicate"
+    name: str | None = None
+    probability: float
+
+
+class ChoiceAnswer(ApiModel):
+    type: Literal["choice"] = "choice"
+    name: str | None = None
+    choice: str | bool
+    confidence: float
+    probabilities: list[Share]
+
+
+class ScoreAnswer(ApiModel):
+    type: Literal["score"] = "score"
+    name: str | None = None
+    score: float
+    confidence: float
+    probabilities: list[LevelShare]
 
 
 class _Question(ApiModel):
@@ -64,12 +81,13 @@ class _Question(ApiModel):
     name: Name | None = None
 
     @property
-    def options(self) -> Sequence[Option | Level]:
-        return ()
+    @abstractmethod
+    def meanings(self) -> list[tuple[str, str | None]]:
+        """Its labels, and what each means."""
 
     @property
     def labels(self) -> list[str]:
-        return [one.label for one in self.options]
+        return [label for label, _ in self.meanings]
 
     def own_labels(self, names: Sequence[str]) -> list[str] | None:
         """Its labels, if they are those of a classifier."""
@@ -86,14 +104,19 @@ class Predicate(_Question):
     type: Literal["predicate"]
 
     @property
-    def labels(self) -> list[str]:
-        return ["yes", "no"]
+    def meanings(self) -> list[tuple[str, str | None]]:
+        return [("yes", None), ("no", None)]
 
     def own_labels(self, names: Sequence[str]) -> list[str] | None:
         return [self.name] if self.name is not None and self.name in names else None
 
-    def answer(self, shares: list[float]) -> Any:
+    def answer(self, shares: list[float]) -> PredicateAnswer:
         return PredicateAnswer(name=self.name, probability=shares[0])
+
+
+class Option(ApiModel):
+    value: str | bool
+    description: Text | None = None
 
 
 class ChoiceQuestion(_Question):
@@ -104,18 +127,24 @@ class ChoiceQuestion(_Question):
     choices: list[Option] = Field(min_length=2, max_length=255)
 
     @property
-    def options(self) -> Sequence[Option | Level]:
-        return self.choices
+    def meanings(self) -> list[tuple[str, str | None]]:
+        def label(value: str | bool) -> str:
+            return value if isinstance(value, str) else str(value).lower()
 
-    def answer(self, shares: list[float]) -> Any:
-        best = max(range(len(shares)), key=shares.__getitem__)
-        pairs = zip(self.choices, shares, strict=True)
+        return [(label(one.value), one.description) for one in self.choices]
+
+    def answer(self, shares: list[float]) -> ChoiceAnswer:
+        pairs = [*zip((one.value for one in self.choices), shares, strict=True)]
+        choice, confidence = max(pairs, key=lambda pair: pair[1])
+        probabilities = [Share(value=value, probability=share) for value, share in pairs]
         return ChoiceAnswer(
-            name=self.name,
-            choice=self.choices[best].value,
-            confidence=shares[best],
-            probabilities=[ChoiceShare(value=one.value, probability=p) for one, p in pairs],
+            name=self.name, choice=choice, confidence=confidence, probabilities=probabilities
         )
+
+
+class Level(ApiModel):
+    label: Name
+    description: Text | None = None
 
 
 class ScoreQuestion(_Question):
@@ -126,69 +155,36 @@ class ScoreQuestion(_Question):
     levels: list[Level] = Field(min_length=2, max_length=255)
 
     @property
-    def options(self) -> Sequence[Option | Level]:
-        return self.levels
+    def meanings(self) -> list[tuple[str, str | None]]:
+        return [(one.label, one.description) for one in self.levels]
 
-    def answer(self, shares: list[float]) -> Any:
-        pairs = enumerate(zip(self.labels, shares, strict=True))
+    def answer(self, shares: list[float]) -> ScoreAnswer:
+        probabilities = [
+            LevelShare(value=i, label=one.label, probability=share)
+            for i, (one, share) in enumerate(zip(self.levels, shares, strict=True))
+        ]
+        score = sum(i * share for i, share in enumerate(shares))
         return ScoreAnswer(
-            name=self.name,
-            score=sum(i * share for i, share in enumerate(shares)),
-            confidence=max(shares),
-            probabilities=[LevelShare(value=i, label=one, probability=p) for i, (one, p) in pairs],
+            name=self.name, score=score, confidence=max(shares), probabilities=probabilities
         )
 
 
-Question = Annotated[Predicate | ChoiceQuestion | ScoreQuestion, Field(discriminator="type")]
+# ------------------------------------------------------------------ the route
 
 
 class DecisionRequest(Request):
     """`POST /v1/decisions`."""
 
     input: Text | Annotated[list[DecisionMessage], Field(min_length=1, max_length=1024)]
-    questions: list[Question] = Field(min_length=1, max_length=400)
+    questions: list[
+        Annotated[Predicate | ChoiceQuestion | ScoreQuestion, Field(discriminator="type")]
+    ] = Field(min_length=1, max_length=400)
 
     @property
     def text(self) -> str:
         if isinstance(self.input, str):
             return self.input
         return "\n".join(_text(message.content) for message in self.input)
-
-
-# ------------------------------------------------------------------ what is answered
-
-
-class PredicateAnswer(ApiModel):
-    type: Literal["predicate"] = "predicate"
-    name: str | None = None
-    probability: float
-
-
-class ChoiceShare(ApiModel):
-    value: str | bool
-    probability: float
-
-
-class ChoiceAnswer(ApiModel):
-    type: Literal["choice"] = "choice"
-    name: str | None = None
-    choice: str | bool
-    confidence: float
-    probabilities: list[ChoiceShare]
-
-
-class LevelShare(ApiModel):
-    value: int
-    label: str
-    probability: float
-
-
-class ScoreAnswer(ApiModel):
-    type: Literal["score"] = "score"
-    name: str | None = None
-    score: float
-    confidence: float
-    probabilities: list[LevelShare]
 
 
 class InputDetails(ApiModel):
@@ -214,20 +210,17 @@ class Decision(ApiModel):
     usage: DecisionUsage
 
 
-# ------------------------------------------------------------------ the route
-
-
-async def decide(service: Service, request: DecisionRequest, http: HttpRequest) -> Decision:
+async def decide(call: Call) -> Decision:
     """Answers questions about a text."""
-    engine = await service.engine(request.model)
-    model = engine.model
-    service.limits.require("inputs", len(request.questions), "questions")
+    request: DecisionRequest = call.request
+    model = call.model
+    call.limits.require("inputs", len(request.questions), "questions")
     names = model.labels
     rates = names is not None and (
         len(names) < 2 or model.config.get("problem_type") == "regression"
     )
     if "classify" not in model.tasks or model.medium is not None or rates:
-        raise ApiError("this model does not classify texts", "model", code="unsupported_by_model")
+        raise unsupported("this model does not classify texts")
     if not request.text.strip():
         raise ApiError("input: the text is empty", "input")
     for number, question in enumerate(request.questions):
@@ -238,14 +231,12 @@ async def decide(service: Service, request: DecisionRequest, http: HttpRequest) 
             raise ApiError(f"{where}: this model decides between {', '.join(names)}", where)
     if names is None:
         shares = [
-            await ask(http, engine.call(partial(_by_prompt, text=request.text, question=one)))
+            await call.run(_by_prompt, field="input", text=request.text, question=one)
             for one in request.questions
         ]
     else:
         # A tab would make two texts of it.
-        text = request.text.replace("\t", " ")
-        options = PredictionOptions(top=len(names))
-        [scores] = await ask(http, engine.ask("classify", [text], options))
+        [scores] = await call.ask("classify", [request.text.replace("\t", " ")], top=len(names))
         owned = [one.own_labels(names) or [] for one in request.questions]
         shares = [[scores[label] for label in labels] for labels in owned]
     tokens = len(model.input_tokenizer.input_ids(request.text))
@@ -256,19 +247,18 @@ async def decide(service: Service, request: DecisionRequest, http: HttpRequest) 
     )
 
 
-def _by_prompt(model: Model, text: str, question: Any) -> list[float]:
+def _by_prompt(model: Model, text: str, question: _Question) -> list[float]:
     """The probabilities of the labels of a question by a language model, as the continuation of
     the instructions, what the labels mean, and the text."""
-    meanings = [f"{one.label}: {one.description}" for one in question.options if one.description]
+    labels = question.labels
+    meanings = [f"{label}: {text}" for label, text in question.meanings if text]
     # A template has braces of its own.
     head = "\n".join([_text(question.instructions), *meanings]).translate(_NO_BRACES)
     template = f"{head}\nText: {{text}}\nAnswer: {{label}}\n\n"
-    scores: Scores = model.classify(text, question.labels, template=template)
-    return [scores[label] for label in question.labels]
+    scores: Scores = model.classify(text, labels, template=template)  # type: ignore[attr-defined]
+    return [scores[label] for label in labels]
 
 
 _NO_BRACES = str.maketrans("{}", "()")
 
-ENDPOINTS = (
-    Endpoint("/v1/decisions", decide, "Answer questions about a text", Decision, DecisionRequest),
-)
+ENDPOINTS = (Endpoint("/v1/decisions", decide, Decision, DecisionRequest),)

@@ -3,55 +3,59 @@
 from __future__ import annotations
 
 import base64
-import time
-from functools import partial
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
-from starlette.requests import Request as HttpRequest
 
 from regard.evaluation.prediction import chosen_task
 from regard.evaluation.task import PredictionOptions
-from regard.serve.api import ApiError
+from regard.serve.api import ApiError, ApiModel, Request, unsupported
 from regard.serve.generation import input_list
-from regard.serve.openai_schema import Embedding, EmbeddingList, EmbeddingRequest, Usage
-from regard.serve.service import Endpoint, Service, answer_id, ask
-
-# ------------------------------------------------------------------ vectors
+from regard.serve.schema import Answer, Count, Inputs, Usage
+from regard.serve.service import Call, Endpoint
 
 
-async def embed(service: Service, request: EmbeddingRequest, http: HttpRequest) -> EmbeddingList:
+class EmbeddingRequest(Request):
+    """`POST /v1/embeddings`. With `dimensions`, a vector is cut there and scaled to length 1."""
+
+    input: Inputs
+    encoding_format: Literal["float", "base64"] = "float"
+    dimensions: Count | None = None
+
+
+class Embedding(ApiModel):
+    object: Literal["embedding"] = "embedding"
+    index: int
+    embedding: list[float] | str
+
+
+class EmbeddingList(Answer):
+    object: Literal["list"] = "list"
+    data: list[Embedding]
+    usage: Usage
+
+
+async def embed(call: Call) -> EmbeddingList:
     """The vectors of texts, or of texts as token ids."""
-    engine = await service.engine(request.model)
-    model = engine.model
-    chosen_task(model, "embed", PredictionOptions())
-    if model.medium is not None:
-        raise ApiError(
-            "this model reads files: ask /v1/embed", "model", code="unsupported_by_model"
-        )
-    inputs = input_list(request.input, service.limits, "input")
-    if "" in inputs:
+    request: EmbeddingRequest = call.request
+    chosen_task(call.model, "embed", PredictionOptions())
+    if call.model.medium is not None:
+        raise unsupported("this model reads files: ask /v1/embed")
+    rows = input_list(request.input, call.limits, "input")
+    if "" in rows:
         raise ApiError("input: a text is empty", "input")
-    rows: list[Any] = inputs
-    if isinstance(inputs[0], str):
-        texts: list[Any] = inputs
-        rows = [model.input_tokenizer.input_ids(one) for one in texts]
-        values = await ask(http, engine.ask("embed", texts, PredictionOptions()))
+    if isinstance(rows[0], str):
+        values = await call.ask("embed", rows)
+        rows = [call.model.input_tokenizer.input_ids(one) for one in rows]
     else:
-        values = await ask(http, engine.call(partial(_of_ids, rows=rows)))
-    vectors = np.array(values)
-    vectors = _cut(vectors.astype(np.float32), request.dimensions)
-    tokens = sum(map(len, rows))
-    return EmbeddingList(
-        id=answer_id("embd"),
-        created=int(time.time()),
-        model=request.model,
-        data=[
-            Embedding(index=i, embedding=_written(vector, request.encoding_format))
-            for i, vector in enumerate(vectors)
-        ],
-        usage=Usage(prompt_tokens=tokens, completion_tokens=0, total_tokens=tokens),
-    )
+        values = await call.run(_of_ids, field="input", rows=rows)
+    vectors = _cut(np.array(values, dtype=np.float32), request.dimensions)
+    data = [
+        Embedding(index=i, embedding=_written(vector, request.encoding_format))
+        for i, vector in enumerate(vectors)
+    ]
+    usage = Usage(prompt_tokens=sum(map(len, rows)))
+    return EmbeddingList(**call.head("embd"), data=data, usage=usage)
 
 
 def _of_ids(model: Any, rows: list[list[int]]) -> list[Any]:
@@ -77,4 +81,4 @@ def _written(vector: Any, encoding: str) -> list[float] | str:
     return vector.tolist()
 
 
-ENDPOINTS = (Endpoint("/v1/embeddings", embed, "Embed texts", EmbeddingList, EmbeddingRequest),)
+ENDPOINTS = (Endpoint("/v1/embeddings", embed, EmbeddingList, EmbeddingRequest),)

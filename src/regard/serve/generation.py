@@ -19,10 +19,9 @@ from regard.look.inspectable import Reading
 from regard.models import Model
 from regard.models.generation_config import GenerationDefaults
 from regard.serve import looking
-from regard.serve.api import ApiError, HttpLimits
-from regard.serve.openai_schema import DecodingRequest, Inputs, LookFields
-from regard.serve.requests import AttentionRows, Generation, LookRequest, Patch
-from regard.system.errors import RegardError, SettingError
+from regard.serve.api import ApiError, HttpLimits, blamed, unsupported
+from regard.serve.requests import Generation
+from regard.serve.schema import DecodingRequest
 
 if TYPE_CHECKING:
     from regard.serve.engine import Engine
@@ -35,40 +34,29 @@ def require_writer(model: Model) -> None:
     """Refuses a model that writes no text after a text."""
     if not (model.model.writes and model.accepts_text):
         able = ", ".join(model.tasks) or "nothing by HTTP"
-        raise ApiError(
-            f"this model writes no text after a text; it can: {able}",
-            "model",
-            code="unsupported_by_model",
-        )
+        raise unsupported(f"this model writes no text after a text; it can: {able}")
 
 
 # ------------------------------------------------------------------ inputs
 
 
-def input_list(inputs: Inputs, limits: HttpLimits, field: str) -> list[str | list[int]]:
-    """The texts, or lists of token ids, of an input in any of its four forms."""
+def input_list(inputs: Any, limits: HttpLimits, field: str) -> list[Any]:
+    """The texts, or lists of token ids, of an input in any of its four forms (`schema.Inputs`)."""
+    rows = inputs
     if isinstance(inputs, str) or isinstance(inputs[0], int):
-        inputs = [inputs]  # type: ignore[assignment]
-    limits.require("inputs", len(inputs), field)
-    return list(inputs)  # type: ignore[arg-type]
+        rows = [inputs]
+    limits.require("inputs", len(rows), field)
+    return rows
 
 
 def read(
     engine: Engine, one: str | Sequence[int], field: str, language: str | None = None
 ) -> Reading:
     """A text or token ids as the model reads them; `ApiError` where it reads fewer."""
-    model = engine.model
-    if not isinstance(one, str):
-        size = model.spec.vocab_size or len(model.input_tokenizer)
-        if max(one) >= size:
-            problem = f"token {max(one)} is out of vocabulary: there are {size:,}"
-            raise ApiError(f"{field}: {problem}", field)
-    try:
+    with blamed(field):
         reading = engine.read(one, language)
-    except RegardError as error:
-        raise ApiError(f"{error.problem}: {error.repair}", field) from None
     tokens = reading.inputs.shape[-1]
-    most = min(engine.limits.max_tokens, model.positions or engine.limits.max_tokens)
+    most = min(engine.limits.max_tokens, engine.model.positions or engine.limits.max_tokens)
     if tokens > most:
         raise ApiError(
             f"{field}: the input has {tokens:,} tokens, and this model reads {most:,}",
@@ -97,10 +85,8 @@ def search(model: Model, options: dict[str, Any], choices: int) -> Strategy:
             strategy = Sampling()
     if isinstance(strategy, Sampling):
         strategy = replace(strategy, seed=secrets.randbelow(_SEEDS) if seed is None else seed)
-    try:
+    with blamed("n"):
         return returning(strategy, choices)
-    except SettingError as error:
-        raise ApiError(f"{error.problem}: {error.repair}", "n") from None
 
 
 def generation(
@@ -128,12 +114,9 @@ def generation(
         penalty = request.repetition_penalty or defaults.repetition_penalty
         one = replace(one, stops=tuple(request.stops), repetition_penalty=penalty)
         if request.look is not None:
-            one = replace(one, look=look_request(request.look))
-    if one.look is not None:
-        try:
-            looking.require(model, one.look)
-        except RegardError as error:
-            raise ApiError(f"look: {error.problem}: {error.repair}", "look") from None
+            one = replace(one, look=request.look)
+            with blamed("look"):
+                looking.require(model, request.look)
     read_tokens = reading.inputs.shape[-1]
     limits = engine.limits
     room = limits.max_new_tokens
@@ -155,23 +138,3 @@ def generation(
         )
     limit = most or min(usual, room)
     return replace(one, max_new_tokens=limit, min_new_tokens=min(defaults.min_new_tokens, limit))
-
-
-def look_request(fields: LookFields) -> LookRequest:
-    """What the engine is to record and to change."""
-
-    def numbers(values: Sequence[int] | None) -> tuple[int, ...] | None:
-        return None if values is None else tuple(values)
-
-    patch = fields.patch
-    return LookRequest(
-        tuple(
-            AttentionRows(one.name, numbers(one.rows), numbers(one.heads))
-            for one in fields.attention
-        ),
-        tuple(fields.hidden),
-        fields.alignment,
-        fields.lens,
-        tuple(fields.heads_off),
-        None if patch is None else Patch(patch.point, patch.text, tuple(patch.positions)),
-    )

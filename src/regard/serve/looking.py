@@ -36,9 +36,9 @@ def require(model: Model, request: LookRequest) -> None:
     """Refuses what this model has not."""
     core = model.model
     named = attentions(core)
-    for name, _, heads in request.attention:
-        require_name("attention", name, named)
-        require_indices(f"{name} head", heads or (), named[name].heads)
+    for one in request.attention:
+        require_name("attention", one.name, named)
+        require_indices(f"{one.name} head", one.heads or (), named[one.name].heads)
     for name in request.hidden:
         require_name("probe", name, probes(core))
     if request.alignment:
@@ -108,9 +108,9 @@ def look_at(model: Model, generation: Generation, ids: tuple[int, ...], *, ended
         reading = _read(model, [*generation.source.tolist(), *written])
     run = look(model, reading, target=target, ask=ask, edits=_edits(model, request))
     answer: dict[str, Any] = {}
-    for name, rows, heads in request.attention:
-        shown = run.attention(name, rows=rows, heads=heads)
-        answer.setdefault("attention", {})[name] = shown.to_dict()
+    for one in request.attention:
+        shown = run.attention(one.name, rows=one.rows, heads=one.heads)
+        answer.setdefault("attention", {})[one.name] = shown.to_dict()
     for name in request.hidden:
         answer.setdefault("hidden", {})[name] = run[name].tolist()
     if request.alignment:

@@ -22,13 +22,13 @@ import queue
 import threading
 from collections.abc import AsyncIterator, Iterator
 from dataclasses import dataclass, field
-from typing import Any, Generic, Literal, NamedTuple, TypeVar
+from typing import Annotated, Any, Generic, Literal, TypeAlias, TypeVar
 
+from pydantic import Field
 from torch import Tensor
 
 from regard.decode.strategy import BeamSearch, Greedy, Sampling, Strategy
 from regard.look.inspectable import Reading
-from regard.look.probe_names import Head
 from regard.system.errors import RegardError, SettingError
 
 R = TypeVar("R")
@@ -74,21 +74,32 @@ class QueueFull(RegardError):
 # ------------------------------------------------------------------ what is asked
 
 
-class AttentionRows(NamedTuple):
+# Annotated with their bounds: these are also the form in which a request to a route has them.
+Name: TypeAlias = Annotated[str, Field(min_length=1, max_length=300)]
+Index: TypeAlias = Annotated[int, Field(ge=0, le=1 << 20)]
+Text: TypeAlias = Annotated[str, Field(max_length=1 << 20)]
+Indices: TypeAlias = Annotated[tuple[Index, ...], Field(max_length=4096)]
+Positions: TypeAlias = Annotated[tuple[Index, ...], Field(min_length=1, max_length=4096)]
+Points: TypeAlias = Annotated[tuple[Name, ...], Field(max_length=64)]
+
+
+@dataclass(frozen=True)
+class AttentionRows:
     """Weights of one attention (`decoder.3.cross`): of these query rows and heads, or of all."""
 
-    name: str
-    rows: tuple[int, ...] | None = None
-    heads: tuple[int, ...] | None = None
+    name: Name
+    rows: Indices | None = None
+    heads: Indices | None = None
 
 
-class Patch(NamedTuple):
+@dataclass(frozen=True)
+class Patch:
     """Activation patching: in this request, `point` (`encoder.2.residual`) has at `positions` what
     it has in a run of the model on `text`."""
 
-    point: str
-    text: str
-    positions: tuple[int, ...]
+    point: Name
+    text: Text
+    positions: Positions
 
 
 @dataclass(frozen=True)
@@ -99,11 +110,11 @@ class LookRequest:
     and `lens` as `regard.look` has them. `heads_off` and `patch` change the answer itself.
     """
 
-    attention: tuple[AttentionRows, ...] = ()
-    hidden: tuple[str, ...] = ()  # named points, `decoder.2.residual`, without wildcards
+    attention: Annotated[tuple[AttentionRows, ...], Field(max_length=64)] = ()
+    hidden: Points = ()  # named points, `decoder.2.residual`, without wildcards
     alignment: bool = False
-    lens: int = 0  # this many tokens after each layer; 0 is no lens
-    heads_off: tuple[Head, ...] = ()
+    lens: Annotated[int, Field(ge=0, le=50)] = 0  # so many tokens after each layer; 0 is no lens
+    heads_off: Annotated[tuple[tuple[Name, Index], ...], Field(max_length=512)] = ()
     patch: Patch | None = None
 
 

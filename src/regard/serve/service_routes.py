@@ -2,59 +2,75 @@
 
 from __future__ import annotations
 
+import inspect
 import re
+from collections.abc import Sequence
 from dataclasses import asdict
-from typing import Any
+from typing import Any, Literal
 
+from pydantic import Field
 from pydantic.json_schema import models_json_schema
-from starlette.requests import Request as HttpRequest
 from starlette.responses import JSONResponse, PlainTextResponse, Response
 
 from regard import __version__
 from regard.serve.api import ApiModel
-from regard.serve.openai_schema import ModelCard, ModelList
-from regard.serve.service import Endpoint, Service
+from regard.serve.service import Call, Endpoint, Service
 
 
 class Health(ApiModel):
     status: str
 
 
-async def models(service: Service, request: None, http: HttpRequest) -> ModelList:
+class ModelCard(ApiModel):
+    """A served model. What stands in `description` is this server's own."""
+
+    id: str
+    object: Literal["model"] = "model"
+    created: int
+    owned_by: str = "regard"
+    description: dict[str, Any] = Field(default_factory=dict)
+
+
+class ModelList(ApiModel):
+    object: Literal["list"] = "list"
+    data: list[ModelCard]
+
+
+async def models(call: Call) -> ModelList:
     """The served models."""
-    return ModelList(data=[_card(service, name) for name in service.models.names()])
+    return ModelList(data=[_card(call.service, name) for name in call.service.models.names()])
 
 
-async def model(service: Service, request: None, http: HttpRequest) -> ModelCard:
+async def model(call: Call) -> ModelCard:
     """One served model."""
-    name = http.path_params["model"]
-    service.require_model(name)
-    return _card(service, name)
+    name = call.http.path_params["model"]
+    call.service.require_model(name)
+    return _card(call.service, name)
 
 
 def _card(service: Service, name: str) -> ModelCard:
     pair = service.languages.get(name)
-    languages = {} if pair is None else {"source": pair.source, "target": pair.target}
+    languages = {} if pair is None else asdict(pair)
     entry = service.models.describe(name)
     description = {**asdict(entry), "languages": languages}
     return ModelCard(id=name, created=int(entry.created), description=description)
 
 
-async def health(service: Service, request: None, http: HttpRequest) -> Response:
+async def health(call: Call) -> Response:
     """Whether the server takes up requests: 503 while it is shutting down."""
-    if service.draining:
+    if call.service.draining:
         return JSONResponse({"status": "draining"}, 503)
     return JSONResponse({"status": "ok"})
 
 
-async def metrics(service: Service, request: None, http: HttpRequest) -> Response:
+async def metrics(call: Call) -> Response:
     """Counters, in the text format of Prometheus."""
     lines = ["# TYPE regard_http_responses_total counter"]
-    for (path, status), count in sorted(service.answers.items()):
+    for (path, status), count in sorted(call.service.answers.items()):
         lines.append(f'regard_http_responses_total{{path="{path}",status="{status}"}} {count}')
     gauges = ("waiting", "running", "rows")
     values: dict[str, list[str]] = {}
-    for name, engine in service.models.engines().items():
+    for name, engine in call.service.models.engines().items():
         label = name.translate(_ESCAPES)
         for field, value in asdict(engine.metrics()).items():
             full = f"regard_engine_{field}" if field in gauges else f"regard_engine_{field}_total"
@@ -69,23 +85,23 @@ _ESCAPES = str.maketrans({"\\": "\\\\", '"': '\\"', "\n": "\\n"})
 _PROMETHEUS = "text/plain; version=0.0.4"
 
 
-async def description(service: Service, request: None, http: HttpRequest) -> Response:
+async def description(call: Call) -> Response:
     """This server as an OpenAPI document."""
-    return JSONResponse(openapi_document(http.app.state.endpoints, service.key is not None))
+    endpoints = call.http.app.state.endpoints
+    return JSONResponse(openapi_document(endpoints, call.service.key is not None))
 
 
 # ------------------------------------------------------------------ the OpenAPI document
 
 
-def openapi_document(endpoints: tuple[Endpoint, ...], has_key: bool) -> dict[str, Any]:
+def openapi_document(endpoints: Sequence[Endpoint], has_key: bool) -> dict[str, Any]:
     """The document, made of the types of requests and answers."""
     kinds: list[Any] = [(one.request, "validation") for one in endpoints if one.request]
     for one in endpoints:
-        kinds += [(answer, "serialization") for answer in one.answers]
+        kinds += [(answer, "serialization") for answer in (*one.answers, _error_of(one))]
     names, definitions = models_json_schema(
         list(dict.fromkeys(kinds)), ref_template="#/components/schemas/{model}"
     )
-    schemas = definitions.get("$defs", {}) | {"Error": _ERROR, "LibreTranslateError": _SHORT_ERROR}
     paths: dict[str, Any] = {}
     for one in endpoints:
         path = _PARAMETER.sub(r"{\1}", one.path)
@@ -94,7 +110,7 @@ def openapi_document(endpoints: tuple[Endpoint, ...], has_key: bool) -> dict[str
         "openapi": "3.1.0",
         "info": {"title": "regard serve", "version": __version__},
         "paths": paths,
-        "components": {"schemas": schemas},
+        "components": {"schemas": definitions.get("$defs", {})},
     }
     if has_key:
         document["components"]["securitySchemes"] = {"key": {"type": "http", "scheme": "bearer"}}
@@ -103,25 +119,25 @@ def openapi_document(endpoints: tuple[Endpoint, ...], has_key: bool) -> dict[str
 
 
 _PARAMETER = re.compile(r"\{(\w+)(?::path)?\}")  # of a path, as starlette writes it
-_TEXT: dict[str, Any] = {"type": "string"}
-_TEXT_OR_NULL: dict[str, Any] = {"type": ["string", "null"]}
-_ERROR = {
-    "type": "object",
-    "required": ["error"],
-    "properties": {
-        "error": {
-            "type": "object",
-            "required": ["message", "type", "param", "code"],
-            "properties": {
-                "message": _TEXT,
-                "type": _TEXT,
-                "param": _TEXT_OR_NULL,
-                "code": _TEXT_OR_NULL,
-            },
-        }
-    },
-}
-_SHORT_ERROR = {"type": "object", "required": ["error"], "properties": {"error": _TEXT}}
+_TEXT = {"type": "string"}
+
+
+class ErrorFields(ApiModel):
+    message: str
+    type: str
+    param: str | None
+    code: str | None
+
+
+class Error(ApiModel):
+    error: ErrorFields
+
+
+class LibreTranslateError(ApiModel):
+    error: str
+
+
+_ERRORS = {"libretranslate": LibreTranslateError}
 _FAILURES = {
     "400": "a mistake in the request",
     "401": "the key is missing or wrong",
@@ -135,6 +151,10 @@ _FAILURES = {
 }
 
 
+def _error_of(endpoint: Endpoint) -> type[ApiModel]:
+    return _ERRORS.get(endpoint.dialect, Error)
+
+
 def _operation(endpoint: Endpoint, names: Any) -> dict[str, Any]:
     answers = [names[one, "serialization"] for one in endpoint.answers]
     content: dict[str, Any] = {}
@@ -144,11 +164,10 @@ def _operation(endpoint: Endpoint, names: Any) -> dict[str, Any]:
         }
     for form in endpoint.other_forms:
         content[form] = {"schema": _TEXT}
-    name = "LibreTranslateError" if endpoint.dialect == "libretranslate" else "Error"
-    error = {"application/json": {"schema": {"$ref": f"#/components/schemas/{name}"}}}
+    error = {"application/json": {"schema": names[_error_of(endpoint), "serialization"]}}
     failures = {code: {"description": text, "content": error} for code, text in _FAILURES.items()}
     operation: dict[str, Any] = {
-        "summary": endpoint.summary,
+        "summary": endpoint.summary or inspect.getdoc(endpoint.handler),
         "tags": [endpoint.dialect],
         "operationId": _PARAMETER.sub(r"one", endpoint.path).strip("/").replace("/", "_"),
         "responses": {"200": {"description": "the answer", "content": content}, **failures},
@@ -164,13 +183,10 @@ def _operation(endpoint: Endpoint, names: Any) -> dict[str, Any]:
     return operation
 
 
-_ANY_TEXT = ("text/plain",)
 ENDPOINTS = (
-    Endpoint("/v1/models", models, "List the models", ModelList),
-    Endpoint("/v1/models/{model:path}", model, "Describe a model", ModelCard),
-    Endpoint("/health", health, "Whether requests are taken up", Health, dialect="libretranslate"),
-    Endpoint(
-        "/metrics", metrics, "Counters for Prometheus", other_forms=_ANY_TEXT, dialect="regard"
-    ),
-    Endpoint("/openapi.json", description, "This document", dialect="regard"),
+    Endpoint("/v1/models", models, ModelList),
+    Endpoint("/v1/models/{model:path}", model, ModelCard),
+    Endpoint("/health", health, Health, dialect="libretranslate"),
+    Endpoint("/metrics", metrics, other_forms=("text/plain",), dialect="regard"),
+    Endpoint("/openapi.json", description, dialect="regard"),
 )

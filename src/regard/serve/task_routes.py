@@ -9,24 +9,23 @@ import base64
 import binascii
 import re
 import tempfile
-import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
 from pydantic import Field, create_model
-from starlette.requests import Request as HttpRequest
 
-from regard.evaluation.prediction import chosen_task, reads_files
-from regard.evaluation.task import DEFAULT_TOP, PredictionOptions
+from regard.evaluation.prediction import check_options, chosen_task, reads_files
+from regard.evaluation.task import DEFAULT_TOP, PredictionOptions, Task
 from regard.evaluation.tasks import TASKS
 from regard.models import Model
-from regard.serve.api import ApiError, ApiModel, Request
-from regard.serve.openai_schema import Answer, Count, Name, Text, Usage
-from regard.serve.service import Endpoint, Service, answer_id, ask
-from regard.system.errors import RegardError
+from regard.serve.api import ApiError, ApiModel, Request, blamed
+from regard.serve.requests import Name, Text
+from regard.serve.schema import Answer, Count, Usage
+from regard.serve.service import Call, Endpoint
 
 Files = Annotated[dict[Name, Text], Field(min_length=1, max_length=16)]
 _FILE = re.compile(r"[A-Za-z0-9_]{1,40}\.(tsv|csv|txt)")
@@ -63,45 +62,39 @@ class TaskRequest(Request):
     input: Text | Files | Annotated[list[Text | Files], Field(max_length=1 << 16)]
 
 
-async def predict(method: str, service: Service, request: Any, http: HttpRequest) -> TaskAnswers:
+async def predict(method: str, call: Call) -> TaskAnswers:
     """Asks a model for one of its tasks."""
-    one_input = not isinstance(request.input, list)
-    inputs = [request.input] if one_input else request.input
-    service.limits.require("inputs", len(inputs), "input")
-    engine = await service.engine(request.model)
-    model = engine.model
-    settings = {name: getattr(request, name) for name in request.model_fields_set & _OPTIONS.keys()}
-    options = PredictionOptions(
-        **{name: value for name, value in settings.items() if value is not None}
-    )
-    chosen_task(model, method, options)  # refuses what this model cannot do
-    if one_input and request.input == "":
+    request: TaskRequest = call.request
+    inputs = request.input if isinstance(request.input, list) else [request.input]
+    call.limits.require("inputs", len(inputs), "input")
+    fields = request.model_fields_set & _OPTIONS.keys()
+    options = {name: getattr(request, name) for name in fields}
+    options = {name: value for name, value in options.items() if value is not None}
+    _require_options(call.model, method, options)
+    if request.input == "":
         raise ApiError("input: the text is empty", "input")
     answers: list[Any] = []
-    with readable(model, method, inputs) as prepared:
-        try:
-            if prepared:
-                answers = await ask(http, engine.ask(method, prepared, options))
-        except RegardError as error:
-            message = f"input: {error.problem}: {error.repair}"
-            for one in prepared:
-                message = message.replace(f"{one}", "the input")
-            raise ApiError(message, "input") from None
+    with _readable(call.model, method, inputs) as prepared:
+        if prepared:
+            with blamed("input", *prepared):
+                answers = await call.ask(method, prepared, **options)
         # Of a folder there are several answers, by the path and the name of a part.
         answers = [_by_part(one, str(path)) for one, path in zip(answers, prepared, strict=True)]
     tokens = 0
-    if model.accepts_text and not reads_files(model, method):
-        tokens = sum(len(model.input_tokenizer.input_ids(one)) for one in inputs)
-    data = [_answer(i, one, model) for i, one in enumerate(answers)]
-    usage = Usage(prompt_tokens=tokens, completion_tokens=0, total_tokens=tokens)
-    return TaskAnswers(
-        id=answer_id(method),
-        created=int(time.time()),
-        model=request.model,
-        task=method,
-        data=data,
-        usage=usage,
-    )
+    if call.model.accepts_text and not reads_files(call.model, method):
+        tokens = sum(len(call.model.input_tokenizer.input_ids(one)) for one in inputs)
+    data = [_answer(i, one, call.model) for i, one in enumerate(answers)]
+    usage = Usage(prompt_tokens=tokens)
+    return TaskAnswers(**call.head(method), task=method, data=data, usage=usage)
+
+
+def _require_options(model: Model, method: str, options: Mapping[str, Any]) -> None:
+    """Refuses a task that this model has not, and what its task would ignore."""
+    usual = PredictionOptions()
+    chosen_task(model, method, usual)
+    for name, value in options.items():
+        with blamed(name):
+            check_options(model, method, replace(usual, **{name: value}))
 
 
 def _by_part(answer: Any, path: str) -> Any:
@@ -111,39 +104,34 @@ def _by_part(answer: Any, path: str) -> Any:
 
 
 def _answer(index: int, answer: Any, model: Model) -> TaskAnswer:
+    one = TaskAnswer(index=index, answer=answer)
+    shares = answer if isinstance(answer, dict) else {}
+    if not shares or not all(isinstance(share, float) for share in shares.values()):
+        return one
     names = model.labels or ()
-    is_shares = (
-        isinstance(answer, dict)
-        and answer
-        and all(isinstance(one, float) for one in answer.values())
-    )
-    if not is_shares:
-        return TaskAnswer(index=index, answer=answer)
-    probs = [answer[name] for name in names] if set(names) == set(answer) else [*answer.values()]
-    return TaskAnswer(
-        index=index,
-        answer=answer,
-        label=max(answer, key=answer.__getitem__),
-        probs=probs,
-        num_classes=len(probs),
-    )
+    probs = [shares[name] for name in (names if set(names) == set(shares) else shares)]
+    label = max(shares, key=shares.__getitem__)
+    return one.model_copy(update={"label": label, "probs": probs, "num_classes": len(probs)})
+
+
+# ------------------------------------------------------------------ inputs
 
 
 @contextmanager
-def readable(model: Model, method: str, inputs: Sequence[Any]) -> Iterator[list[Any]]:
+def _readable(model: Model, method: str, inputs: Sequence[Any]) -> Iterator[list[Any]]:
     """The inputs as a model reads them: no text of a client is ever taken for a path."""
     if not reads_files(model, method):
         if not all(isinstance(one, str) for one in inputs):
             raise ApiError("input: this model reads texts", "input")
         yield list(inputs)
     elif model.medium is not None:
-        yield [decoded(one) for one in inputs]
+        yield [_decoded(one) for one in inputs]
     else:
         with tempfile.TemporaryDirectory(prefix="regard-serve-") as folder:
             yield [str(_written(Path(folder) / str(i), one)) for i, one in enumerate(inputs)]
 
 
-def decoded(data: Any) -> bytes:
+def _decoded(data: Any) -> bytes:
     """The bytes of base64, or of a data URL."""
     text = data if isinstance(data, str) else ""
     if text.startswith("data:"):
@@ -168,24 +156,34 @@ def _written(folder: Path, content: Any) -> Path:
     return folder / "input.csv" if isinstance(content, str) else folder
 
 
-def _endpoints() -> Iterator[Endpoint]:
-    methods: dict[str, list[str]] = {}
-    for task in TASKS.values():
+# ------------------------------------------------------------------ the routes
+
+
+def task_endpoints(tasks: Mapping[str, Task] = TASKS) -> tuple[Endpoint, ...]:
+    """A route for each method that the tasks of a table have."""
+    methods: dict[str, list[Task]] = {}
+    for task in tasks.values():
         if task.answer is not None:
-            # Tasks of the same method differ in what they read.
-            methods.setdefault(task.method, []).extend(task.options)
-    for method, options in methods.items():
+            methods.setdefault(task.method, []).append(task)
+    endpoints = []
+    for method, alike in methods.items():
+        # Tasks of the same method differ in what they read.
+        options = {option for task in alike for option in task.options}
         fields: dict[str, Any] = {name: _OPTIONS[name] for name in _OPTIONS if name in options}
         name = f"{method.title().replace('_', '')}Request"
-        yield Endpoint(
-            f"/v1/{method}",
-            partial(predict, method),
-            f"Ask a model to `{method}`",
-            TaskAnswers,
-            create_model(name, __base__=TaskRequest, **fields),
-            dialect="regard",
-            reads_files=any(task.reads_media for task in TASKS.values() if task.method == method),
+        request = create_model(name, __base__=TaskRequest, **fields)
+        endpoints.append(
+            Endpoint(
+                f"/v1/{method}",
+                partial(predict, method),
+                TaskAnswers,
+                request,
+                dialect="regard",
+                reads_files=any(task.reads_media for task in alike),
+                summary=f"Asks a model to `{method}`.",
+            )
         )
+    return tuple(endpoints)
 
 
-ENDPOINTS = tuple(_endpoints())
+ENDPOINTS = task_endpoints()

@@ -2,127 +2,90 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from typing import Any
 
 from starlette.concurrency import run_in_threadpool
-from starlette.requests import Request as HttpRequest
 from starlette.responses import Response
 
-from regard.decode.strategy import BeamSearch, Strategy
+from regard.decode.strategy import BeamSearch
 from regard.look.inspectable import Reading
-from regard.serve.api import ApiError, ApiModel
-from regard.serve.completions import ChatForm, Job, TextForm, cancel
-from regard.serve.generation import (
-    generation,
-    input_list,
-    read,
-    require_writer,
-    search,
-)
-from regard.serve.openai_schema import (
-    ChatCompletion,
-    ChatRequest,
-    Completion,
-    CompletionRequest,
-    DecodingRequest,
-)
+from regard.serve.api import ApiError, ApiModel, unsupported
+from regard.serve.completions import CHATS, TEXTS, Form, Job
+from regard.serve.generation import generation, input_list, read, require_writer, search
 from regard.serve.requests import Generation
-from regard.serve.service import Endpoint, EventStream, Service, unless_gone
-
-if TYPE_CHECKING:
-    from regard.serve.engine import Engine
+from regard.serve.schema import ChatCompletion, ChatRequest, Completion, CompletionRequest
+from regard.serve.service import EVENT_STREAM, Call, Endpoint, EventStream
 
 
-async def complete(
-    service: Service, request: CompletionRequest, http: HttpRequest
-) -> ApiModel | Response:
+async def complete(call: Call) -> ApiModel | Response:
     """Continues texts or lists of token ids; an encoder–decoder writes the target of its source."""
-    engine = await service.engine(request.model)
-    model = engine.model
-    require_writer(model)
-    inputs = input_list(request.prompt, service.limits, "prompt")
+    request: CompletionRequest = call.request
+    require_writer(call.model)
+    inputs = input_list(request.prompt, call.limits, "prompt")
     count = request.n or 1
     drawn = request.best_of or count
     if drawn < count:
         raise ApiError(f"best_of: {drawn} are fewer than the n of {count}", "best_of")
     if drawn > count and request.stream:
         raise ApiError("best_of: the best are known at the end only: leave out stream", "best_of")
-    if request.echo and model.model.reads_target:
+    if request.echo and call.model.model.reads_target:
         raise ApiError("echo: an encoder–decoder does not continue its source", "echo")
     if request.max_tokens == 0 and not request.echo:
         raise ApiError("max_tokens: 0 needs echo: true, or nothing would be answered", "max_tokens")
-    if request.logprobs is not None:
-        service.limits.require("logprobs", request.logprobs, "logprobs")
+    call.limits.require("logprobs", request.logprobs or 0, "logprobs")
     # The engine writes one token at least: the one behind an echoed prompt is not sent.
     limit = 1 if request.max_tokens == 0 else request.max_tokens
+    language = request.language
     readings = [
-        await run_in_threadpool(read, engine, one, "prompt", request.language) for one in inputs
+        await run_in_threadpool(read, call.engine, one, "prompt", language) for one in inputs
     ]
     generations = [
-        replace(
-            _generation(service, engine, reading, request, drawn, limit, False),
-            logprobs=request.logprobs,
-            echo=bool(request.echo),
-        )
-        for reading in readings
+        replace(one, logprobs=request.logprobs, echo=bool(request.echo))
+        for one in _generations(call, readings, drawn, limit)
     ]
-    job = Job(TextForm(), request.model, model, generations, [], count, request.max_tokens == 0)
-    return await _respond(service, engine, request, job, http)
+    return await _respond(call, TEXTS, generations, count, prompt_only=request.max_tokens == 0)
 
 
-async def chat(service: Service, request: ChatRequest, http: HttpRequest) -> ApiModel | Response:
+async def chat(call: Call) -> ApiModel | Response:
     """Answers the messages of a chat, written by the template that the model has; an
     encoder–decoder reads the last user message, and nothing else."""
-    engine = await service.engine(request.model)
-    model = engine.model
-    require_writer(model)
-    if model.model.reads_target:
+    request: ChatRequest = call.request
+    require_writer(call.model)
+    text: str | list[int]
+    if call.model.model.reads_target:
         users = [one.text for one in request.messages if one.role == "user"]
         if not users:
             raise ApiError("messages: there is no message of a user to read", "messages")
-        reading = await run_in_threadpool(read, engine, users[-1], "messages", request.language)
+        text = users[-1]
+    elif "chat" not in call.model.tasks:
+        raise unsupported("this model has no chat template: ask /v1/completions to go on")
     else:
         messages = [
             one.model_dump(exclude_none=True) | {"content": one.text} for one in request.messages
         ]
-        reading = await run_in_threadpool(_read_chat, engine, messages)
-    top = request.top_logprobs or 0
-    service.limits.require("logprobs", top, "top_logprobs")
-    limit = request.max_completion_tokens or request.max_tokens
+        # The template has the special tokens written out: none are added around them.
+        written = await run_in_threadpool(call.model.render_chat, messages)
+        text = call.model.input_tokenizer.encode(written)
+    reading = await run_in_threadpool(read, call.engine, text, "messages", request.language)
+    call.limits.require("logprobs", request.top_logprobs or 0, "top_logprobs")
+    logprobs = (request.top_logprobs or 0) if request.logprobs else None
     count = request.n or 1
-    one = _generation(service, engine, reading, request, count, limit, True)
-    one = replace(one, logprobs=top if request.logprobs else None)
-    job = Job(ChatForm(), request.model, model, [one], [], count)
-    return await _respond(service, engine, request, job, http)
+    limit = request.max_completion_tokens or request.max_tokens
+    [one] = _generations(call, [reading], count, limit, fills=True)
+    return await _respond(call, CHATS, [replace(one, logprobs=logprobs)], count)
 
 
-def _read_chat(engine: Engine, messages: list[dict[str, str]]) -> Reading:
-    model = engine.model
-    if "chat" not in model.tasks:
-        raise ApiError(
-            "this model has no chat template: ask /v1/completions for a continuation",
-            "model",
-            code="unsupported_by_model",
-        )
-    # The template has the special tokens written out: none are added around them.
-    text = model.render_chat(messages)  # type: ignore[attr-defined]
-    return read(engine, model.input_tokenizer.encode(text), "messages", None)
-
-
-def _generation(
-    service: Service,
-    engine: Engine,
-    reading: Reading,
-    request: DecodingRequest,
-    count: int,
-    limit: int | None,
-    fills: bool,
-) -> Generation:
-    limits = service.limits
-    limits.require("choices", count, "n")
+def _generations(
+    call: Call, readings: Sequence[Reading], count: int, limit: int | None, *, fills: bool = False
+) -> list[Generation]:
+    """The engine's request for each input; refuses what goes beyond the limits."""
+    request = call.request
+    limits = call.limits
+    limits.require("choices", len(readings) * count, "n")
     limits.require("stops", len(request.stops), "stop")
-    strategy: Strategy = search(engine.model, request.sampling, count)
+    strategy = search(call.model, request.sampling, count)
     if isinstance(strategy, BeamSearch):
         limits.require("beams", strategy.width, "beam")
         if request.logprobs not in (None, False):
@@ -130,34 +93,23 @@ def _generation(
                 "logprobs: a beam search has none of single tokens: set temperature, or beam: 1",
                 "logprobs",
             )
-    if request.language is not None and not engine.model.model.reads_target:
+    if request.language is not None and not call.model.model.reads_target:
         raise ApiError("language: this model has no target language", "language")
-    return generation(engine, reading, request, strategy, limit, fills)
+    return [generation(call.engine, one, request, strategy, limit, fills) for one in readings]
 
 
 async def _respond(
-    service: Service, engine: Engine, request: DecodingRequest, job: Job, http: HttpRequest
+    call: Call, form: Form, generations: Sequence[Generation], count: int, **options: Any
 ) -> ApiModel | Response:
     """Hands the generations to the engine; the answer is whole, or a stream of events."""
-    service.limits.require("choices", len(job.generations) * job.generations[0].choices, "n")
-    client = "" if http.client is None else http.client.host
-    try:
-        for one in job.generations:
-            job.streams.append(engine.submit(replace(one, client=client)))
-    except BaseException:
-        cancel(job.streams)
-        raise
-    if not request.stream:
-        return await unless_gone(http, job.streams, job.answer())
-    if request.stream_options is not None:
-        job.include_usage = bool(request.stream_options.include_usage)
-        job.running_usage = (
-            bool(request.stream_options.continuous_usage_stats) and job.include_usage
-        )
-    return EventStream(job.events(), job.streams)
+    job = Job(call, form, generations, count, **options)
+    if call.request.stream:
+        return EventStream(job.chunks(call.request.stream_options), job.streams)
+    return await call.unless_gone(job.streams, job.answer())
 
 
+_STREAMED = (EVENT_STREAM,)
 ENDPOINTS = (
-    Endpoint("/v1/completions", complete, "Continue texts", Completion, CompletionRequest),
-    Endpoint("/v1/chat/completions", chat, "Answer a chat", ChatCompletion, ChatRequest),
+    Endpoint("/v1/completions", complete, Completion, CompletionRequest, other_forms=_STREAMED),
+    Endpoint("/v1/chat/completions", chat, ChatCompletion, ChatRequest, other_forms=_STREAMED),
 )

@@ -6,42 +6,42 @@ words come from its cross-attention. A CTC model gives a letter to each frame.
 
 from __future__ import annotations
 
-import json
-import math
 import zlib
 from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import Annotated, Any, Literal
 
 import numpy as np
 from pydantic import Field
 from starlette.concurrency import run_in_threadpool
-from starlette.requests import Request as HttpRequest
 from starlette.responses import PlainTextResponse, Response
 
 from regard.data.audio import RATE
 from regard.decode.strategy import returning, sampling
-from regard.look.alignments import monotonic_spans
 from regard.look.inspectable import Reading
+from regard.look.spoken_words import (
+    SpokenWord,
+    cues,
+    line,
+    subtitles,
+    words_of_attention,
+    words_of_frames,
+)
 from regard.models.inputs.sound import read_recordings
-from regard.serve.api import ApiError, ApiModel, NoValue, Request, api_error
+from regard.serve.api import ApiError, ApiModel, NoValue, Request, blamed, unsupported
 from regard.serve.completions import Speller, reason
 from regard.serve.requests import Generation, LookRequest, Stream
-from regard.serve.service import Endpoint, EventStream, Service, ask, unless_gone
+from regard.serve.schema import Code
+from regard.serve.service import EVENT_STREAM, Call, Endpoint, EventStream
 
-if TYPE_CHECKING:
-    from regard.serve.engine import Engine
-
-_CUE_SECONDS = 7.0  # a subtitle is shown for so long at most
-_CUE_CHARACTERS = 84  # two lines
+_TYPES = {"text": "text/plain", "srt": "application/x-subrip", "vtt": "text/vtt"}
 
 
 class TranscriptionRequest(Request):
     """The fields of the form beside its `file`."""
 
     file: Annotated[bytes, Field(min_length=1)]
-    language: Annotated[str, Field(max_length=40)] | None = None
+    language: Code | None = None
     prompt: NoValue = None
     response_format: Literal["json", "text", "srt", "vtt", "verbose_json"] = "json"
     temperature: Annotated[float, Field(ge=0, le=1)] = 0.0
@@ -50,9 +50,16 @@ class TranscriptionRequest(Request):
     stream: bool = False
     chunking_strategy: NoValue = None
 
-    @property
-    def needs_times(self) -> bool:
-        return self.response_format in ("srt", "vtt", "verbose_json")
+    def require_consistent(self) -> None:
+        """Refuses what another field makes impossible."""
+        form = self.response_format
+        for field, forms, problem in (
+            ("timestamp_granularities", ("verbose_json",), "needs response_format: verbose_json"),
+            ("include", ("json",), "log-probabilities need response_format: json"),
+            ("stream", ("json", "text"), "an answer with times is known at the end only"),
+        ):
+            if getattr(self, field) and form not in forms:
+                raise ApiError(f"{field}: {problem}", field)
 
 
 class Duration(ApiModel):
@@ -103,15 +110,16 @@ class VerboseTranscription(ApiModel):
     usage: Duration
 
 
-@dataclass(frozen=True)
-class Heard:
-    """A word of a recording, with its tokens and their mean log-probability."""
+class TextDelta(ApiModel):
+    type: Literal["transcript.text.delta"] = "transcript.text.delta"
+    delta: str
+    logprobs: list[LetterLogprob] | None = None
 
+
+class TextDone(ApiModel):
+    type: Literal["transcript.text.done"] = "transcript.text.done"
     text: str
-    start: float
-    end: float
-    ids: tuple[int, ...] = ()
-    logprob: float = 0.0
+    logprobs: list[LetterLogprob] | None = None
 
 
 @dataclass(frozen=True)
@@ -119,70 +127,60 @@ class Window:
     """What was heard in one window: its text, words where times were asked for, and silence."""
 
     text: str
-    words: tuple[Heard, ...] = ()
-    tokens: tuple[LetterLogprob, ...] = ()
+    words: Sequence[SpokenWord] = ()
+    tokens: Sequence[LetterLogprob] = ()
     no_speech: float = 0.0
 
 
 # ------------------------------------------------------------------ the route
 
 
-async def transcribe(
-    service: Service, request: TranscriptionRequest, http: HttpRequest
-) -> ApiModel | Response:
+async def transcribe(call: Call) -> ApiModel | Response:
     """The text of a recording, WAV or FLAC."""
-    engine = await service.engine(request.model)
-    model: Any = engine.model
+    request: TranscriptionRequest = call.request
+    model = call.model
     if "transcribe" not in model.tasks:
-        raise ApiError("this model transcribes nothing", "model", code="unsupported_by_model")
-    if request.timestamp_granularities and request.response_format != "verbose_json":
-        raise ApiError(
-            "timestamp_granularities needs response_format: verbose_json", "timestamp_granularities"
-        )
-    if request.include and request.response_format != "json":
-        raise ApiError("include: log-probabilities need response_format: json", "include")
-    if request.stream and request.response_format not in ("json", "text"):
-        raise ApiError("stream: an answer with times is known at the end only", "stream")
-    [samples] = await run_in_threadpool(read_recordings, [request.file], model.say)
+        raise unsupported("this model transcribes nothing")
+    request.require_consistent()
+    with blamed("file"):
+        [samples] = await run_in_threadpool(read_recordings, [request.file], model.say)
     seconds = len(samples) / RATE
     if not model.model.writes:
-        return await _letters(request, engine, samples, seconds, http)
+        return _answer(request, [await _letters(call, samples, seconds)], seconds, "")
     features = await run_in_threadpool(model.features, samples)  # [windows, mels, frames]
-    special = await run_in_threadpool(model.prompt, features, request.language)
-    language = request.language or _language(model, special)
-    generations = [_generation(engine, window[None], special, request) for window in features]
-    streams: list[Stream] = []
-    for one in generations:
-        streams.append(engine.submit(one))
+    with blamed("language"):
+        special = await run_in_threadpool(model.prompt, features, request.language)
+    generations = [_generation(call, window[None], special) for window in features]
+    streams = call.submit(generations)
 
     async def windows_in_order() -> AsyncIterator[Window]:
         for i, (generation, stream) in enumerate(zip(generations, streams, strict=True)):
-            yield await _window(engine, generation, stream, i * model.seconds, seconds)
+            yield await _window(call, generation, stream, i * model.seconds, seconds)
 
     if request.stream:
-        return EventStream(_events(request, windows_in_order(), seconds), streams)
+        return EventStream(_events(request, windows_in_order()), streams)
 
     async def all_windows() -> list[Window]:
         return [one async for one in windows_in_order()]
 
-    heard = await unless_gone(http, streams, all_windows())
-    return _answer(request, heard, seconds, language)
+    heard = await call.unless_gone(streams, all_windows())
+    return _answer(request, heard, seconds, request.language or _language(model, special))
 
 
-def _generation(
-    engine: Engine, window: Any, special: Any, request: TranscriptionRequest
-) -> Generation:
-    model: Any = engine.model
+def _generation(call: Call, window: Any, special: Any) -> Generation:
+    request: TranscriptionRequest = call.request
+    model = call.model
     start = special.start if isinstance(special.start, tuple) else (special.start,)
-    most = model.spec.target.max_length or engine.limits.max_new_tokens
+    room = call.engine.limits.max_new_tokens
+    most = model.spec.target.max_length or room
     one = Generation(
         Reading(window.to(model.device, model.dtype), special_tokens=special),
         returning(sampling(temperature=request.temperature), 1),
-        min(most - len(start), engine.limits.max_new_tokens),
+        min(most - len(start), room),
     )
     if request.include or request.response_format == "verbose_json":
         one = replace(one, logprobs=0)
-    if request.needs_times:
+    if request.response_format in ("srt", "vtt", "verbose_json"):
         one = replace(one, look=LookRequest(alignment=True))
     return one
 
@@ -196,27 +194,21 @@ def _language(model: Any, special: Any) -> str:
     return ""
 
 
-# ------------------------------------------------------------------ words and their times
-
-
-async def _letters(
-    request: TranscriptionRequest, engine: Engine, samples: Any, seconds: float, http: HttpRequest
-) -> ApiModel | Response:
-    """The answer of a CTC model."""
+async def _letters(call: Call, samples: Any, seconds: float) -> Window:
+    """What a CTC model hears."""
     for field in ("language", "temperature", "include", "stream"):
-        if getattr(request, field):
+        if getattr(call.request, field):
             raise ApiError(f"{field}: a model that hears letters does without it", field)
-    [ids] = await ask(http, engine.call(partial(_frame_labels, samples=samples)))
-    decoder = engine.model.decoder
-    frame = seconds / max(1, len(ids))
-    words = [Heard(word, begin * frame, end * frame) for word, begin, end in decoder.words(ids)]
-    return _answer(request, [Window(decoder.text(ids), tuple(words))], seconds, "")
+    [ids] = await call.run(_frame_labels, field="file", samples=samples)
+    decoder = call.model.decoder
+    return Window(decoder.text(ids), words_of_frames(decoder, ids, seconds))
 
 
 async def _window(
-    engine: Engine, generation: Generation, stream: Stream, begin: float, seconds: float
+    call: Call, generation: Generation, stream: Stream, begin: float, seconds: float
 ) -> Window:
-    model: Any = engine.model
+    """What an encoder–decoder hears in the window that begins there."""
+    model = call.model
     speller = Speller(model)
     pieces: list[str] = []  # the text of each token
     async for token in stream:
@@ -226,30 +218,22 @@ async def _window(
     [choice] = result.choices
     reason(choice)
     text = model.text(choice.ids)
-    rows = [
+    tokens = [
         LetterLogprob(token=row.text, bytes=[*row.text.encode()], logprob=row.logprob)
         for row in speller.rows
         if row.logprob is not None
     ]
-    if generation.look is None or result.look is None:
-        return Window(text, tokens=tuple(rows))
+    if result.look is None:
+        return Window(text, tokens=tokens)
     weights = np.asarray(result.look["alignment"]["weights"])[: len(choice.ids)]  # [tokens, frames]
-    frame = model.seconds / weights.shape[1]
-    # What follows the end of the recording in its window is silence that nobody has spoken.
-    frames = max(1, min(weights.shape[1], math.ceil((seconds - begin) / frame)))
-    spans = monotonic_spans(weights[:, :frames]) if choice.ids else []
-    logprobs = [row.logprob for row in rows] or [0.0] * len(choice.ids)
-    words: list[Heard] = []
-    for numbers in _by_words(pieces[: len(choice.ids)]):
-        start, end = (begin + frame * one for one in (spans[numbers[0]][0], spans[numbers[-1]][1]))
-        word = "".join(pieces[i] for i in numbers).strip()
-        tokens = tuple(choice.ids[i] for i in numbers)
-        mean = sum(logprobs[i] for i in numbers) / len(numbers)
-        words.append(Heard(word, start, min(end, seconds), tokens, mean))
+    logprobs = [row.logprob for row in tokens] or [0.0] * len(choice.ids)
+    pieces = pieces[: len(choice.ids)]
+    window = (begin, begin + model.seconds)
+    words = words_of_attention(weights, choice.ids, pieces, logprobs, window, seconds)
     silence = 0.0
     if generation.logprobs is not None:
-        silence = await engine.call(partial(_silence, reading=generation.reading)).result()
-    return Window(text, tuple(words), tuple(rows), silence)
+        silence = await call.run(_silence, field="file", reading=generation.reading)
+    return Window(text, words, tokens, silence)
 
 
 def _frame_labels(model: Any, samples: Any) -> list[list[int]]:
@@ -258,36 +242,6 @@ def _frame_labels(model: Any, samples: Any) -> list[list[int]]:
 
 def _silence(model: Any, reading: Reading) -> float:
     return model.no_speech_probability(reading.inputs)
-
-
-def _by_words(pieces: Sequence[str]) -> list[list[int]]:
-    """The numbers of the tokens of each word, by the texts of all tokens."""
-    words: list[list[int]] = []
-    ends = True
-    for i, piece in enumerate(pieces):
-        if piece.strip() and (ends or piece[0].isspace()):
-            words.append([])
-        if words:
-            words[-1].append(i)
-        ends = piece[-1:].isspace() or (ends and not piece)
-    return words
-
-
-def cues(words: Sequence[Heard]) -> list[list[Heard]]:
-    """Words as subtitles: to the end of a sentence, or as long as one can be read."""
-    groups: list[list[Heard]] = []
-    for word in words:
-        last = groups[-1] if groups else []
-        characters = sum(len(one.text) + 1 for one in last) + len(word.text)
-        if (
-            not last
-            or last[-1].text.endswith((".", "?", "!"))
-            or characters > _CUE_CHARACTERS
-            or word.end - last[0].start > _CUE_SECONDS
-        ):
-            groups.append([])
-        groups[-1].append(word)
-    return groups
 
 
 # ------------------------------------------------------------------ the answer
@@ -300,21 +254,15 @@ def _answer(
     words = [word for one in windows for word in one.words]
     usage = Duration(seconds=seconds)
     match request.response_format:
-        case "text":
-            return PlainTextResponse(text + "\n")
         case "json":
             tokens = [token for one in windows for token in one.tokens]
             return Transcription(
                 text=text, logprobs=tokens if request.include else None, usage=usage
             )
-        case "srt":
-            blocks = [
-                f"{i}\n{_span(cue, ',')}\n{_line(cue)}\n" for i, cue in enumerate(cues(words), 1)
-            ]
-            return PlainTextResponse("\n".join(blocks), media_type="application/x-subrip")
-        case "vtt":
-            blocks = [f"{_span(cue, '.')}\n{_line(cue)}\n" for cue in cues(words)]
-            return PlainTextResponse("\n".join(["WEBVTT\n", *blocks]), media_type="text/vtt")
+        case "text":
+            return PlainTextResponse(f"{text}\n", media_type=_TYPES["text"])
+        case "srt" | "vtt" as form:
+            return PlainTextResponse(subtitles(words, form), media_type=_TYPES[form])
     asked = request.timestamp_granularities or ["segment"]
     parts: dict[str, Any] = {}
     if "segment" in asked:
@@ -330,8 +278,10 @@ def _answer(
     )
 
 
-def _segment(number: int, cue: Sequence[Heard], temperature: float, no_speech: float) -> Segment:
-    text = _line(cue)
+def _segment(
+    number: int, cue: Sequence[SpokenWord], temperature: float, no_speech: float
+) -> Segment:
+    text = line(cue)
     content = text.encode()
     return Segment(
         id=number,
@@ -347,57 +297,31 @@ def _segment(number: int, cue: Sequence[Heard], temperature: float, no_speech: f
     )
 
 
-def _line(cue: Sequence[Heard]) -> str:
-    return " ".join(word.text for word in cue)
-
-
-def _span(cue: Sequence[Heard], point: str) -> str:
-    return f"{_time(cue[0].start, point)} --> {_time(cue[-1].end, point)}"
-
-
-def _time(seconds: float, point: str) -> str:
-    milliseconds = round(1000 * seconds)
-    minutes, rest = divmod(milliseconds, 60_000)
-    return f"{minutes // 60:02}:{minutes % 60:02}:{rest // 1000:02}{point}{rest % 1000:03}"
-
-
 async def _events(
-    request: TranscriptionRequest, windows: AsyncIterator[Window], seconds: float
-) -> AsyncIterator[bytes]:
+    request: TranscriptionRequest, windows: AsyncIterator[Window]
+) -> AsyncIterator[TextDelta | TextDone]:
     """The text window by window, as OpenAI's events."""
     text = ""
-    tokens: list[dict[str, Any]] = []
-    try:
-        async for window in windows:
-            delta = window.text
-            if text and delta:
-                delta = f" {delta}"
-            text += delta
-            event: dict[str, Any] = {"type": "transcript.text.delta", "delta": delta}
-            if request.include and window.tokens:
-                event["logprobs"] = [one.model_dump() for one in window.tokens]
-                tokens += event["logprobs"]
-            yield _event(event)
-        done: dict[str, Any] = {"type": "transcript.text.done", "text": text}
-        if tokens:
-            done["logprobs"] = tokens
-        yield _event(done)
-    except Exception as failure:
-        yield _event(api_error(failure).body())
-    yield b"data: [DONE]\n\n"
-
-
-def _event(value: dict[str, Any]) -> bytes:
-    return b"data: " + json.dumps(value).encode() + b"\n\n"
+    tokens: list[LetterLogprob] = []
+    async for window in windows:
+        delta = window.text
+        if text and delta:
+            delta = f" {delta}"
+        text += delta
+        new = [*window.tokens] if request.include else []
+        tokens += new
+        yield TextDelta(delta=delta, logprobs=new or None)
+    yield TextDone(text=text, logprobs=tokens or None)
 
 
 ENDPOINTS = (
     Endpoint(
         "/v1/audio/transcriptions",
         transcribe,
-        "Transcribe a recording",
         Transcription | VerboseTranscription,
         TranscriptionRequest,
         forms=("multipart/form-data",),
+        other_forms=(*_TYPES.values(), EVENT_STREAM),
+        reads_files=True,
     ),
 )

@@ -1,10 +1,13 @@
-"""OpenAI's requests and answers, as far as this server knows them; its own fields are marked."""
+"""OpenAI's requests for texts and the answers to them, as far as this server knows them.
+
+A request is declared once: these types check it, and the OpenAPI document is made of them.
+"""
 
 from __future__ import annotations
 
 from typing import Annotated, Any, Literal, TypeAlias
 
-from pydantic import Field, model_validator
+from pydantic import Field, computed_field, model_validator
 from pydantic_core import PydanticCustomError
 
 from regard.serve.api import (
@@ -18,50 +21,39 @@ from regard.serve.api import (
     TextFormat,
     TextOnly,
 )
+from regard.serve.requests import LookRequest, Text
 
-Text: TypeAlias = Annotated[str, Field(max_length=1 << 20)]
 Ids: TypeAlias = Annotated[list[Annotated[int, Field(ge=0, lt=1 << 31)]], Field(min_length=1)]
 Texts: TypeAlias = Annotated[list[Text], Field(min_length=1)]
 Rows: TypeAlias = Annotated[list[Ids], Field(min_length=1)]
 Inputs: TypeAlias = Text | Texts | Ids | Rows
-Name: TypeAlias = Annotated[str, Field(min_length=1, max_length=300)]
 Count: TypeAlias = Annotated[int, Field(ge=1, le=1 << 20)]
-Index: TypeAlias = Annotated[int, Field(ge=0, le=1 << 20)]
+CountOrNone: TypeAlias = Annotated[int, Field(ge=0, le=1 << 20)]
+Code: TypeAlias = Annotated[str, Field(min_length=1, max_length=40)]  # of a language
 Stop: TypeAlias = Annotated[str, Field(min_length=1, max_length=200)]
 FinishReason: TypeAlias = Literal["stop", "length"]
 
 
-# ------------------------------------------------------------------ ours: looking inside
+class Usage(ApiModel):
+    prompt_tokens: int
+    completion_tokens: int = 0
+    look_values: int | None = None  # ours: the numbers that `look` has returned
+
+    @computed_field  # type: ignore[prop-decorator]
+    @property
+    def total_tokens(self) -> int:
+        return self.prompt_tokens + self.completion_tokens
 
 
-class AttentionRequest(ApiModel):
-    """Weights of one attention, `decoder.3.cross`: of these query rows and heads, or of all."""
+class Answer(ApiModel):
+    """What all answers begin with."""
 
-    name: Name
-    rows: list[Index] | None = Field(None, max_length=4096)
-    heads: list[Index] | None = Field(None, max_length=1024)
-
-
-class PatchRequest(ApiModel):
-    """Has `point` at `positions` hold what it holds in a run of the model on `text`."""
-
-    point: Name
-    text: Text
-    positions: list[Index] = Field(min_length=1, max_length=4096)
+    id: str
+    created: int
+    model: str
 
 
-class LookFields(ApiModel):
-    """What went on inside, recorded or changed for this request alone."""
-
-    attention: list[AttentionRequest] = Field(default_factory=list, max_length=64)
-    hidden: list[Name] = Field(default_factory=list, max_length=64)
-    alignment: bool = False
-    lens: Annotated[int, Field(ge=0, le=50)] = 0
-    heads_off: list[tuple[Name, Index]] = Field(default_factory=list, max_length=512)
-    patch: PatchRequest | None = None
-
-
-# ------------------------------------------------------------------ completions and chats
+# ------------------------------------------------------------------ what is asked
 
 
 class StreamOptions(ApiModel):
@@ -71,11 +63,12 @@ class StreamOptions(ApiModel):
 
 
 class DecodingRequest(Request):
-    """What texts and chats share. The fields below `stream_options` are this server's own."""
+    """What texts and chats share. The fields from `top_k` on are this server's own."""
 
     frequency_penalty: NoNumber = None
     presence_penalty: NoNumber = None
     logit_bias: NoObject = None
+    logprobs: int | bool | None = None
     max_tokens: Count | None = None
     n: Count | None = None
     seed: Annotated[int, Field(ge=0, lt=1 << 63)] | None = None
@@ -90,9 +83,8 @@ class DecodingRequest(Request):
     beam: Count | None = None
     length_penalty: Annotated[str, Field(max_length=40)] | None = None
     repetition_penalty: Annotated[float, Field(gt=0, le=1e6)] | None = None
-    language: Annotated[str, Field(max_length=40)] | None = None
-    logprobs: int | bool | None = None
-    look: LookFields | None = None
+    language: Code | None = None
+    look: LookRequest | None = None
 
     @model_validator(mode="after")
     def _streamed(self) -> DecodingRequest:
@@ -118,8 +110,8 @@ class CompletionRequest(DecodingRequest):
     prompt: Inputs
     best_of: Count | None = None
     echo: bool | None = None
-    logprobs: Annotated[int, Field(ge=0, le=1 << 20)] | None = None
-    max_tokens: Annotated[int, Field(ge=0, le=1 << 20)] | None = None
+    logprobs: CountOrNone | None = None
+    max_tokens: CountOrNone | None = None
     suffix: NoValue = None
 
 
@@ -145,7 +137,7 @@ class ChatRequest(DecodingRequest):
 
     messages: list[Message] = Field(min_length=1, max_length=1024)
     logprobs: bool | None = None
-    top_logprobs: Annotated[int, Field(ge=0, le=1 << 20)] | None = None
+    top_logprobs: CountOrNone | None = None
     max_completion_tokens: Count | None = None
     response_format: TextFormat = None
     tools: NoList = None
@@ -172,11 +164,7 @@ class ChatRequest(DecodingRequest):
         return self
 
 
-class Usage(ApiModel):
-    prompt_tokens: int
-    completion_tokens: int
-    total_tokens: int
-    look_values: int | None = None
+# ------------------------------------------------------------------ what is answered
 
 
 class TextLogprobs(ApiModel):
@@ -195,19 +183,16 @@ class TextChoice(ApiModel):
     finish_reason: FinishReason | None = None
 
 
-class Answer(ApiModel):
-    """What all answers begin with."""
+class TextAnswer(Answer):
+    """What the answers of both routes have, whole and in a stream."""
 
-    id: str
-    created: int
-    model: str
-
-
-class Completion(Answer):
-    object: Literal["text_completion"] = "text_completion"
-    choices: list[TextChoice]
     usage: Usage | None = None
     look: list[dict[str, Any]] | None = None
+
+
+class Completion(TextAnswer):
+    object: Literal["text_completion"] = "text_completion"
+    choices: list[TextChoice]
 
 
 class TopLogprob(ApiModel):
@@ -238,11 +223,9 @@ class ChatChoice(ApiModel):
     finish_reason: FinishReason
 
 
-class ChatCompletion(Answer):
+class ChatCompletion(TextAnswer):
     object: Literal["chat.completion"] = "chat.completion"
     choices: list[ChatChoice]
-    usage: Usage | None = None
-    look: list[dict[str, Any]] | None = None
 
 
 class Delta(ApiModel):
@@ -257,46 +240,6 @@ class ChunkChoice(ApiModel):
     finish_reason: FinishReason | None = None
 
 
-class ChatChunk(Answer):
+class ChatChunk(TextAnswer):
     object: Literal["chat.completion.chunk"] = "chat.completion.chunk"
     choices: list[ChunkChoice]
-    usage: Usage | None = None
-    look: list[dict[str, Any]] | None = None
-
-
-# ------------------------------------------------------------------ models and vectors
-
-
-class ModelCard(ApiModel):
-    """A served model. The fields below `owned_by` are this server's own."""
-
-    id: str
-    object: Literal["model"] = "model"
-    created: int
-    owned_by: str = "regard"
-    description: dict[str, Any] = Field(default_factory=dict)
-
-
-class ModelList(ApiModel):
-    object: Literal["list"] = "list"
-    data: list[ModelCard]
-
-
-class EmbeddingRequest(Request):
-    """`POST /v1/embeddings`. With `dimensions`, a vector is cut there and scaled to length 1."""
-
-    input: Inputs
-    encoding_format: Literal["float", "base64"] = "float"
-    dimensions: Count | None = None
-
-
-class Embedding(ApiModel):
-    object: Literal["embedding"] = "embedding"
-    index: int
-    embedding: list[float] | str
-
-
-class EmbeddingList(Answer):
-    object: Literal["list"] = "list"
-    data: list[Embedding]
-    usage: Usage
