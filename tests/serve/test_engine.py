@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Iterator
-from dataclasses import replace
+from dataclasses import astuple, replace
 
 import numpy as np
 import pytest
@@ -330,7 +330,8 @@ def test_look_is_that_of_the_model(engine: Engine, demo: Translator) -> None:
         assert result.usage.look_values > 0
         ask = ("*.weights", "*.residual", "*.embedded", "*.output")
         run = demo.look(text, target=result.choices[0].text, ask=ask)
-        for name, rows, heads in request.attention:
+        for one in request.attention:
+        name, rows, heads = astuple(one)
             weights = run.weights(name, rows, heads)
             np.testing.assert_allclose(found["attention"][name]["weights"], weights, atol=1e-6)
         for name in request.hidden:
