@@ -331,7 +331,7 @@ def test_look_is_that_of_the_model(engine: Engine, demo: Translator) -> None:
         ask = ("*.weights", "*.residual", "*.embedded", "*.output")
         run = demo.look(text, target=result.choices[0].text, ask=ask)
         for one in request.attention:
-        name, rows, heads = astuple(one)
+            name, rows, heads = astuple(one)
             weights = run.weights(name, rows, heads)
             np.testing.assert_allclose(found["attention"][name]["weights"], weights, atol=1e-6)
         for name in request.hidden:
