@@ -15,7 +15,7 @@ import pytest
 
 import regard
 from regard.serve.api import HttpLimits
-from regard.serve.application import ENDPOINTS
+from regard.serve.application import all_endpoints
 from regard.serve.languages import Pair
 from regard.serve.requests import Limits
 from regard.studio.model_store import DEMO
@@ -25,7 +25,7 @@ KEY = "a-key-of-this-test"
 PAGE = "https://page.example"
 CAT = "The cat sat on the mat."
 RIGHT = {"authorization": f"Bearer {KEY}"}
-ROUTES = sorted({(one.method, one.path.replace("{model:path}", "demo")) for one in ENDPOINTS})
+ROUTES = sorted({(one.method, one.path.replace("{model:path}", "demo")) for one in all_endpoints()})
 
 
 @pytest.fixture(scope="module")

@@ -18,10 +18,11 @@ from schemathesis.checks import (
     status_code_conformance,
 )
 
-from regard.serve.application import ENDPOINTS
+from regard.serve.application import all_endpoints
 from regard.serve.service_routes import openapi_document
 from serving import Served
 
+ENDPOINTS = all_endpoints()
 DOCUMENT = openapi_document(ENDPOINTS, has_key=False)
 SCHEMA = schemathesis.openapi.from_dict(DOCUMENT)
 CHECKS: Any = [

@@ -173,7 +173,7 @@ Ignored = Annotated[Any, Field(description="Ignored, and named in the header x-r
 class Request(ApiModel):
     """A request to a model. Fields of the type `Ignored` say who asks, and change no answer."""
 
-    model: Annotated[str, Field(min_length=1, max_length=300)]
+    model: Annotated[str, Field(max_length=300)] = ""  # may be left out where there is one
     user: Ignored = None
     metadata: Ignored = None
     store: Ignored = None

@@ -7,6 +7,7 @@ import binascii
 import sys
 import traceback
 from collections.abc import Awaitable, Callable, Sequence
+from typing import Any
 
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
@@ -30,18 +31,22 @@ from regard.serve.bodies import KeyRequest, read_request
 from regard.serve.service import IGNORED_HEADER, Call, Endpoint, Service
 from regard.system.web_server import LOCAL_HOSTS, SecurityMiddleware, same_key
 
-ROOMS = (
+ROOMS: tuple[Any, ...] = (
     service_routes,
     text_routes,
     embeddings,
     decisions,
     transcriptions,
     libretranslate,
-    task_routes,
 )
-ENDPOINTS: tuple[Endpoint, ...] = tuple(one for room in ROOMS for one in room.ENDPOINTS)
 _OPEN = ("/health",)  # for load balancers, which have no key
 _KEY_IN_BODY = "regard.key_in_body"  # of a scope: whether its key is still to be looked for
+
+
+def all_endpoints() -> tuple[Endpoint, ...]:
+    """All routes, those of the table of tasks as it is now."""
+    rooms = (one for room in ROOMS for one in room.ENDPOINTS)
+    return (*rooms, *task_routes.task_endpoints())
 
 
 def application(
@@ -49,10 +54,9 @@ def application(
     hosts: Sequence[str] = LOCAL_HOSTS,
     origins: Sequence[str] = (),
     studio: ASGIApp | None = None,
-    endpoints: Sequence[Endpoint] | None = None,
 ) -> ASGIApp:
     """All routes, and the studio below `/studio/` where there is one."""
-    endpoints = ENDPOINTS if endpoints is None else tuple(endpoints)
+    endpoints = all_endpoints()
     routes: list[BaseRoute] = [
         Route(one.path, _route(service, one), methods=[one.method]) for one in endpoints
     ]
@@ -60,7 +64,9 @@ def application(
         routes += [Mount("/studio", studio), Route("/", lambda _: RedirectResponse("/studio/"))]
     app = Starlette(routes=routes, exception_handlers={HTTPException: _no_route})
     app.state.endpoints = endpoints
-    return SecurityMiddleware(KeyMiddleware(app, service), hosts, _foreign, origins=origins)
+    return SecurityMiddleware(
+        KeyMiddleware(app, service, endpoints), hosts, _foreign, origins=origins
+    )
 
 
 def _route(service: Service, endpoint: Endpoint) -> Callable[[HttpRequest], Awaitable[Response]]:
@@ -89,7 +95,8 @@ async def _answer(service: Service, endpoint: Endpoint, http: HttpRequest) -> Re
         _require_key(service, request.api_key if isinstance(request, KeyRequest) else None)
     call = Call(service, request, http)
     if isinstance(request, Request):
-        call.engine = await service.engine(request.model)
+        call.name = service.name(request.model)
+        call.engine = await service.engine(call.name)
     answer = await endpoint.handler(call)
     if isinstance(answer, Response):
         response = answer
@@ -134,10 +141,10 @@ class KeyMiddleware:
     LibreTranslate's requests also in the body, where their route looks for it.
     """
 
-    def __init__(self, app: ASGIApp, service: Service) -> None:
+    def __init__(self, app: ASGIApp, service: Service, endpoints: Sequence[Endpoint]) -> None:
         self.app = app
         self.service = service
-        self.in_body = {one.path for one in ENDPOINTS if one.dialect == "libretranslate"}
+        self.in_body = {one.path for one in endpoints if one.dialect == "libretranslate"}
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] == "http" and self.service.key and scope["path"] not in _OPEN:

@@ -36,9 +36,10 @@ class Spelled:
 
 @dataclass
 class Speller:
-    """Spells the tokens of one choice."""
+    """Spells the tokens of one choice; it `adds_own` to the likeliest where it is none of them."""
 
     model: Model
+    adds_own: bool = True
     offset: int = 0
     rows: list[Spelled] = field(default_factory=list)
 
@@ -52,7 +53,7 @@ class Speller:
             if token.is_prompt and not self.rows and not added:
                 logprob = None  # nothing comes before the first token to predict it
             top = dict(token.top[place]) if token.top and logprob is not None else {}
-            if logprob is not None:
+            if logprob is not None and self.adds_own:
                 top.setdefault(id, logprob)
             names = [
                 (text if other == id else self._name(other), max(p, LEAST_LOGPROB))
@@ -95,6 +96,7 @@ class Form(NamedTuple):
     choice: Callable[[Piece], ApiModel]
     chunk: Callable[..., ApiModel]
     piece: Callable[[Piece], ApiModel]
+    adds_own: bool = True  # the token that came to the likeliest
     beginning: Callable[[int], ApiModel] | None = None  # comes before the pieces of a choice
 
 
@@ -157,7 +159,8 @@ CHATS = Form(
     _chat_choice,
     schema.ChatChunk,
     _chat_piece,
-    _chat_beginning,
+    adds_own=False,
+    beginning=_chat_beginning,
 )
 
 # ------------------------------------------------------------------ one request
@@ -225,9 +228,12 @@ class Job:
         async for number, event in merged(self.streams):
             if isinstance(event, Result):
                 self._look(event)
-            for piece in self.progress[number].pieces(event):
-                usage = self.usage if is_running else None
-                yield chunk(choices=[piece], usage=usage)
+            usage = self.usage  # of what was sent before: the beginning of a choice has no token
+            *beginning, piece = self.progress[number].pieces(event) or [None]
+            for one in beginning:
+                yield chunk(choices=[one], usage=usage if is_running else None)
+            if piece is not None:
+                yield chunk(choices=[piece], usage=self.usage if is_running else None)
         if self.looks:
             yield chunk(choices=[], look=self.looks)
         if include_usage:
@@ -241,7 +247,9 @@ class _Progress:
         self.job = job
         self.generation = generation
         self.first = number * job.choices  # the index of its first choice
-        self.spellers: defaultdict[int, Speller] = defaultdict(partial(Speller, job.call.model))
+        self.spellers: defaultdict[int, Speller] = defaultdict(
+            partial(Speller, job.call.model, job.form.adds_own)
+        )
         self.texts: defaultdict[int, str] = defaultdict(str)
         self.lengths: Counter[int] = Counter()
         self.last: dict[int, Token] = {}  # by choice: one that may be its last

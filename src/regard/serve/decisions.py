@@ -241,7 +241,7 @@ async def decide(call: Call) -> Decision:
         shares = [[scores[label] for label in labels] for labels in owned]
     tokens = len(model.input_tokenizer.input_ids(request.text))
     return Decision(
-        model=request.model,
+        model=call.name,
         answers=[one.answer(p) for one, p in zip(request.questions, shares, strict=True)],
         usage=DecisionUsage(input_tokens=tokens, total_tokens=tokens),
     )

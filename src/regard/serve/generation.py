@@ -53,6 +53,9 @@ def read(
     engine: Engine, one: str | Sequence[int], field: str, language: str | None = None
 ) -> Reading:
     """A text or token ids as the model reads them; `ApiError` where it reads fewer."""
+    size = engine.model.spec.vocab_size
+    if not isinstance(one, str) and size is not None and max(one) >= size:
+        raise ApiError(f"{field}: token {max(one)} is out of vocabulary: there are {size:,}", field)
     with blamed(field):
         reading = engine.read(one, language)
     tokens = reading.inputs.shape[-1]
@@ -84,7 +87,8 @@ def search(model: Model, options: dict[str, Any], choices: int) -> Strategy:
         if isinstance(strategy, Greedy) and (choices > 1 or seed is not None):
             strategy = Sampling()
     if isinstance(strategy, Sampling):
-        strategy = replace(strategy, seed=secrets.randbelow(_SEEDS) if seed is None else seed)
+        drawn = secrets.randbelow(_SEEDS) if seed is None else seed % (1 << 63)
+        strategy = replace(strategy, seed=drawn)
     with blamed("n"):
         return returning(strategy, choices)
 
@@ -104,6 +108,7 @@ def generation(
     """
     model = engine.model
     defaults = model.defaults or GenerationDefaults()
+    least = defaults.min_new_tokens
     one = Generation(
         reading,
         strategy,
@@ -113,6 +118,7 @@ def generation(
     if request is not None:
         penalty = request.repetition_penalty or defaults.repetition_penalty
         one = replace(one, stops=tuple(request.stops), repetition_penalty=penalty)
+        least = request.min_tokens or least
         if request.look is not None:
             one = replace(one, look=request.look)
             with blamed("look"):
@@ -137,4 +143,4 @@ def generation(
             code="context_length_exceeded",
         )
     limit = most or min(usual, room)
-    return replace(one, max_new_tokens=limit, min_new_tokens=min(defaults.min_new_tokens, limit))
+    return replace(one, max_new_tokens=limit, min_new_tokens=min(least, limit))

@@ -71,7 +71,7 @@ class DecodingRequest(Request):
     logprobs: int | bool | None = None
     max_tokens: Count | None = None
     n: Count | None = None
-    seed: Annotated[int, Field(ge=0, lt=1 << 63)] | None = None
+    seed: Annotated[int, Field(ge=-(1 << 63), le=(1 << 63) - 1)] | None = None
     stop: Stop | list[Stop] | None = None
     temperature: Annotated[float, Field(ge=0, le=2)] | None = None
     top_p: Annotated[float, Field(gt=0, le=1)] | None = None
@@ -79,6 +79,7 @@ class DecodingRequest(Request):
     stream_options: StreamOptions | None = None
 
     top_k: Annotated[int, Field(ge=0, le=1 << 31)] | None = None
+    min_tokens: CountOrNone | None = None
     min_p: Annotated[float, Field(ge=0, le=1)] | None = None
     beam: Count | None = None
     length_penalty: Annotated[str, Field(max_length=40)] | None = None
@@ -179,6 +180,7 @@ class TextLogprobs(ApiModel):
 class TextChoice(ApiModel):
     index: int
     text: str
+    prompt_logprobs: None = None  # of vLLM; here `echo` with `logprobs` tells them
     logprobs: TextLogprobs | None = None
     finish_reason: FinishReason | None = None
 

@@ -60,6 +60,14 @@ class Service:
             )
             raise ApiError(problem, "model", status=404, code="model_not_found")
 
+    def name(self, asked: str) -> str:
+        """The model that a request means: the one that it names, or the only one."""
+        names = self.models.names()
+        if not asked and len(names) != 1:
+            problem = f"model is missing: there are {', '.join(names)}"
+            raise ApiError(problem, "model", code="missing_required_parameter")
+        return asked or names[0]
+
     async def engine(self, name: str) -> Engine:
         """The engine of a model, loaded if it is not."""
         self.require_model(name)
@@ -76,7 +84,8 @@ class Call:
     service: Service
     request: Any  # of the type that the route reads; None where it reads nothing
     http: HttpRequest
-    engine: Any = None  # of the model that the request names, if it names one
+    name: str = ""  # of the model that it is for, if it is for one
+    engine: Any = None
     created: int = field(default_factory=lambda: int(time.time()))
 
     @property
@@ -93,8 +102,8 @@ class Call:
 
     def head(self, prefix: str) -> dict[str, Any]:
         """What an answer begins with."""
-        name = f"{prefix}-{secrets.token_hex(12)}"
-        return {"id": name, "created": self.created, "model": self.request.model}
+        id = f"{prefix}-{secrets.token_hex(12)}"
+        return {"id": id, "created": self.created, "model": self.name}
 
     async def ask(self, method: str, inputs: Sequence[Any], **options: Any) -> list[Any]:
         """The answers of a task of the table."""

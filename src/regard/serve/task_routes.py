@@ -159,10 +159,10 @@ def _written(folder: Path, content: Any) -> Path:
 # ------------------------------------------------------------------ the routes
 
 
-def task_endpoints(tasks: Mapping[str, Task] = TASKS) -> tuple[Endpoint, ...]:
-    """A route for each method that the tasks of a table have."""
+def task_endpoints() -> tuple[Endpoint, ...]:
+    """A route for each method that the tasks of the table have; vLLM's clients call `/classify`."""
     methods: dict[str, list[Task]] = {}
-    for task in tasks.values():
+    for task in TASKS.values():
         if task.answer is not None:
             methods.setdefault(task.method, []).append(task)
     endpoints = []
@@ -183,7 +183,5 @@ def task_endpoints(tasks: Mapping[str, Task] = TASKS) -> tuple[Endpoint, ...]:
                 summary=f"Asks a model to `{method}`.",
             )
         )
-    return tuple(endpoints)
-
-
-ENDPOINTS = task_endpoints()
+    aliases = [replace(one, path="/classify") for one in endpoints if one.path == "/v1/classify"]
+    return (*endpoints, *aliases)
