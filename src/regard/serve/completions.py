@@ -228,12 +228,11 @@ class Job:
         async for number, event in merged(self.streams):
             if isinstance(event, Result):
                 self._look(event)
-            usage = self.usage  # of what was sent before: the beginning of a choice has no token
-            *beginning, piece = self.progress[number].pieces(event) or [None]
-            for one in beginning:
-                yield chunk(choices=[one], usage=usage if is_running else None)
-            if piece is not None:
-                yield chunk(choices=[piece], usage=self.usage if is_running else None)
+            before = self.usage  # the beginning of a choice has no token
+            pieces = self.progress[number].pieces(event)
+            for i, piece in enumerate(pieces, 1):
+                usage = self.usage if i == len(pieces) else before
+                yield chunk(choices=[piece], usage=usage if is_running else None)
         if self.looks:
             yield chunk(choices=[], look=self.looks)
         if include_usage:
