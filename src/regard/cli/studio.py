@@ -6,13 +6,15 @@ from pathlib import Path
 
 import click
 
-from regard.cli.shared_options import MODEL_FOLDER, WholeNumber, device_option, flag, option
+from regard.cli.shared_options import FILE, MODEL_FOLDER, WholeNumber, device_option, flag, option
 
 EXAMPLES = """\b
 Examples:
   regard studio                         the small demo translation model
   regard studio runs/builtin            a run, during or after training
   regard studio runs                    all runs in a folder, to compare them
+  regard studio runs/builtin --export lecture.html
+                                        the studio with this model in one file, without a server
 """
 
 
@@ -27,13 +29,23 @@ Examples:
 @device_option
 @flag("--download", "allow opening models from the Hub by name")
 @option("--browser/--no-browser", "open the page in a browser", default=True)
+@option("--export", "write the studio with one small model as an HTML file, and stop", FILE)
 def command(
-    folders: tuple[str, ...], port: int, host: str, device: str, download: bool, browser: bool
+    folders: tuple[str, ...],
+    port: int,
+    host: str,
+    device: str,
+    download: bool,
+    browser: bool,
+    export: str | None,
 ) -> None:
     """Look inside models and follow training runs in the browser.
 
     Without a folder, the studio opens a small demo model for the built-in language. You can open
     other folders on this machine from the page, unless the studio is open to the network.
+
+    --export writes one file that needs neither a server nor an installation: the pages, the model,
+    and a forward pass in JavaScript. It takes small models of the usual parts.
     """
     from regard.models.base import choose_device, to_standard_error
     from regard.studio.model_store import DEMO, FolderOpener, ModelStore, recent_folders_file
@@ -44,6 +56,12 @@ def command(
 
     # Without a folder: the demo that is part of the package.
     paths = [*map(Path, folders)] or [DEMO]
+    if export is not None:
+        from regard.studio.offline.page import export as write
+
+        write(ModelStore(paths, device="cpu", say=to_standard_error), Path(export))
+        print(export)
+        return
     opener = None
     # To others on the network, the folders of this machine are none of their business.
     if is_loopback(host):

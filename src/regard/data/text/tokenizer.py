@@ -133,7 +133,7 @@ class Tokenizer:
 
     def for_prompts(self) -> Tokenizer:
         """The same tokenizer without an end token behind a text: a prompt is to be continued."""
-        before, after = self._frame_ids()
+        before, after = self.frame_ids
         eos = self.special_token_id("eos")
         return self.with_framing(Between(before, tuple(i for i in after if i != eos)))
 
@@ -195,7 +195,7 @@ class Tokenizer:
 
     def input_offsets(self, text: str) -> list[tuple[int, int]]:
         """Character offsets of each of `input_ids(text)`; (0, 0) for special tokens."""
-        before, after = self._frame_ids()
+        before, after = self.frame_ids
         return [*[(0, 0)] * len(before), *self.text_offsets(text), *[(0, 0)] * len(after)]
 
     def text_offsets(self, text: str) -> list[tuple[int, int]]:
@@ -204,7 +204,7 @@ class Tokenizer:
 
     def frame(self, ids: Sequence[int]) -> list[int]:
         """Token ids of a text (of `encode`) with the special tokens of the framing around them."""
-        before, after = self._frame_ids()
+        before, after = self.frame_ids
         self._require_tokens_of_model([before, after])
         return [*before, *ids, *after]
 
@@ -357,9 +357,20 @@ class Tokenizer:
         """The files of a Hugging Face folder: names and contents."""
         return {"tokenizer.json": self.to_json(), "tokenizer_config.json": self.config}
 
+    @property
+    def dropped_ids(self) -> frozenset[int]:
+        """The ids that decoding leaves out, besides those that the file marks as special."""
+        return self._dropped_ids
+
+    @property
+    def reads_special_tokens_as_text(self) -> bool:
+        """Whether "</s>" in a text is four characters, and not the end token."""
+        return bool(self._backend.encode_special_tokens)
+
     # --- underneath ---
 
-    def _frame_ids(self) -> tuple[tuple[int, ...], tuple[int, ...]]:
+    @property
+    def frame_ids(self) -> tuple[tuple[int, ...], tuple[int, ...]]:
         """The special tokens before and after a text."""
         if self.framing is None:
             return self._template_ids

@@ -39,7 +39,16 @@ function unpacked(buffer) {
   };
 }
 
+// A page that was exported computes the answers itself: a function of the view and the question.
+/** @type {((view: string, body: string) => Promise<any>) | null} */
+let answerer = null;
+/** @param {(view: string, body: string) => Promise<any>} other */
+export const answerWith = (other) => {
+  answerer = other;
+};
+
 async function send(view, body) {
+  if (answerer) return answerer(view, body);
   let response;
   try {
     response = await fetch("api/" + view, {

@@ -85,7 +85,8 @@ function askForKey() {
 function tabs(state, page) {
   put(
     document.getElementById("tabs"),
-    Object.entries(PAGES).map(([name, [title]]) => {
+    (shelf?.pages ?? Object.keys(PAGES)).map((name) => {
+      const [title] = PAGES[name];
       const same = {
         model: state.model,
         text: state.text,
@@ -107,16 +108,20 @@ async function show() {
   const mine = ++current;
   const before = focused();
   const state = read();
-  const page = Object.hasOwn(PAGES, state.page) ? state.page : "look";
-  tabs(state, page);
   try {
     shelf ||= await ask("shelf", {}, { keep: false });
   } catch (error) {
+    tabs(state, "look");
     if (error.type === "Token") askForKey();
     else put(main, failure(error));
     return;
   }
   if (mine !== current) return;
+  const pages = shelf.pages ?? Object.keys(PAGES);
+  const page = pages.includes(state.page) ? state.page : "look";
+  tabs(state, page);
+  const isAlone = Boolean(shelf.pages); // a page that was exported opens nothing else
+  document.getElementById("open").hidden = isAlone;
   const model = shelf.models.includes(state.model) ? state.model : shelf.models[0];
   put(
     models,
@@ -124,7 +129,7 @@ async function show() {
   );
   if (model) models.value = model;
   currentModel = model;
-  models.closest("label").hidden = !shelf.models.length || page === "train";
+  models.closest("label").hidden = !shelf.models.length || page === "train" || isAlone;
   document.title = `${PAGES[page][0]} · ${model ?? "regard studio"}`;
   document.getElementById("title").textContent =
     page === "train" ? "Train: runs" : `${PAGES[page][0]}: ${model ?? "no model"}`;
