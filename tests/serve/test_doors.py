@@ -14,10 +14,13 @@ import httpx
 import pytest
 
 import regard
+from doctor_bench import load
+from regard.core.probe import Probe
+from regard.serve import looking
 from regard.serve.api import HttpLimits
 from regard.serve.application import all_endpoints
 from regard.serve.languages import Pair
-from regard.serve.requests import Limits
+from regard.serve.requests import Limits, LookRequest
 from regard.studio.model_store import DEMO
 from serving import Served, served
 
@@ -272,6 +275,70 @@ def test_what_people_send_stands_in_no_log(
     assert "RuntimeError" in printed.err
     assert secret not in printed.err + printed.out
     is_well(guarded)
+
+
+def test_a_failure_is_that_of_one_request_of_64(
+    server: Served, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The fault of one, in the middle of its decoding, is no neighbour's."""
+    real = looking.probe_of
+
+    def broken(model: Any, request: LookRequest | None) -> Any:
+        if request is None or not request.lens:
+            return real(model, request)
+
+        def break_it(value: Any) -> Any:
+            raise ValueError("injected")
+
+        return Probe(edits={"decoder.0.residual": break_it})
+
+    monkeypatch.setattr(looking, "probe_of", broken)
+    url = f"{server.url}/v1/completions"
+    statuses: dict[int, int] = {}
+    texts: dict[int, str] = {}
+
+    def send(number: int) -> None:
+        asked: dict[str, Any] = {"model": "demo", "prompt": CAT}
+        if number == 31:
+            asked["look"] = {"lens": 1}
+        response = httpx.post(url, json=asked, timeout=120)
+        statuses[number] = response.status_code
+        if response.status_code == 200:
+            texts[number] = response.json()["choices"][0]["text"]
+
+    threads = [threading.Thread(target=send, args=(number,)) for number in range(64)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert statuses == {number: 500 if number == 31 else 200 for number in range(64)}
+    assert {*texts.values()} == {server.model("demo").translate(CAT)}
+
+
+# ------------------------------------------------------------------ what nobody should send
+
+ABUSED = ("/v1/completions", "/v1/audio/transcriptions", "/translate", "/v1/classify", "/health")
+
+
+@pytest.mark.parametrize("path", ABUSED)
+def test_a_few_of_a_thousand_wrong_requests(server: Served, path: str) -> None:
+    """`python bench/serve_abuse.py` sends a thousand of each kind to each route."""
+    abuse = load("serve_abuse")
+    [route] = [one for one in abuse.routes() if one.path == path]
+    with httpx.Client(timeout=60) as client:
+        for make in (abuse.malformed, abuse.extreme):
+            row = abuse.abuse(client, server.url, route, make, 12, control_every=6)
+            assert (row.wrong, row.hangs) == ([], 0)
+            assert row.statuses.total() == 12
+
+
+def test_huge_bodies_and_clients_that_go(server: Served) -> None:
+    abuse = load("serve_abuse")
+    assert abuse.huge_bodies(server.url, 2) == 2
+    abuse.disconnects(server.url, 12)
+    with httpx.Client(timeout=60) as client:
+        assert abuse.left_running(client, server.url) == 0
+        assert abuse.control(client, server.url)
 
 
 def test_counters(guarded: Served) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import copy
 from pathlib import Path
 from typing import Any
 
@@ -11,9 +12,12 @@ import pytest
 
 import regard
 from looked import png, wav
+from regard.evaluation.answers import of_method
+from regard.evaluation.task import Task
 from regard.evaluation.tasks import TASKS
+from regard.models.text_encoder import TextEncoder
 from regard.serve.task_routes import task_endpoints
-from serving import Served
+from serving import Served, served, trained
 
 ASKED: dict[str, tuple[str, dict[str, Any]]] = {
     "classify": ("classifier", {"input": ["The dog sees the cat.", "owl\thears"], "top": 1}),
@@ -34,6 +38,48 @@ def test_every_task_that_can_be_asked_has_a_route() -> None:
     paths = {endpoint.path for endpoint in task_endpoints()}
     assert paths == {f"/v1/{method}" for method in methods} | {"/classify"}
     assert "/v1/detect" in paths
+
+
+class Shouting(TextEncoder):
+    """A model from outside the package, with a task that no other has."""
+
+    @property
+    def tasks(self) -> list[str]:
+        return [*super().tasks, "shout"]
+
+    def shout(self, texts: list[str], *, truncation: bool = False) -> list[str]:
+        return [text.upper() for text in texts]
+
+
+def test_a_task_from_outside_has_its_route(server: Served, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A row of the table is all: the route, its fields, its errors, and the document."""
+    shout = Task(method="shout", answer=of_method("shout"), options=("truncation",))
+    monkeypatch.setitem(TASKS, "shout", shout)
+    model = copy.copy(server.model("classifier"))
+    model.__class__ = Shouting
+    with served({"loud": model, "demo": server.model("demo")}) as running:
+        answer = ask(running, "shout", model="loud", input=["a cat", "a mat"]).json()
+        assert [one["answer"] for one in answer["data"]] == ["A CAT", "A MAT"]
+        assert answer["task"] == "shout"
+        refused = ask(running, "shout", model="demo", input="a cat")
+        assert refused.status_code == 400
+        assert refused.json()["error"]["param"] == "model"
+        assert ask(running, "shout", model="loud", input="a", top=2).status_code == 400
+        document = httpx.get(f"{running.url}/openapi.json").json()
+        assert "/v1/shout" in document["paths"]
+        assert "truncation" in document["components"]["schemas"]["ShoutRequest"]["properties"]
+
+
+def test_objects_in_an_image_are_detected(tmp_path: Path) -> None:
+    """Detection has no line of its own in the server."""
+    model = trained(("detr",), tmp_path)["detr"]
+    [scene, *_] = sorted((tmp_path / "data").rglob("*.png"))
+    picture = scene.read_bytes()
+    with served({"detr": model}) as running:
+        sent = base64.b64encode(picture).decode()
+        [one] = ask(running, "detect", model="detr", input=sent).json()["data"]
+        check_alike(one["answer"], regard.predict(model, [str(scene)], "detect")[0].answer)
+        assert ask(running, "detect", model="detr", input="no image").status_code == 400
 
 
 def check_alike(one: Any, other: Any) -> None:

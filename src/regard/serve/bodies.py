@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 from typing import Annotated, Any, get_origin
 
 from pydantic import Field, ValidationError
@@ -16,6 +17,8 @@ from regard.serve.api import ApiError, ApiModel, HttpLimits, refusal
 from regard.serve.service import Endpoint
 from regard.system.web_server import limited_body
 
+# It warns of every form that is none, with what stands there.
+logging.getLogger("python_multipart").setLevel(logging.ERROR)
 _JSON = "application/json"
 _MOST_FIELDS = 256  # of a form
 
