@@ -309,9 +309,9 @@ def serve(pipe: Any) -> None:
     """A server of small models, in a process of its own."""
     import regard
     from regard.serve.api import HttpLimits
-    from regard.serve.languages import Pair
     from regard.serve.requests import Limits
     from regard.studio.model_store import DEMO
+    from regard.training.translation_languages import Pair
     from serving import KINDS, served, trained
 
     with tempfile.TemporaryDirectory() as folder:

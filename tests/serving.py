@@ -18,11 +18,11 @@ import regard
 from regard.serve.api import HttpLimits
 from regard.serve.application import application
 from regard.serve.engine import Engine
-from regard.serve.languages import Pair
 from regard.serve.requests import Limits
 from regard.serve.service import Service
 from regard.studio.model_store import DEMO
 from regard.system.web_server import bound_socket
+from regard.training.translation_languages import Pair
 
 CHAT = (
     "{% for message in messages %}{{ message.role }}: {{ message.content }}\n{% endfor %}"

@@ -19,9 +19,9 @@ from regard.core.probe import Probe
 from regard.serve import looking
 from regard.serve.api import HttpLimits
 from regard.serve.application import all_endpoints
-from regard.serve.languages import Pair
 from regard.serve.requests import Limits, LookRequest
 from regard.studio.model_store import DEMO
+from regard.training.translation_languages import Pair
 from serving import Served, served
 
 KEY = "a-key-of-this-test"

@@ -8,7 +8,7 @@ import httpx
 import pytest
 from libretranslatepy import LibreTranslateAPI
 
-from regard.serve.languages import Pair, known_share, pair_of
+from regard.training.translation_languages import Pair, known_share, pair_of
 from serving import Served
 
 CAT = "The cat sat on the mat."

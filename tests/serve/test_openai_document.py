@@ -126,7 +126,7 @@ def test_requests_of_openais_document(case: Any, server: Served) -> None:
 
 def test_a_plain_request_is_answered_as_the_document_says(server: Served) -> None:
     """Not all that is asked is refused."""
-    asked = {
+    asked: dict[str, dict[str, Any]] = {
         "/v1/completions": {"prompt": "The dog", "max_tokens": 3},
         "/v1/chat/completions": {"messages": [{"role": "user", "content": "a"}], "max_tokens": 3},
         "/v1/embeddings": {"input": "The dog", "encoding_format": "float"},

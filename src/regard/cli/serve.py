@@ -104,8 +104,8 @@ def _folders(models: tuple[str, ...], download: bool) -> dict[str, Any]:
 
 def _languages(folders: dict[str, Any], texts: tuple[str, ...]) -> dict[str, Any]:
     """The languages of translators: as given, or as their runs say."""
-    from regard.serve.languages import BUILTIN, Pair, pair_of, parse_pair
     from regard.studio.model_store import DEMO
+    from regard.training.translation_languages import BUILTIN, Pair, pair_of, parse_pair
 
     pairs = {name: pair_of(folder) for name, folder in folders.items() if folder.is_dir()}
     if folders.get(DEMO.name) == DEMO:

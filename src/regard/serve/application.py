@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import base64
-import binascii
 import sys
 import traceback
 from collections.abc import Awaitable, Callable, Sequence
@@ -15,7 +13,7 @@ from starlette.requests import ClientDisconnect
 from starlette.requests import Request as HttpRequest
 from starlette.responses import JSONResponse, RedirectResponse, Response
 from starlette.routing import BaseRoute, Mount, Route
-from starlette.types import ASGIApp, Receive, Scope, Send
+from starlette.types import ASGIApp
 
 from regard.serve import (
     decisions,
@@ -29,7 +27,13 @@ from regard.serve import (
 from regard.serve.api import ApiError, Request, api_error
 from regard.serve.bodies import KeyRequest, read_request
 from regard.serve.service import IGNORED_HEADER, Call, Endpoint, Service
-from regard.system.web_server import LOCAL_HOSTS, SecurityMiddleware, same_key
+from regard.system.web_server import (
+    KEY_IN_BODY,
+    LOCAL_HOSTS,
+    KeyMiddleware,
+    SecurityMiddleware,
+    same_key,
+)
 
 ROOMS: tuple[Any, ...] = (
     service_routes,
@@ -40,7 +44,6 @@ ROOMS: tuple[Any, ...] = (
     libretranslate,
 )
 _OPEN = ("/health",)  # for load balancers, which have no key
-_KEY_IN_BODY = "regard.key_in_body"  # of a scope: whether its key is still to be looked for
 
 
 def all_endpoints() -> tuple[Endpoint, ...]:
@@ -64,9 +67,11 @@ def application(
         routes += [Mount("/studio", studio), Route("/", lambda _: RedirectResponse("/studio/"))]
     app = Starlette(routes=routes, exception_handlers={HTTPException: _no_route})
     app.state.endpoints = endpoints
-    return SecurityMiddleware(
-        KeyMiddleware(app, service, endpoints), hosts, _foreign, origins=origins
-    )
+    guarded: ASGIApp = app
+    if service.key is not None:
+        in_body = {one.path for one in endpoints if one.dialect == "libretranslate"}
+        guarded = KeyMiddleware(app, service.key, _wrong_key, _OPEN, in_body)
+    return SecurityMiddleware(guarded, hosts, _foreign, origins=origins)
 
 
 def _route(service: Service, endpoint: Endpoint) -> Callable[[HttpRequest], Awaitable[Response]]:
@@ -91,8 +96,10 @@ def _route(service: Service, endpoint: Endpoint) -> Callable[[HttpRequest], Awai
 
 async def _answer(service: Service, endpoint: Endpoint, http: HttpRequest) -> Response:
     request = await read_request(endpoint, service.limits, http)
-    if http.scope.get(_KEY_IN_BODY):
-        _require_key(service, request.api_key if isinstance(request, KeyRequest) else None)
+    if http.scope.get(KEY_IN_BODY):
+        sent = request.api_key if isinstance(request, KeyRequest) else None
+        if service.key is None or sent is None or not same_key(sent, service.key):
+            return _wrong_key()
     call = Call(service, request, http)
     if isinstance(request, Request):
         call.name = service.name(request.model)
@@ -131,53 +138,11 @@ def _foreign(header: str) -> Response:
     return _error_response(ApiError(f"{header} is not allowed: {repair}", status=403))
 
 
-# ------------------------------------------------------------------ the key
-
-
-class KeyMiddleware:
-    """Asks for the key of the server on all routes but `/health`.
-
-    It comes as a bearer token or, from a browser, as the password of HTTP's own dialog; in
-    LibreTranslate's requests also in the body, where their route looks for it.
-    """
-
-    def __init__(self, app: ASGIApp, service: Service, endpoints: Sequence[Endpoint]) -> None:
-        self.app = app
-        self.service = service
-        self.in_body = {one.path for one in endpoints if one.dialect == "libretranslate"}
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] == "http" and self.service.key and scope["path"] not in _OPEN:
-            sent = _sent_key(HttpRequest(scope).headers.get("authorization", ""))
-            if sent is None and scope["path"] in self.in_body:
-                scope[_KEY_IN_BODY] = True
-            else:
-                try:
-                    _require_key(self.service, sent)
-                except ApiError as error:
-                    return await _error_response(error)(scope, receive, send)
-        return await self.app(scope, receive, send)
-
-
-def _require_key(service: Service, sent: str | None) -> None:
-    if service.key is None or sent is None or not same_key(sent, service.key):
-        raise ApiError(
-            "the key of this server is missing or wrong: send it as `Authorization: Bearer KEY`",
-            status=401,
-            code="invalid_api_key",
-            headers={"www-authenticate": 'Basic realm="regard"'},
-        )
-
-
-def _sent_key(header: str) -> str | None:
-    scheme, _, value = header.partition(" ")
-    match scheme.lower():
-        case "bearer":
-            return value.strip()
-        case "basic":
-            try:
-                return base64.b64decode(value, validate=True).decode().partition(":")[2]
-            except (binascii.Error, ValueError):
-                return None
-        case _:
-            return None
+def _wrong_key() -> Response:
+    error = ApiError(
+        "the key of this server is missing or wrong: send it as `Authorization: Bearer KEY`",
+        status=401,
+        code="invalid_api_key",
+        headers={"www-authenticate": 'Basic realm="regard"'},
+    )
+    return _error_response(error)

@@ -26,13 +26,13 @@ from regard.serve.requests import (
     Generation,
     Limits,
     Metrics,
-    Pending,
     QueueFull,
     Stream,
     require_within,
 )
 from regard.serve.waiting import FairQueue
 from regard.system.errors import RegardError, SettingError
+from regard.system.pending import Pending
 from regard.wirings.generative import Generative
 
 R = TypeVar("R")

@@ -23,12 +23,12 @@ from regard.serve.requests import (
     FinishReason,
     Generation,
     Limits,
-    Pending,
     Result,
     Token,
     Usage,
 )
 from regard.system.errors import SettingError
+from regard.system.pending import Pending
 
 
 class Running:

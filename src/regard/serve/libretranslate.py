@@ -17,10 +17,10 @@ from regard.serve.api import ApiError, ApiModel
 from regard.serve.bodies import KeyRequest
 from regard.serve.completions import reason
 from regard.serve.generation import generation, read, require_writer, search
-from regard.serve.languages import Pair, known_share, language_name
 from regard.serve.requests import Text
 from regard.serve.schema import Code
 from regard.serve.service import Call, Endpoint
+from regard.training.translation_languages import Pair, known_share, language_name
 
 if TYPE_CHECKING:
     from regard.serve.engine import Engine

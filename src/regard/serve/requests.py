@@ -17,12 +17,8 @@ once; what fails later, `result` raises. An engine also has `metrics()`, `limits
 
 from __future__ import annotations
 
-import asyncio
-import queue
-import threading
-from collections.abc import AsyncIterator, Iterator
 from dataclasses import dataclass, field
-from typing import Annotated, Any, Generic, Literal, TypeAlias, TypeVar
+from typing import Annotated, Any, Literal, TypeAlias
 
 from pydantic import Field
 from torch import Tensor
@@ -30,8 +26,8 @@ from torch import Tensor
 from regard.decode.strategy import BeamSearch, Greedy, Sampling, Strategy
 from regard.look.inspectable import Reading
 from regard.system.errors import RegardError, SettingError
+from regard.system.pending import ItemStream
 
-R = TypeVar("R")
 FinishReason = Literal["stop", "length", "cancelled"]
 
 
@@ -219,106 +215,11 @@ class Result:
     look: dict[str, Any] | None = None
 
 
-_END = object()
-
-
-class Pending(Generic[R]):
-    """A request that was taken up: its result, for threads and for coroutines."""
-
-    def __init__(self) -> None:
-        self._done = threading.Event()
-        self._lock = threading.Lock()
-        self._waiting: list[tuple[asyncio.AbstractEventLoop, asyncio.Event]] = []
-        self._result: R | None = None
-        self._error: BaseException | None = None
-        self.cancelled = False
-
-    def cancel(self) -> None:
-        """The client has gone: the request leaves before the next step."""
-        self.cancelled = True
-
-    @property
-    def done(self) -> bool:
-        return self._done.is_set()
-
-    def wait(self, seconds: float | None = None) -> R:
-        """The result, or the request's own error; blocks this thread."""
-        if not self._done.wait(seconds):
-            raise TimeoutError
-        return self._value()
-
-    async def result(self) -> R:
-        """The result, or the request's own error."""
-        await self._until(lambda: self.done)
-        return self._value()
-
-    def _value(self) -> R:
-        if self._error is not None:
-            raise self._error
-        assert self._result is not None
-        return self._result
-
-    # ------------------------------------------------------------------ for the engine
-
-    def finish(self, result: R) -> None:
-        self._result = result
-        self._end()
-
-    def fail(self, error: BaseException) -> None:
-        self._error = error
-        self._end()
-
-    def _end(self) -> None:
-        self._done.set()
-        self._wake()
-
-    def _wake(self) -> None:
-        with self._lock:
-            waiting, self._waiting = self._waiting, []
-        for loop, event in waiting:
-            if not loop.is_closed():
-                loop.call_soon_threadsafe(event.set)
-
-    async def _until(self, ready: Any) -> None:
-        while True:
-            event = asyncio.Event()
-            with self._lock:
-                self._waiting.append((asyncio.get_running_loop(), event))
-            if ready():
-                return
-            await event.wait()
-
-
-class Stream(Pending[Result]):
+class Stream(ItemStream[Token, Result]):
     """The tokens of a generation as they are decoded; its `result` comes after them.
 
     A failure of the request is raised after the tokens that came before it.
     """
-
-    def __init__(self) -> None:
-        super().__init__()
-        self._tokens: queue.SimpleQueue[Any] = queue.SimpleQueue()
-
-    def put(self, token: Token) -> None:
-        self._tokens.put(token)
-        self._wake()
-
-    def _end(self) -> None:
-        self._tokens.put(_END)
-        super()._end()
-
-    def __iter__(self) -> Iterator[Token]:
-        while (token := self._tokens.get()) is not _END:
-            yield token
-        self._value()
-
-    async def __aiter__(self) -> AsyncIterator[Token]:
-        while True:
-            await self._until(lambda: not self._tokens.empty())
-            if (token := self._tokens.get()) is _END:
-                break
-            yield token
-        self._value()
 
 
 @dataclass(frozen=True)

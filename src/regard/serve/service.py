@@ -21,9 +21,10 @@ from starlette.types import Receive, Scope, Send
 
 from regard.evaluation.task import PredictionOptions
 from regard.serve.api import ApiError, ApiModel, HttpLimits, api_error, blamed
-from regard.serve.languages import Pair
-from regard.serve.requests import Generation, Pending, Result, Stream
+from regard.serve.requests import Generation, Result, Stream
 from regard.system.errors import did_you_mean
+from regard.system.pending import Pending
+from regard.training.translation_languages import Pair
 
 if TYPE_CHECKING:
     from regard.serve.engine import Engine

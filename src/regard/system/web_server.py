@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import base64
+import binascii
 import hmac
 import ipaddress
 import re
@@ -87,6 +89,55 @@ class SecurityMiddleware:
         elif shared and request.method == "OPTIONS":
             app = Response(status_code=204, headers=_PREFLIGHT)
         return await app(scope, receive, send_with_headers)
+
+
+KEY_IN_BODY = "regard.key_in_body"  # of a scope: whether its key is still to be looked for
+
+
+class KeyMiddleware:
+    """Asks for a key on all paths but those that are `open`.
+
+    It comes as a bearer token or, from a browser, as the password of HTTP's own dialog. Where a key
+    may come `in_body`, and there is none in the header, the scope says so to who reads the body.
+    """
+
+    def __init__(
+        self,
+        app: ASGIApp,
+        key: str,
+        refuse: Callable[[], Response],
+        open_paths: Collection[str] = (),
+        in_body: Collection[str] = (),
+    ) -> None:
+        self.app = app
+        self.key = key
+        self.refuse = refuse
+        self.open_paths = open_paths
+        self.in_body = in_body
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        app = self.app
+        if scope["type"] == "http" and scope["path"] not in self.open_paths:
+            sent = _sent_key(Request(scope).headers.get("authorization", ""))
+            if sent is None and scope["path"] in self.in_body:
+                scope[KEY_IN_BODY] = True
+            elif sent is None or not same_key(sent, self.key):
+                app = self.refuse()
+        return await app(scope, receive, send)
+
+
+def _sent_key(header: str) -> str | None:
+    scheme, _, value = header.partition(" ")
+    match scheme.lower():
+        case "bearer":
+            return value.strip()
+        case "basic":
+            try:
+                return base64.b64decode(value, validate=True).decode().partition(":")[2]
+            except (binascii.Error, ValueError):
+                return None
+        case _:
+            return None
 
 
 def same_key(sent: str, key: str) -> bool:

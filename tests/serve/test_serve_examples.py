@@ -15,8 +15,8 @@ from pathlib import Path
 import pytest
 
 import regard
-from regard.serve.languages import Pair
 from regard.studio.model_store import DEMO
+from regard.training.translation_languages import Pair
 from serving import Served, served
 
 EXAMPLES = Path(__file__).parents[2] / "examples" / "serve"
