@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from functools import partial
-from typing import assert_never
+from typing import Any, assert_never
 
 from regard import spec
 from regard.builder.norms import build_block_norm, build_norm, optional_norm
@@ -27,7 +27,7 @@ from regard.system.errors import ModelError
 def build_front_end(
     part: spec.FrontEnd | spec.ConvStem | spec.ObjectQueries,
     d_model: int,
-    shared: embedding.Table | None = None,
+    shared: Any = None,
 ) -> side.FrontEnd:
     match part:
         case spec.Tokens():
@@ -45,7 +45,7 @@ def build_front_end(
         case spec.FeatureMap():
             return _feature_map(part, d_model)
         case spec.ObjectQueries(count):
-            return feature_map.ObjectQueries(count, d_model)
+            return feature_map.ObjectQueries(count, d_model, shared)
         case spec.Waveform():
             return _waveform(part, d_model)
         case spec.SeriesPatches():
@@ -82,8 +82,11 @@ def _feature_map(part: spec.FeatureMap, d_model: int) -> feature_map.FeatureMap:
     assert isinstance(backbone, side.ImageFrontEnd), "it reads images"
     stages = None if part.stages is None else build_residual_stages(part.stages, part.width)
     project = linear.Linear(part.features, d_model)
-    kind = feature_map.GridSinusoids if part.position == "sinusoidal" else feature_map.GridTables
-    return feature_map.FeatureMap(part, backbone, stages, project, kind(d_model))
+    position: feature_map.GridSinusoids | feature_map.GridTables
+    position = feature_map.GridTables(d_model)
+    if part.position == "sinusoidal":
+        position = feature_map.GridSinusoids(d_model, part.temperature)
+    return feature_map.FeatureMap(part, backbone, stages, project, position)
 
 
 def _map_norm(part: spec.BatchNorm) -> resnet.MakeNorm:

@@ -32,12 +32,12 @@ SERIES_HEADS: dict[type, Callable[..., series_head.SeriesHead]] = {
 
 
 def build_heads(
-    model: spec.ModelSpec, d_model: int, width: int, table: Callable[[], embedding.Table]
+    model: spec.ModelSpec, d_model: int, width: int, table: Callable[[], Any]
 ) -> dict[str, nn.Module]:
     """The heads of a model by their names in it, in the order of its spec.
 
     `width` is that of the hidden states, `table` makes the output matrix of the language-model
-    head.
+    head, or gives the anchors of object queries.
     """
     heads: dict[str, nn.Module] = {}
     encoder = cast(spec.Encoder, model)  # only its heads read windows, waves or patches
@@ -52,7 +52,7 @@ def build_heads(
             case spec.DistilledHead(count, voters):
                 heads["labels"] = head.DistilledHead(width, count, voters)
             case spec.DetectionHead(count):
-                heads["labels"] = detection_head.DetectionHead(width, count)
+                heads["labels"] = detection_head.DetectionHead(width, count, table())
             case spec.ForecastHead() | spec.PatchHead() | spec.ChannelHead():
                 heads["series"] = SERIES_HEADS[type(part)](part, d_model, encoder.windows)
             case spec.ContactHead(count):

@@ -17,7 +17,7 @@ from regard.builder.front_ends import (
 )
 from regard.builder.heads import build_heads
 from regard.builder.stacks import build_stack
-from regard.core.frontends import embedding, lagged_values
+from regard.core.frontends import embedding, feature_map, lagged_values
 from regard.core.heads import series_head
 from regard.core.linear import Linear
 from regard.core.meta_parameters import are_parameters_on_meta
@@ -148,7 +148,7 @@ def _encoder_decoder(model: spec.EncoderDecoder | spec.SequenceToSequence) -> En
         target=build_front_end(model.target, d_model, tables.target),
         encoder=_encoder_side(model.encoder, d_model),
         decoder=_decoder_side(model),
-        heads=build_heads(model, d_model, d_model, lambda: cast(embedding.Table, tables.output)),
+        heads=build_heads(model, d_model, d_model, lambda: tables.output),
     )
 
 
@@ -282,18 +282,25 @@ def _output_table(
     return embedding.Table(len(table.weight), width)
 
 
+# What the target and the head may have in common: a table of tokens, or the anchors of queries.
+Shared = embedding.Table | feature_map.Anchors | None
+
+
 class _SharedTables(NamedTuple):
     """The tables [V, D] of an encoder–decoder; two of them, or all, may be one."""
 
-    target: embedding.Table | None  # None: it reads no tokens
-    output: embedding.Table | None
+    target: Shared  # None: object queries without anchors
+    output: Shared
     source: embedding.Table | None  # None: one of its own
 
 
 def _shared_tables(model: spec.EncoderDecoder | spec.SequenceToSequence) -> _SharedTables:
     """One table for the target and the output, for source and target, or for all (Section 3.4)."""
-    if not isinstance(model.target, spec.Tokens):
-        return _SharedTables(None, None, None)
+    if isinstance(model.target, spec.ObjectQueries):
+        anchors = None
+        if model.target.anchors:
+            anchors = feature_map.Anchors(model.target.count, model.feature_map.temperature)
+        return _SharedTables(anchors, anchors, None)
     target = embedding.Table(model.target.vocabulary, model.d_model)
     output: embedding.Table | None = target
     if model.share not in ("all", "target") and model.head is not None:

@@ -222,6 +222,9 @@ class FeatureMap(_FrontEnd):
     # Sinusoids of rows and columns, or a table of 50 of each.
     position: Literal["sinusoidal", "learned"] = "sinusoidal"
     dropout: Rate = 0.0
+    # The longest wavelength of the sinusoids is so many times the shortest, a side of the image:
+    # a low one tells neighbours apart from the start (Liu et al. 2022, DAB-DETR, Section 4.4).
+    temperature: Positive = 10_000
 
     def shape(self, rows: int, length: int) -> tuple[int, ...]:
         return self.backbone.shape(rows, length)
@@ -259,9 +262,14 @@ class FeatureMap(_FrontEnd):
 
 @dataclass(frozen=True)
 class ObjectQueries(_FrontEnd):
-    """Object queries (Carion et al. 2020, DETR): what a decoder reads that finds objects."""
+    """Object queries (Carion et al. 2020, DETR): what a decoder reads that finds objects.
+
+    With anchors each begins with a box of its own, which is learned: its middle is the position of
+    the query, and the head says how the object's box differs from it (Liu et al. 2022, DAB-DETR).
+    """
 
     count: Size  # the most objects that can be found in an image
+    anchors: bool = False
 
 
 @dataclass(frozen=True)

@@ -24,26 +24,59 @@ _LEAST = 1e-6  # of an image without rows or columns
 _LONGEST_SIDE = 50  # rows and columns that learned positions have
 
 
+def sinusoids(places: Tensor, width: int, temperature: float) -> Tensor:
+    """Sinusoids of places on a side of the image, which is 2π long: [...] → [..., width]"""
+    pairs = torch.arange(width, device=places.device, dtype=torch.float32) // 2
+    angles = places[..., None] / temperature ** (2 * pairs / width)
+    waves = torch.stack([angles[..., 0::2].sin(), angles[..., 1::2].cos()], dim=-1)
+    return waves.flatten(-2)
+
+
 class GridSinusoids(nn.Module):
     """Sinusoids of rows and columns, counted over what is no padding, the whole side being 2π."""
 
-    def __init__(self, d_model: int) -> None:
+    def __init__(self, d_model: int, temperature: float) -> None:
         super().__init__()
         self.d_model = d_model
+        self.temperature = float(temperature)
 
     def forward(self, inside: Tensor) -> Tensor:
         """inside [B, h, w], True at what is no padding → [B, h, w, D]"""
-        half = self.d_model // 2
-        pairs = torch.arange(half, device=inside.device, dtype=torch.float32) // 2
-        frequencies = 10_000.0 ** (2 * pairs / half)
         sides = []
         for axis in (1, 2):
             place = inside.cumsum(axis, dtype=torch.float32)
             place = place / (place.narrow(axis, -1, 1) + _LEAST) * 2 * math.pi
-            angles = place[..., None] / frequencies
-            waves = torch.stack([angles[..., 0::2].sin(), angles[..., 1::2].cos()], dim=-1)
-            sides.append(waves.flatten(3))
+            sides.append(sinusoids(place, self.d_model // 2, self.temperature))
         return torch.cat(sides, dim=-1)
+
+
+class Anchors(nn.Module):
+    """The boxes that object queries begin with, spread over the image: the positions of the
+    queries, and what the head adds its boxes to."""
+
+    def __init__(self, count: int, temperature: float) -> None:
+        super().__init__()
+        self.temperature = float(temperature)
+        # Of center and sides, before the sigmoid.
+        self.boxes = nn.Parameter(torch.empty(count, 4))
+        if not self.boxes.is_meta:
+            self.boxes.data.copy_(_spread(count).logit())
+
+    def positions(self, d_model: int) -> Tensor:
+        """As the positions of a feature map at the middles of the boxes: [N, D]"""
+        rows_and_columns = self.boxes[:, :2].sigmoid().flip(1) * 2 * math.pi
+        return sinusoids(rows_and_columns, d_model // 2, self.temperature).flatten(1)
+
+
+def _spread(count: int) -> Tensor:
+    """Boxes [N, 4] of one size whose middles fill the unit square evenly: row after row, as many in
+    each as there are rows."""
+    side = math.ceil(math.sqrt(count))
+    number = torch.arange(count)
+    row, column = number // side, number % side
+    rows = math.ceil(count / side)
+    middles = torch.stack([(column + 0.5) / side, (row + 0.5) / rows], dim=1)
+    return torch.cat([middles, torch.full((count, 2), 1 / side)], dim=1)
 
 
 class GridTables(nn.Module):
@@ -126,11 +159,13 @@ class FeatureMap(ImageFrontEnd):
 
 class ObjectQueries(FrontEnd):
     """Object queries: learned vectors, each of which looks for one object. The decoder begins with
-    zeros; the queries are the positions that attention adds."""
+    zeros; the queries are the positions that attention adds, to those of their anchors if they
+    have any."""
 
-    def __init__(self, count: int, d_model: int) -> None:
+    def __init__(self, count: int, d_model: int, anchors: Anchors | None = None) -> None:
         super().__init__()
-        self.table = nn.Parameter(normal(count, d_model, std=1.0))
+        self.table = nn.Parameter(normal(count, d_model, std=0.02 if anchors else 1.0))
+        self.anchors = anchors
 
     def extra_repr(self) -> str:
         return f"count={len(self.table)}"
@@ -150,4 +185,7 @@ class ObjectQueries(FrontEnd):
 
     def added_positions(self, inputs: Tensor, padding_mask: Tensor | None) -> Tensor:
         # A copy: a view of a weight asks for gradients where nobody else does.
-        return self.table[None].clone()
+        added = self.table[None].clone()
+        if self.anchors is not None:
+            added = added + self.anchors.positions(added.shape[-1])
+        return added

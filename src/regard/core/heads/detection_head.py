@@ -8,6 +8,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
+from regard.core.frontends.feature_map import Anchors
 from regard.core.heads.head import Head, Reading
 from regard.core.linear import Linear
 from regard.core.output import Output, Outputs
@@ -17,20 +18,26 @@ _BOX_LAYERS = 3
 
 class DetectionHead(Head):
     """Logits of the classes and of "no object", which is the last, and a box: its center, width and
-    height, as shares of the image."""
+    height, as shares of the image. With anchors, at first the boxes are these."""
 
-    def __init__(self, d_model: int, count: int) -> None:
+    def __init__(self, d_model: int, count: int, anchors: Anchors | None = None) -> None:
         super().__init__()
         self.classes = Linear(d_model, count + 1)
         widths = [d_model] * _BOX_LAYERS + [4]
         self.box = nn.ModuleList(Linear(*layer) for layer in pairwise(widths))
+        self.anchors = anchors
+        if anchors is not None:
+            self.box[-1].weight.data.zero_()
 
     def forward(self, hidden: Tensor) -> tuple[Tensor, Tensor]:
-        """[..., D] → logits [..., count + 1] and boxes [..., 4]"""
+        """[..., N, D] → logits [..., N, count + 1] and boxes [..., N, 4]"""
         x = hidden
         for layer in self.box[:-1]:
             x = functional.relu(layer(x))
-        return self.classes(hidden), self.box[-1](x).sigmoid()
+        box = self.box[-1](x)
+        if self.anchors is not None:
+            box = box + self.anchors.boxes
+        return self.classes(hidden), box.sigmoid()
 
     def prediction(self, hidden: Tensor, reading: Reading) -> Tensor:
         return torch.cat(self(hidden), dim=-1)  # [B, N, count + 5]

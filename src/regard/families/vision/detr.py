@@ -214,9 +214,9 @@ _RESNETS = {"50": (3, 4, 6, 3), "101": (3, 4, 23, 3)}
 # Carion et al. 2020, Table 1. The small ones are for images of 64 to 256 pixels.
 SIZES = {
     "tiny": Size({"backbone": "tiny", "layers": 3, "d_model": 128, "heads": 8, "d_ff": 512,
-                  "queries": 16}, context=64),
+                  "queries": 16, "anchors": True}, context=64),
     "small": Size({"backbone": "small", "layers": 3, "d_model": 192, "heads": 8, "d_ff": 768,
-                   "queries": 48}, context=256),
+                   "queries": 64, "anchors": True}, context=256),
     "r50": Size({"backbone": "50"}, 41, ROUNDED),
     "r101": Size({"backbone": "101"}, 60, ROUNDED),
 }  # fmt: skip
@@ -230,10 +230,12 @@ _DEFAULTS: Settings = {
     "attention_dropout": 0.0,
     "activation": "relu",
     "queries": 100,
+    "anchors": False,
     "backbone": "50",
     "image_size": None,  # side, in pixels; None: the context
     "channels": 3,
 }
+_TEMPERATURE, _ANCHORS_TEMPERATURE = 10_000, 20  # Liu et al. 2022
 # Of the small backbones: the widths of the stem and of the stages, whose norms are trained.
 _SMALL = {"tiny": (32, (32, 64, 128)), "small": (48, (48, 96, 192, 192))}
 
@@ -260,8 +262,14 @@ def _make(settings: Settings) -> spec.EncoderDecoder:
         stages = spec.ResidualStages(depths=_RESNETS[s["backbone"]], norm=norm)
     return spec.EncoderDecoder(
         d_model=s["d_model"],
-        source=spec.FeatureMap(stem, width=stem_width, stages=stages, dropout=s["dropout"]),
-        target=spec.ObjectQueries(s["queries"]),
+        source=spec.FeatureMap(
+            stem,
+            width=stem_width,
+            stages=stages,
+            dropout=s["dropout"],
+            temperature=_ANCHORS_TEMPERATURE if s["anchors"] else _TEMPERATURE,
+        ),
+        target=spec.ObjectQueries(s["queries"], s["anchors"]),
         encoder=spec.Stack.of(s["layers"], block),
         decoder=spec.Stack.of(
             s["decoder_layers"], replace(block, cross=attention), final=spec.LayerNorm()

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
+import numpy as np
 import torch
 from torch import Tensor
 from torch.nn import functional
@@ -80,16 +81,16 @@ def match(logits: Tensor, guesses: Tensor, labels: Tensor, objects: Tensor) -> M
         boxes.corners(guesses)[:, :, None], boxes.corners(objects)[:, None]
     )
     cost = L1_WEIGHT * distance - GIOU_WEIGHT * overlap - probabilities.gather(2, places)
-    cost = torch.nan_to_num(cost.float(), nan=1e9, posinf=1e9, neginf=1e9).cpu()  # [B, N, M]
-    rows, queries, chosen = [], [], []
-    for row, is_object in enumerate((labels != IGNORED).cpu()):
-        columns = is_object.nonzero()[:, 0]
-        query, column = linear_sum_assignment(cost[row][:, columns].numpy())
-        rows.append(torch.full((len(query),), row))
-        queries.append(torch.from_numpy(query))
-        chosen.append(columns[torch.from_numpy(column)])
-    device = logits.device
-    return Matches(*(torch.cat(part).to(device) for part in (rows, queries, chosen)))
+    cost = torch.nan_to_num(cost.float(), nan=1e9, posinf=1e9, neginf=1e9)  # [B, N, M]
+    # One copy from the device and one back, however many rows there are.
+    is_object = (labels != IGNORED).cpu().numpy()
+    pairs = []
+    for row, (costs, there) in enumerate(zip(cost.cpu().numpy(), is_object, strict=True)):
+        columns = there.nonzero()[0]
+        query, column = linear_sum_assignment(costs[:, columns])
+        pairs.append(np.stack([np.full(len(query), row), query, columns[column]]))
+    together = torch.from_numpy(np.concatenate(pairs, axis=1))  # [3, matches]
+    return Matches(*together.to(logits.device))
 
 
 def detection_losses(
@@ -161,16 +162,19 @@ class Detection(MediaClassification):
 
     def loss(self, tensors: Tensors) -> LossSums:
         hidden, auxiliary = self.logits(tensors)
+        if not self.model.training:
+            hidden = hidden[-1:]
         logits, guesses = self.model.get_submodule("labels")(hidden)  # [layers, B, N, …] each
         labels, objects = tensors["labels"], tensors["boxes"]
-        each = [
-            detection_losses(one, box, labels, objects).total
-            for one, box in zip(logits, guesses.float(), strict=True)
-        ]
-        if not self.model.training:
-            each = each[-1:]
-        loss = torch.stack(each).sum()
-        terms = LossTerms(loss, each[-1].detach(), auxiliary, self.label_count(labels))
+        # Layers are rows of one batch: all of them are matched at once.
+        layers = len(hidden)
+        total = detection_losses(
+            logits.flatten(0, 1),
+            guesses.float().flatten(0, 1),
+            labels.repeat(layers, 1),
+            objects.repeat(layers, 1, 1),
+        ).total
+        terms = LossTerms(total, total.detach() / layers, auxiliary, self.label_count(labels))
         return self.total(terms)
 
     def head_loss(self, logits: Tensor, tensors: Tensors) -> LossSums:

@@ -47,6 +47,7 @@ from regard.training.setup import Setup
 
 Prediction = TypeVar("Prediction")
 _HEADS = ("labels.", "pool.")
+_BOXES = "labels.box."  # of a head of labels: where objects are, whatever they are called
 # What an encoder–decoder calls the parts of an encoder.
 _PARTS = {"source": "input", "encoder": "stack"}
 
@@ -416,7 +417,8 @@ class ScoredObjective(Objective):
 def copy_weights(base: Model, model: nn.Module) -> None:
     """Copies the weights of the base model; new labels and pools are normal of deviation 0.02.
 
-    A pool stays where it fits, and a series head; labels are always new.
+    A pool stays where it fits, a series head, and what says where objects are; labels are always
+    new.
     """
     old = dict(_tensors(base.model))
     for name, tensor in list(old.items()):
@@ -424,7 +426,7 @@ def copy_weights(base: Model, model: nn.Module) -> None:
         old.setdefault(_PARTS.get(part, part) + dot + rest, tensor)
     for name, parameter in _tensors(model):
         fits = name in old and old[name].shape == parameter.shape
-        if fits and not name.startswith("labels."):
+        if fits and (name.startswith(_BOXES) or not name.startswith("labels.")):
             parameter.copy_(old[name])
         elif name.startswith(_HEADS):
             if parameter.ndim == 1:  # a bias
