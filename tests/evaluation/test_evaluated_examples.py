@@ -21,6 +21,7 @@ from regard.data.labelled import (
     TaggedWords,
     TextPair,
 )
+from regard.data.masks import SegmentedImage
 from regard.data.series import Series
 from regard.evaluation.evaluation import read_examples
 from regard.evaluation.tasks import TASKS
@@ -60,6 +61,7 @@ def _an_example(task: str) -> Any:
         "images": LabelledImage(Path("a.png"), "cat"),
         "masked_images": LabelledImage(Path("a.png"), "cat"),
         "detect": BoxedImage(Path("a.png"), (Box("cat", (0, 0, 2, 2)),)),
+        "segment": SegmentedImage(Path("a.png"), np.zeros((2, 2), np.uint8), ("cat",)),
         "image_text": LabelledImage(Path("a.png"), "a cat"),
         "forecast": Series(np.zeros((9, 1), np.float32), ("x",)),
         "contrastive": TextPair("a", "b"),

@@ -56,7 +56,7 @@ def test_boxes_on_the_image_are_those_that_are_detected(
     backdrop = cross.backdrop
     assert isinstance(backdrop, DetectionBackdrop)
     assert cross.rows == tuple(f"query {i}" for i in range(6))
-    assert len(cross.columns) == 5 * 5  # positions of 8 pixels
+    assert len(cross.columns) == 10 * 10  # positions of 4 pixels
     objects = detector.detect(picture)
     sure = [box for box in backdrop.boxes if box.score > 0.5]
     assert sorted(box.label for box in sure) == sorted(one.label for one in objects)

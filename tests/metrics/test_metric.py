@@ -39,6 +39,9 @@ DETECTIONS = [
     [("b", 0.6, (60.0, 0.0, 90.0, 9.0))],
 ]
 
+MASKS = [np.array([[0, 1, 1], [2, 255, 0]], np.uint8) for _ in range(4)]
+MASK_GUESSES = [np.array([[0, 1, other], [2, 1, 0]], np.uint8) for other in (0, 1, 2, 3)]
+
 # name → predictions and references of four examples
 EXAMPLES: dict[str, tuple[list[Any], list[Any]]] = {
     "bleu": (GUESSES, TEXTS),
@@ -69,6 +72,7 @@ EXAMPLES: dict[str, tuple[list[Any], list[Any]]] = {
     "quantile_loss": (QUANTILES, NUMBERS),
     "coverage": (QUANTILES, NUMBERS),
     **dict.fromkeys(("ap", "ap50", "ap75"), (DETECTIONS, OBJECTS)),
+    **dict.fromkeys(("miou", "pixel_accuracy"), (MASK_GUESSES, MASKS)),
 }
 LIKELIHOOD = ("loss", "perplexity", "bits_per_character")
 SMALLER_IS_BETTER = (*LIKELIHOOD, "wer", "cer", "per", "word_error", "mse", "mae", "quantile_loss")

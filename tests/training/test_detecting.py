@@ -14,10 +14,10 @@ from torch import Tensor
 import regard
 from regard.core import boxes
 from regard.core.frontends.feature_map import ObjectQueries
-from regard.data.generated.scenes import boxed_scenes, write_scenes
+from regard.data.generated.scenes import scene, write_scenes
 from regard.data.padding import IGNORED
 from regard.lab.plan.planner import plan
-from regard.training.data.box_sources import crop_boxes
+from regard.training.data.box_sources import BoxedImages, crop_boxes
 from regard.training.data.image_augmentation import crop_and_flip
 from regard.training.objectives.detection import (
     GIOU_WEIGHT,
@@ -128,7 +128,7 @@ def test_a_detector_is_planned() -> None:
 
 
 def test_mean_boxes_are_one_for_each_class() -> None:
-    train = [one.boxes for one in boxed_scenes(0, range(30), 32)]
+    train = [BoxedImages.of_scene(scene(0, number, 32)).boxes for number in range(30)]
     baseline = mean_boxes(train)
     assert [label for label, _, _ in baseline] == ["circle", "square", "triangle"]
     assert all(0 < score <= 1 for _, score, _ in baseline)

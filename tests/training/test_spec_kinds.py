@@ -78,6 +78,7 @@ SPECS: dict[str, spec.Model] = {
         WIDTH, spec.ConvStem(16), spec.ResidualStages((8, 8), (1, 1))
     ).with_head(spec.ClassifierHead(3)),
     "masked images": encoder(PATCHES, spec.PixelDecoder(WIDTH, STACK)),
+    "image segments": encoder(PATCHES, spec.MaskDecoder(3, WIDTH, STACK)),
     "spectrograms": encoder(SPECTROGRAM),
     "spectrogram classes": encoder(SPECTROGRAM, POOL, CLASSES),
     "waveforms": encoder(SOUND),
@@ -109,7 +110,7 @@ READERS = {
     "recurrent language model", *TRANSLATORS,
 }  # fmt: skip
 WAVEFORMS = {"waveforms", "waveform classes", "waveform characters", "contrasted waveforms"}
-IMAGES = {"images", "image classes", "masked images"}
+IMAGES = {"images", "image classes", "masked images", "image segments"}
 # The specs that an objective trains as they are.
 AS_GIVEN: dict[str, set[str]] = {
     "translate": TRANSLATORS,
@@ -131,6 +132,7 @@ AS_GIVEN: dict[str, set[str]] = {
     "images": {"image classes", "convolutional image classes"},
     "masked_images": {"masked images"},
     "detect": {"detector"},
+    "segment": {"image segments"},
     "image_text": {"dual encoder"},
     "forecast": {"forecasts", "linear forecaster", "series-to-series"},
     "nodes": {"node classes"},
@@ -148,6 +150,7 @@ OF_FILES: dict[str, set[str]] = AS_GIVEN | {
     "speech_contrastive": WAVEFORMS,
     "images": IMAGES | {"convolutional image classes"},
     "masked_images": IMAGES,
+    "segment": IMAGES,
 }
 
 
@@ -333,9 +336,10 @@ SUITABLE: dict[str, set[str]] = {
     "recurrent text classes": TEXT_TASKS,
     "language model": {*TEXT_TASKS, "causal", "lm"},
     "recurrent language model": {*TEXT_TASKS, "causal", "lm"},
-    "images": {"images", "masked_images"},
-    "image classes": {"images", "masked_images"},
-    "masked images": {"images", "masked_images"},
+    "images": {"images", "masked_images", "segment"},
+    "image classes": {"images", "masked_images", "segment"},
+    "masked images": {"images", "masked_images", "segment"},
+    "image segments": {"images", "masked_images", "segment"},
     "spectrogram classes": {"sounds"},
     "waveforms": {"ctc", "sounds"},
     "waveform classes": {"ctc", "sounds"},

@@ -7,7 +7,7 @@ from typing import NamedTuple
 from torch import nn
 
 from regard import spec
-from regard.builder.norms import build_norm
+from regard.builder.norms import PYRAMID_NORM, build_norm
 from regard.builder.positions import build_layer_position, built_as
 from regard.core import attention, linear, projection, stack
 from regard.core.caches import segment_memory
@@ -22,7 +22,7 @@ from regard.core.mixers import (
     segment_attention,
 )
 from regard.core.positions import position_terms, relative_position, rotary
-from regard.core.stacks import shifted_window_attention
+from regard.core.stacks import pyramid, shifted_window_attention
 
 
 class LayerParts(NamedTuple):
@@ -34,6 +34,7 @@ class LayerParts(NamedTuple):
     self_lengths: linformer.LengthProjection | None  # Linformer's
     cross_lengths: linformer.LengthProjection | None
     windows: shifted_window_attention.Windows | None  # of a layer in stages (Swin)
+    reduction: int  # of rows and columns, of a layer in a pyramid (SegFormer)
 
 
 def build_self_attention(block: spec.Block, layer: LayerParts) -> attention.Attention:
@@ -63,6 +64,8 @@ def build_self_attention(block: spec.Block, layer: LayerParts) -> attention.Atte
         case _:
             project = projection.SelfProjection(part, d_model)
     output = _output_projection(part, d_model)
+    if isinstance(layer.scheme, spec.Pyramid):
+        return _reduced_attention(part, layer, mixer, output)
     position = relative or _shared_position(block, layer, scale)
     if global_projection is not None:
         assert isinstance(mixer, scaled_dot_product_attention.SoftmaxAttention)
@@ -76,6 +79,17 @@ def build_self_attention(block: spec.Block, layer: LayerParts) -> attention.Atte
             project, mixer, output, layer.windows, part.heads
         )
     return attention.Attention(project, mixer, output, position)
+
+
+def _reduced_attention(
+    part: spec.Attention, layer: LayerParts, mixer: nn.Module, output: linear.Linear
+) -> pyramid.ReducedAttention:
+    reduction = None
+    if layer.reduction > 1:
+        reduction_norm = build_norm(PYRAMID_NORM, layer.d_model)
+        reduction = pyramid.SequenceReduction(layer.d_model, layer.reduction, reduction_norm)
+    project = projection.CrossProjection(part, layer.d_model)
+    return pyramid.ReducedAttention(project, mixer, output, reduction)
 
 
 def _shared_position(

@@ -6,13 +6,14 @@ from functools import partial
 from typing import Any, assert_never
 
 from regard import spec
-from regard.builder.norms import build_block_norm, build_norm, optional_norm
-from regard.core import linear, norm, side
+from regard.builder.norms import PYRAMID_NORM, build_block_norm, build_norm, optional_norm
+from regard.core import convolution, linear, norm, side
 from regard.core.frontends import (
     embedding,
     feature_map,
     lagged_values,
     node_features,
+    overlap_patches,
     patch_embedding,
     resnet,
     series_patches,
@@ -40,8 +41,12 @@ def build_front_end(
         case spec.Patches():
             norm_part = optional_norm(part.norm, d_model)
             return patch_embedding.Patches(part, d_model, _patch_position(part, d_model), norm_part)
+        case spec.OverlapPatches():
+            return overlap_patches.OverlapPatches(
+                part, overlap_embedding(part.channels, d_model, part.kernel, part.patch)
+            )
         case spec.ConvStem():
-            return resnet.ConvStem(part, d_model, _map_norm(part.norm))
+            return resnet.ConvStem(part, d_model, map_norm(part.norm))
         case spec.FeatureMap():
             return _feature_map(part, d_model)
         case spec.ObjectQueries(count):
@@ -70,9 +75,17 @@ def _patch_position(part: spec.Patches, d_model: int) -> patch_embedding.PatchPo
             assert_never(part.position)
 
 
+def overlap_embedding(
+    inputs: int, outputs: int, kernel: int, stride: int
+) -> overlap_patches.OverlapEmbedding:
+    """Overlapping patches of pixels, or of the positions of the stage before."""
+    project = convolution.GridConvolution(inputs, outputs, kernel, stride)
+    return overlap_patches.OverlapEmbedding(project, build_norm(PYRAMID_NORM, outputs))
+
+
 def build_residual_stages(part: spec.ResidualStages, inputs: int) -> resnet.ResidualStages:
     """The stages of a ResNet over the `inputs` channels of its stem."""
-    make_norm = _map_norm(part.norm)
+    make_norm = map_norm(part.norm)
     blocks = [resnet.ResidualBlock(part, block, make_norm) for block in part.blocks(inputs)]
     return resnet.ResidualStages(blocks, part.depths)
 
@@ -89,7 +102,7 @@ def _feature_map(part: spec.FeatureMap, d_model: int) -> feature_map.FeatureMap:
     return feature_map.FeatureMap(part, backbone, stages, project, position)
 
 
-def _map_norm(part: spec.BatchNorm) -> resnet.MakeNorm:
+def map_norm(part: spec.BatchNorm) -> resnet.MakeNorm:
     """Norms of feature maps, of any number of channels."""
     options = {"counts": part.counts, "frozen": part.frozen}
     return partial(norm.BatchNorm2d, eps=part.eps, momentum=part.momentum, **options)

@@ -18,6 +18,7 @@ from regard.core.heads import (
     contrastive_head,
     detection_head,
     head,
+    mask_decoder,
     pixel_decoder,
     series_head,
 )
@@ -49,10 +50,10 @@ def build_heads(
                 heads["head"] = build_lm_head(part, table(), width)
             case spec.ClassifierHead():
                 heads["labels"] = _classifier(part, model, d_model, width)
-            case spec.DistilledHead(count, voters):
-                heads["labels"] = head.DistilledHead(width, count, voters)
             case spec.DetectionHead(count):
                 heads["labels"] = detection_head.DetectionHead(width, count, table())
+            case spec.DistilledHead() | spec.MaskDecoder():
+                heads["labels"] = _of_positions(part, encoder, width)
             case spec.ForecastHead() | spec.PatchHead() | spec.ChannelHead():
                 heads["series"] = SERIES_HEADS[type(part)](part, d_model, encoder.windows)
             case spec.ContactHead(count):
@@ -68,6 +69,17 @@ def build_heads(
             case _:
                 assert_never(part)
     return heads
+
+
+def _of_positions(
+    part: spec.DistilledHead | spec.MaskDecoder, model: spec.Encoder, width: int
+) -> head.LabelHead:
+    """The first positions vote, or those behind them are scored."""
+    if isinstance(part, spec.DistilledHead):
+        return head.DistilledHead(width, part.count, part.voters)
+    stack = build_stack(part.stack, part.width)
+    front: Any = model.input
+    return mask_decoder.MaskDecoder(width, part.width, part.count, stack, front.extras)
 
 
 def build_lm_head(part: spec.LMHead, table: embedding.Table, d_model: int) -> head.LMHead:

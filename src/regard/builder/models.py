@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from functools import partial
-from typing import TYPE_CHECKING, Any, NamedTuple, assert_never, cast, overload
+from typing import TYPE_CHECKING, Any, NamedTuple, assert_never, overload
 
 import torch
 from torch import Tensor, nn
@@ -23,6 +23,7 @@ from regard.core.linear import Linear
 from regard.core.meta_parameters import are_parameters_on_meta
 from regard.core.mixers.local_chunk_attention import ChunkedAttention
 from regard.core.mixers.scaled_dot_product_attention import SoftmaxAttention
+from regard.core.projection import CrossProjection
 from regard.core.side import Side
 from regard.system import memory
 from regard.system.errors import ModelError
@@ -143,13 +144,26 @@ def _encoder_decoder(model: spec.EncoderDecoder | spec.SequenceToSequence) -> En
     tables = _shared_tables(model)
     matches = isinstance(model, spec.EncoderDecoder) and model.looks == "matching"
     wiring = LayerMatchedEncoderDecoder if matches else EncoderDecoder
-    return wiring(
+    built = wiring(
         source=build_front_end(model.source, d_model, tables.source),
         target=build_front_end(model.target, d_model, tables.target),
         encoder=_encoder_side(model.encoder, d_model),
         decoder=_decoder_side(model),
         heads=build_heads(model, d_model, d_model, lambda: tables.output),
     )
+    if isinstance(tables.target, feature_map.Anchors):
+        _look_near_anchors(built.decoder)
+    return built
+
+
+@torch.no_grad()
+def _look_near_anchors(decoder: nn.Module) -> None:
+    """Keys of cross-attention begin as queries do: where positions are alike, scores are high, so
+    that a query first looks at the surroundings of its anchor."""
+    for project in decoder.modules():
+        if isinstance(project, CrossProjection):
+            queries = project.q.weight
+            project.kv.weight[: len(queries)] = queries
 
 
 def _series_encoder_decoder(model: spec.SeriesEncoderDecoder) -> SeriesEncoderDecoder:

@@ -8,6 +8,8 @@ from regard import spec
 from regard.core import norm
 from regard.system.errors import ModelError
 
+PYRAMID_NORM = spec.LayerNorm(1e-5)  # PyTorch's ε: so SegFormer has them
+
 
 def build_norm(part: spec.Norm, width: int) -> norm.LayerNorm | norm.RMSNorm:
     """A norm of each position by itself, which does not need the padding mask."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable
+from itertools import pairwise
 from typing import Any, assert_never
 
 from regard import spec
@@ -13,14 +14,16 @@ from regard.builder.attention_layers import (
     build_length_projection,
     build_self_attention,
 )
+from regard.builder.front_ends import map_norm, overlap_embedding
 from regard.builder.masks import build_mask_pattern
-from regard.builder.norms import build_block_norm, build_norm
+from regard.builder.norms import PYRAMID_NORM, build_block_norm, build_norm
 from regard.builder.positions import build_stack_position, position_sizes
 from regard.core import block, feedforward, linear, mixture_of_experts, residual, stack
 from regard.core.masks import mask
 from regard.core.mixers import global_attention
 from regard.core.stacks import (
     conv_layer,
+    pyramid,
     reversible,
     shifted_window_attention,
     universal_transformer,
@@ -51,6 +54,8 @@ def build_stack(part: spec.Stack, d_model: int) -> stack.Stack:
         case spec.Stages() as stages:
             merges = _patch_merging(stages, d_model)
             return shifted_window_attention.StagedStack(parts, stages.depths, merges)
+        case spec.Pyramid() as stages:
+            return pyramid.PyramidStack(parts, stages.depths, _pyramid_parts(stages))
         case _:
             assert_never(part.scheme)
 
@@ -69,6 +74,16 @@ def _layer_parts(part: spec.Stack, d_model: int) -> list[LayerParts]:
             )
             for stage, i in places
         ]
+    reductions = [1] * part.layers
+    if isinstance(part.scheme, spec.Pyramid):
+        pyramid_stages = part.scheme
+        if pyramid_stages.widths[0] != d_model:
+            raise ModelError(
+                f"the first stage is {pyramid_stages.widths[0]} wide, and d_model is {d_model}",
+                "make them equal",
+            )
+        widths = [pyramid_stages.widths[stage] for stage in pyramid_stages.stages]
+        reductions = [pyramid_stages.reductions[stage] for stage in pyramid_stages.stages]
     position: Callable[..., Any] = functools.cache(build_stack_position)
     pattern = functools.cache(_mask_pattern)
     layer_type: Callable[..., stack.LayerType] = functools.cache(stack.LayerType)
@@ -81,7 +96,7 @@ def _layer_parts(part: spec.Stack, d_model: int) -> list[LayerParts]:
         types.append(layer_type(mask_pattern, position(one.position, position_sizes(one, d_model))))
     lengths = [self_lengths(one.attention, shared=True) for one in part.blocks]
     memory_lengths = [cross_lengths(one.cross, shared=True) for one in part.blocks]
-    rows = zip(widths, types, lengths, memory_lengths, windows, strict=True)
+    rows = zip(widths, types, lengths, memory_lengths, windows, reductions, strict=True)
     return [LayerParts(part.scheme, *row) for row in rows]
 
 
@@ -106,6 +121,20 @@ def _patch_merging(
         reduce = linear.Linear(4 * width, 2 * width, bias=False)
         merges.append(shifted_window_attention.PatchMerging(side, merging_norm, reduce))
     return merges
+
+
+def _pyramid_parts(part: spec.Pyramid) -> pyramid.PyramidParts:
+    widths = pairwise(part.widths)
+    embeddings = [
+        overlap_embedding(*pair, kernel, stride)
+        for pair, kernel, stride in zip(widths, part.kernels, part.strides, strict=True)
+    ]
+    fusion = None
+    if part.fused is not None:
+        fused_norm = map_norm(spec.BatchNorm(counts=True))(part.fused)
+        fusion = pyramid.Fusion(part.widths, part.fused, fused_norm)
+    norms = [build_norm(PYRAMID_NORM, width) for width in part.widths]
+    return pyramid.PyramidParts(embeddings, norms, fusion)
 
 
 def _conv_layer(part: spec.ConvLayer, d_model: int) -> conv_layer.ConvLayer:
@@ -159,6 +188,8 @@ def _feedforward(
     match part:
         case spec.FeedForward() | spec.GatedFeedForward():
             return _dense_feedforward(part, d_model)
+        case spec.MixFeedForward():
+            return feedforward.MixFeedForward(part, d_model)
         case spec.ConvFeedForward():
             return feedforward.ConvFeedForward(part, d_model, causal=causal)
         case spec.MixtureOfExperts(count, inner):

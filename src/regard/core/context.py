@@ -33,6 +33,7 @@ class LayerContext(NamedTuple):
     cache: LayerCache = NO_LAYER_CACHE
     # [B, T], True at tokens: for parts besides attention (BatchNorm, convolutions, experts).
     padding_mask: Tensor | None = None
+    grid: tuple[int, int] | None = None  # of its positions, if they are those of an image
 
     def scope(self, name: str) -> LayerContext:
         """The same, seen from inside the sublayer called `name`."""
@@ -72,6 +73,8 @@ class Context:
     global_tokens: Tensor | None = None
     # [B or 1, T, D], what attention adds to its queries and keys, where the front end says so.
     added: Tensor | None = None
+    # Rows and columns of the positions of an image, as the front end gives them.
+    grid: tuple[int, int] | None = None
     # Caches of decoding, or what segments carry on.
     state: DecoderState | None = None
     # Filled with the output of each layer, if it is a list.
@@ -135,7 +138,7 @@ class Context:
         cache = NO_LAYER_CACHE if self.state is None else self.state.layers[number]
         # An inactive probe is its own scope: no object is made for each layer.
         probe = self.probe.scope(str(number)) if self.probe.active else self.probe
-        return LayerContext(probe, self.losses, cache)
+        return LayerContext(probe, self.losses, cache, grid=self.grid)
 
     def layer_done(self, layer: LayerContext, hidden: Tensor) -> Tensor:
         """The output of a layer, on its way to the next one."""

@@ -10,6 +10,44 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from regard.core.caches.kv_cache import ConvState
+from regard.core.linear import normal
+
+
+class GridConvolution(nn.Module):
+    """Convolution over positions that lie on a grid of rows and columns: [B, N, inputs] → [B, N',
+    outputs]. Without `padding` no kernel reaches over the edge; with it each is centred."""
+
+    def __init__(
+        self,
+        inputs: int,
+        outputs: int,
+        kernel: int,
+        stride: int = 1,
+        *,
+        groups: int = 1,
+        padding: bool = True,
+    ) -> None:
+        super().__init__()
+        self.stride = stride
+        self.groups = groups
+        self.padding = kernel // 2 if padding else 0
+        shape = (outputs, inputs // groups, kernel, kernel)
+        # He et al. 2015, equation 14.
+        std = (2.0 / (outputs // groups * kernel**2)) ** 0.5
+        self.weight = nn.Parameter(normal(*shape, std=std))
+        self.bias = nn.Parameter(torch.zeros(outputs))
+
+    def extra_repr(self) -> str:
+        outputs, inputs, kernel, _ = self.weight.shape
+        return f"{inputs * self.groups} → {outputs}, kernel={kernel} × {kernel}"
+
+    def forward(self, x: Tensor, grid: tuple[int, int]) -> Tensor:
+        return self.of_map(x.mT.unflatten(2, grid))
+
+    def of_map(self, x: Tensor) -> Tensor:
+        """A feature map [B, inputs, rows, columns] → positions row by row [B, N', outputs]"""
+        options = {"stride": self.stride, "padding": self.padding, "groups": self.groups}
+        return functional.conv2d(x, self.weight, self.bias, **options).flatten(2).mT
 
 
 class DilatedConvolution(nn.Module):

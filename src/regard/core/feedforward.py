@@ -11,7 +11,7 @@ from torch.nn import functional
 
 from regard.core.caches.kv_cache import ConvState
 from regard.core.context import LayerContext
-from regard.core.convolution import DilatedConvolution, zero_padding
+from regard.core.convolution import DilatedConvolution, GridConvolution, zero_padding
 from regard.core.dropout import Dropout
 from regard.core.linear import Linear
 
@@ -60,7 +60,9 @@ class _Dense(PositionWise):
 
     maps = 1
 
-    def __init__(self, part: spec.FeedForward | spec.GatedFeedForward, d_model: int) -> None:
+    def __init__(
+        self, part: spec.FeedForward | spec.GatedFeedForward | spec.MixFeedForward, d_model: int
+    ) -> None:
         super().__init__()
         parts = (part.d_ff,) * self.maps
         self.inner = Linear(d_model, sum(parts), bias=part.bias, parts=parts)
@@ -96,6 +98,21 @@ class GatedFeedForward(_Dense):
             gate = gate.clamp(max=self.limit)
             value = value.clamp(-self.limit, self.limit) + 1
         hidden = context.probe.through("hidden", self.activation(gate) * value)  # [B, T, F]
+        return self.outer(self.dropout(hidden))  # [B, T, D]
+
+
+class MixFeedForward(_Dense):
+    """Mix-FFN (SegFormer): before the activation each channel of the inner layer is convolved with
+    its 3 × 3 neighbours on the image."""
+
+    def __init__(self, part: spec.MixFeedForward, d_model: int) -> None:
+        super().__init__(part, d_model)
+        self.mix = GridConvolution(part.d_ff, part.d_ff, 3, groups=part.d_ff)
+
+    def forward(self, x: Tensor, context: LayerContext = NO_CONTEXT) -> Tensor:
+        assert context.grid is not None, "its positions are those of an image"
+        mixed = self.mix(self.inner(x), context.grid)  # [B, T, F]
+        hidden = context.probe.through("hidden", self.activation(mixed))
         return self.outer(self.dropout(hidden))  # [B, T, D]
 
 

@@ -3,6 +3,8 @@ vectors into hidden states."""
 
 from __future__ import annotations
 
+import math
+from itertools import count
 from typing import Any, ClassVar, Literal
 
 from torch import Tensor, nn
@@ -40,7 +42,13 @@ class FrontEnd(nn.Module):
         """How many positions it gives without reading anything: object queries."""
         return 0
 
-    # Whether what the last layer makes is among the hidden states that transformers gives.
+    def grid(self, inputs: Tensor) -> tuple[int, int] | None:
+        """Rows and columns of positions in images [..., height, width]; None of what is none."""
+        return None
+
+    # Whether its own vectors, and what the last layer makes, are among the hidden states that
+    # transformers gives.
+    shows_first: ClassVar[bool] = True
     shows_last: ClassVar[bool] = True
 
     def states(self, hidden: Tensor, inputs: Inputs) -> Tensor:
@@ -63,9 +71,17 @@ class ImageFrontEnd(FrontEnd):
         super().__init__()
         self.extras: nn.ParameterList | tuple[()] = ()
 
-    def grid(self, pixels: Tensor) -> tuple[int, int]:
-        """Rows and columns of positions in images [..., height, width]."""
+    def grid(self, inputs: Tensor) -> tuple[int, int]:
         raise NotImplementedError
+
+    def as_maps(self, values: Tensor, pixels: Tensor) -> Tensor:
+        """Values of positions [B, N, C], of any stage, as maps [B, C, rows, columns]; those of
+        `extras` are left out."""
+        rows, columns = self.grid(pixels)
+        # Each further stage has a fraction of both, rounded up.
+        sides = ((-(-rows // step), -(-columns // step)) for step in count(1))
+        grid = next(grid for grid in sides if math.prod(grid) <= values.shape[1])
+        return values[:, -math.prod(grid) :].mT.unflatten(2, grid)
 
 
 class Side(nn.Module):
@@ -111,6 +127,11 @@ class Side(nn.Module):
     def output_layers(self) -> list[int]:
         """The layers whose outputs transformers counts as hidden states: all of them."""
         return list(range(self.layers))
+
+    @property
+    def weighed_layers(self) -> list[int]:
+        """The layers whose attention weights transformers gives: those of the hidden states."""
+        return self.output_layers
 
     def attentions(self) -> dict[str, HasHeads]:
         """Every application of an attention, by its name inside the side."""

@@ -289,6 +289,11 @@ _DEFAULTS["detr"] = {
     "image_mean": [0.485, 0.456, 0.406],
     "image_std": [0.229, 0.224, 0.225],
 }
+_DEFAULTS["segformer"] = {
+    **_DEFAULTS["detr"],
+    "size": {"height": 512, "width": 512},
+    "do_pad": False,
+}
 _DEFAULTS |= {"bit": _DEFAULTS["clip"], "dinov2": _DEFAULTS["clip"]}
 # Keys that may have one value only.
 _FIXED: dict[str, Any] = {
@@ -304,6 +309,7 @@ _IGNORED = {
     "disable_grouping",
     "do_convert_annotations",
     "do_convert_rgb",
+    "do_reduce_labels",  # of masks
     "feature_extractor_type",
     "format",
     "image_processor_type",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from base64 import b64encode
 from collections.abc import Sequence
 from dataclasses import asdict, is_dataclass
 from typing import Any
@@ -98,6 +99,14 @@ def fill(model: Any, inputs: list[str], options: PredictionOptions) -> Sequence[
             scores[name] = filling.probability
         answers.append(scores)
     return answers
+
+
+def segment(model: Any, inputs: list[str], options: PredictionOptions) -> Sequence[Any]:
+    """The share of each class, and the mask as a PNG file in a data URL."""
+    return [
+        {"shares": one.shares, "mask": f"data:image/png;base64,{b64encode(one.png()).decode()}"}
+        for one in model.segment(inputs)
+    ]
 
 
 def _first(scores: Scores, options: PredictionOptions) -> Scores:

@@ -23,6 +23,7 @@ from regard.data.labelled import (
     TaggedWords,
     TextPair,
 )
+from regard.data.masks import SegmentedImage, read_masks
 from regard.data.series import Series, read_series
 from regard.system.errors import DataError, SettingError
 
@@ -149,6 +150,16 @@ def _boxed_image(value: Any) -> BoxedImage | None:
             return None
 
 
+def _segmented_image(value: Any) -> SegmentedImage | None:
+    match value:
+        case SegmentedImage():
+            return value
+        case (image, np.ndarray() as mask, names) if mask.ndim == 2 and mask.dtype == np.uint8:
+            return SegmentedImage(image, mask, tuple(names))
+        case _:
+            return None
+
+
 def _read_pairs(path: str) -> Iterable[tuple[str, str]]:
     # Standard input has no name to tell the format by.
     return text_files.pairs(path, format="tsv" if path == "-" else None)
@@ -227,6 +238,12 @@ BOXED_IMAGE = ExampleKind(
     'an image with classes and corners: ("cells.png", [("cell", (0, 0, 30, 20))])',
     read_boxes,
     _boxed_image,
+)
+SEGMENTED_IMAGE = ExampleKind(
+    "images with masks: a folder with images and masks (PNG), or NLVR's JSON",
+    'an image, a mask and the names of its classes: ("cells.png", mask, ["none", "cell"])',
+    read_masks,
+    _segmented_image,
 )
 CAPTIONED_IMAGE = ExampleKind(
     "images with captions: file, a tab, caption (.tsv or .jsonl); or a folder with one "

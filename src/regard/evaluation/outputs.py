@@ -25,6 +25,7 @@ from regard.data.labelled import (
     TextPair,
     class_caption,
 )
+from regard.data.masks import NO_CLASS, SegmentedImage
 from regard.data.series import Series, windows
 from regard.data.tag_alignment import align_words, word_tags
 from regard.evaluation.metrics.metric import OutputKind
@@ -204,6 +205,17 @@ def detect_objects(
     detections = model.detect([example.image for example in examples], threshold=0.0)
     predictions = [[(one.label, one.score, one.box) for one in row] for row in detections]
     return Outputs(predictions, references)
+
+
+def segment_images(model: Any, examples: Sequence[SegmentedImage], settings: Settings) -> Outputs:
+    """The class of each pixel, by its number in the data; 255 where these do not know the class."""
+    names = examples[0].names
+    check_labels(names, model.require_labels())
+    numbers = np.array([model.require_labels().index(name) for name in names], np.uint8)
+    in_data = np.full(NO_CLASS + 1, NO_CLASS, np.uint8)
+    in_data[numbers] = np.arange(len(names), dtype=np.uint8)
+    segments = model.segment([example.image for example in examples])
+    return Outputs([in_data[one.mask] for one in segments], [example.mask for example in examples])
 
 
 def rank_image_classes(

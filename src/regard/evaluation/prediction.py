@@ -134,6 +134,8 @@ def _as_text(answer: Any) -> str:
         # A span has a text; of classes, one may be called so, and has a number.
         if isinstance(answer.get("text"), str):
             return f"{answer['text']} {answer['probability']:.4f}"
+        # Beside a mask stand the shares of its classes.
+        answer = answer.get("shares", answer)
         # A filling may be a line end.
         names = {label: label.replace("\n", "\\n") for label in answer}
         return "  ".join(f"{names[label]} {share:.4f}" for label, share in answer.items())

@@ -96,6 +96,7 @@ FILES: dict[str, dict[str, str]] = {
     "vision.swin": {"swin": ""},
     "vision.resnet": {"resnet": ""},
     "vision.detr": {"detr": ""},
+    "vision.segformer": {"segformer": ""},
     "vision.clip": {"clip": "", "clip_text_model": "TEXT", "clip_vision_model": "VISION"},
     "vision.siglip": {"siglip": "", "siglip_text_model": "TEXT", "siglip_vision_model": "VISION"},
     "speech.whisper": {"whisper": ""},

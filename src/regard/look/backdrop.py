@@ -55,6 +55,10 @@ class Backdrop(ABC):
 
     answer: str = ""
 
+    def holds(self, keys: int) -> bool:
+        """Whether so many keys stand on it that are fewer than the positions of the input."""
+        return False
+
     @property
     def query(self) -> int | None:
         """The position that stands for the whole input, such as the class token."""
@@ -124,19 +128,18 @@ class ImageBackdrop(Backdrop):
 
     def _drawn(self, panel: Panel) -> Scene:
         height, width, _ = self.picture.shape
-        rows, columns = height // self.patch, width // self.patch
-        if rows * columns < len(panel.shades) - self.extras:
-            # Convolutions read what fills no patch, too.
-            rows, columns = -(-height // self.patch), -(-width // self.patch)
+        grid = self._grid(len(panel.shades) - self.extras)
+        assert grid is not None, "its keys are those of a grid"
+        patch, rows, columns = grid
         # Attention is shared with the tokens that have no place; the scale of signs is not.
         values = panel.weights
         if panel.signed:
             values = np.where(np.arange(len(values)) < self.extras, 0.0, values)
         on_patches = replace(panel, weights=values).shades[self.extras :]
-        shares = on_patches.reshape(rows, columns).repeat(self.patch, 0).repeat(self.patch, 1)
+        shares = on_patches.reshape(rows, columns).repeat(patch, 0).repeat(patch, 1)
         shares = shares[:height, :width]
         # The pixels of whole patches; those beyond are not read.
-        picture = self.picture[: rows * self.patch, : columns * self.patch].astype(np.float64)
+        picture = self.picture[: rows * patch, : columns * patch].astype(np.float64)
         height, width, _ = picture.shape
         if panel.signed:
             colours = drawing.colours(shares, signed=True, most=1.0).astype(np.float64)
@@ -148,13 +151,35 @@ class ImageBackdrop(Backdrop):
         scale = IMAGE_SIDE / max(height, width)
         bottom = scale * height
         across = scale * width
-        marks: Marks = [Pixels(0, 0, across, bottom, np.round(painted).astype(np.uint8))]
+        painted = self._with_answer(np.round(painted).astype(np.uint8))
+        marks: Marks = [Pixels(0, 0, across, bottom, painted)]
         if self.extras and not panel.signed:
             share = float(values[: self.extras].sum())
             name = "class token" if self.extras == 1 else "extra tokens"
             marks.append(Text(0, bottom + 15, f"{name} {share:.0%}"))
             bottom += 20
         return Scene(across, bottom, tuple(marks))
+
+    def holds(self, keys: int) -> bool:
+        return self._grid(keys - self.extras) is not None
+
+    def _grid(self, positions: int) -> tuple[int, int, int] | None:
+        """Pixels from one position to the next, rows and columns: later stages, and keys that are
+        reduced, have fewer of them. None where so many make no grid."""
+        height, width, _ = self.picture.shape
+        for patch in range(self.patch, max(height, width) + self.patch, self.patch):
+            # Convolutions read what fills no patch, too; others do not.
+            for grid in (
+                (height // patch, width // patch),
+                (-(-height // patch), -(-width // patch)),
+            ):
+                if math.prod(grid) == positions:
+                    return patch, *grid
+        return None
+
+    def _with_answer(self, painted: Colours) -> Colours:
+        """The picture [H, W, 3] with what is drawn on it besides attention."""
+        return painted
 
     def _shades(self) -> Colours:
         """From the darkest patch to the brightest."""
@@ -213,6 +238,41 @@ class DetectionBackdrop(ImageBackdrop):
             of_query = replace(panel.of_query(list(names).index(name)), name=boxes[name].name)
             tiles.append(replace(self, only=name).overlay(of_query))
         return drawing.below([drawing.tiles(tiles, title=self.heading(panel.name)), self.legend()])
+
+
+@dataclass(frozen=True, eq=False)
+class MaskBackdrop(ImageBackdrop):
+    """An image with the outlines of what each pixel is said to be."""
+
+    mask: Array  # [H, W], the class of each pixel
+    labels: tuple[str, ...]
+
+    def _with_answer(self, painted: Colours) -> Colours:
+        height, width, _ = painted.shape
+        mask = self.mask[:height, :width]
+        # A pixel is on an outline if the class behind it, or below, is another one.
+        across = np.diff(mask, axis=1, append=mask[:, -1:]) != 0
+        down = np.diff(mask, axis=0, append=mask[-1:]) != 0
+        edge = across | down
+        inks = np.array([_rgb(colour) for colour in drawing.LINES], np.uint8)
+        inside = np.maximum(mask, np.roll(mask, -1, axis=1))
+        inside = np.maximum(inside, np.roll(mask, -1, axis=0))
+        return np.where(edge[..., None], inks[inside % len(inks)], painted)
+
+    def _drawn(self, panel: Panel) -> Scene:
+        scene = super()._drawn(panel)
+        marks = list(scene.marks)
+        left = 0.0
+        for number in np.unique(self.mask)[1:].tolist():
+            colour = drawing.LINES[number % len(drawing.LINES)]
+            name = self.labels[number]
+            marks.append(Text(left, scene.height + 14, name, colour=colour))
+            left += drawing.text_width([name]) + 10
+        return Scene(max(scene.width, left), scene.height + 18, tuple(marks))
+
+
+def _rgb(colour: str) -> list[int]:
+    return [int(colour[i : i + 2], 16) for i in (1, 3, 5)]
 
 
 def _veiled(picture: Array, shades: Array) -> Array:

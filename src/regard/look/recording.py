@@ -196,10 +196,13 @@ class Look:
         """What the keys of an attention stand on; None of those of a decoder's own tokens."""
         if name.startswith("decoder.") and not name.endswith(".cross"):
             return None
-        # Windows of an image (Swin) have keys of their own, which are not all of its patches.
-        if self.call(name).k.shape[2] != len(self.model_inputs.input_tokens):
-            return None
-        return self.model_inputs.backdrop
+        backdrop = self.model_inputs.backdrop
+        rows, _, keys, _ = self.call(name).k.shape
+        if backdrop is None or keys == len(self.model_inputs.input_tokens):
+            return backdrop
+        # Windows of an image (Swin) are rows, each with some of its patches. Other keys are of a
+        # later stage, or of a map that is reduced (SegFormer).
+        return backdrop if rows == 1 and backdrop.holds(keys) else None
 
     def labels(self, name: str) -> tuple[Names, Names]:
         """The tokens of the queries and of the keys of an attention.
@@ -214,12 +217,17 @@ class Look:
             return self.model_inputs.queries_of("decoder"), input_tokens
         if name.startswith("decoder.") and self.model_inputs.target_tokens:
             return self.model_inputs.queries_of("decoder"), self.model_inputs.tokens_of("decoder")
-        places = self.call(name).k.shape[2]
-        if places != len(input_tokens):
-            # Row and column in a window of an image, the first of which is shown (Swin).
-            side = math.isqrt(places)
-            input_tokens = tuple(f"{i // side},{i % side}" for i in range(places))
-        return input_tokens, input_tokens
+        call = self.call(name)
+        return self._places(call.q.shape[2]), self._places(call.k.shape[2])
+
+    def _places(self, count: int) -> Names:
+        """The names of so many positions of the input: of other numbers, row and column in the
+        first window of an image (Swin), or in a smaller map of it (SegFormer)."""
+        input_tokens = self.model_inputs.input_tokens
+        if count == len(input_tokens):
+            return input_tokens
+        side = max(1, math.isqrt(count))
+        return tuple(f"{i // side},{i % side}" for i in range(count))
 
     def stack(self) -> str:
         """The name of the last stack, on which the head stands."""

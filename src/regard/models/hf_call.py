@@ -240,6 +240,7 @@ class RecordedOutputs:
         front_end: Any = self.model.front_ends().get(stack, FrontEnd())
         if not self._is_reversible(stack):
             shown = tuple(front_end.states(one, self.inputs) for one in states)
+            shown = shown if front_end.shows_first else shown[1:]
             return shown if front_end.shows_last else shown[:-1]
         # Of the two streams, transformers gives the second (Reformer).
         width = states[0].shape[-1]
@@ -256,7 +257,7 @@ class RecordedOutputs:
         calls = self.probe.attentions
         if not calls:
             raise SettingError("this model has no attention", "remove output_attentions")
-        names = [f"{stack}.{i}.{kind}" for i in self.model.stacks()[stack].output_layers]
+        names = [f"{stack}.{i}.{kind}" for i in self.model.stacks()[stack].weighed_layers]
         weights = [calls[name].weights() for name in names if name in calls]
         # The sides of recurrent models have no self-attention.
         return tuple(weights) or None

@@ -4,13 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from copy import copy
+from dataclasses import dataclass
 from functools import cached_property
+from io import BytesIO
 from typing import TYPE_CHECKING, Any, NamedTuple, Self
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
+from torch.nn import functional
 
 from regard import spec as kinds
 from regard.builder import build
@@ -19,7 +22,7 @@ from regard.core.frontends.patch_embedding import Patches, VisiblePatches
 from regard.core.heads.pixel_decoder import PixelDecoder, PixelShuffleHead
 from regard.core.side import ImageFrontEnd
 from regard.data.corruption import masking_noise
-from regard.data.image import FILE, ImageProcessor, Picture, read_image_processor
+from regard.data.image import FILE, ImageProcessor, Picture, open_image, read_image_processor
 from regard.models.base import Model
 from regard.models.labels import Scores
 from regard.models.saving import config_json
@@ -38,6 +41,47 @@ class Reconstruction(NamedTuple):
 
     predicted: NDArray[np.float32]
     targets: NDArray[np.float32]
+
+
+@dataclass(frozen=True, eq=False)
+class SegmentedPixels:
+    """The class of each pixel of an image, by its number in `labels`."""
+
+    mask: NDArray[np.uint8]  # [height, width]
+    labels: tuple[str, ...]
+
+    @property
+    def shares(self) -> dict[str, float]:
+        """The share of the pixels of each class that occurs, the largest first."""
+        counts = np.bincount(self.mask.ravel(), minlength=len(self.labels)) / self.mask.size
+        order = (-counts).argsort(kind="stable")
+        return {self.labels[i]: float(counts[i]) for i in order if counts[i]}
+
+    def png(self) -> bytes:
+        """A PNG file whose bytes are the classes."""
+        from PIL import Image  # there: an image has been read
+
+        file = BytesIO()
+        Image.fromarray(self.mask).save(file, "PNG")
+        return file.getvalue()
+
+
+def position_logits(core: Any, pixels: Tensor) -> tuple[Tensor, dict[str, Tensor]]:
+    """Logits of positions as maps [B, classes, rows, columns], and auxiliary losses."""
+    hidden, auxiliary = core(pixels)
+    scores = core.classes(hidden, None, pixels)  # [B, positions, classes]
+    return core.input.as_maps(scores, pixels), auxiliary
+
+
+def enlarged(maps: Tensor, size: Sequence[int]) -> Tensor:
+    """Maps [B, classes, rows, columns] in the size of an image, bilinearly."""
+    return functional.interpolate(maps.float(), tuple(size), mode="bilinear")
+
+
+def _classes(maps: Tensor, size: Sequence[int]) -> NDArray[np.uint8]:
+    """The likeliest class of each pixel of one image of that size: [H, W]"""
+    best: NDArray[np.uint8] = enlarged(maps, size)[0].argmax(dim=0).to(torch.uint8).cpu().numpy()
+    return best
 
 
 class ImageReader(Model):
@@ -120,8 +164,15 @@ class ImageEncoder(ImageReader):
 
     @property
     def evaluations(self) -> tuple[str, ...]:
-        heads = {"images": self.spec.labels, "masked_images": self.spec.pixels}
+        of_labels = "segment" if self.spec.task == "segment" else "images"
+        heads = {of_labels: self.spec.labels, "masked_images": self.spec.pixels}
         return tuple(name for name, head in heads.items() if head is not None)
+
+    @property
+    def tasks(self) -> list[str]:
+        """The head has one class for an image, or for each pixel."""
+        other = "classify" if self.spec.task == "segment" else "segment"
+        return [task for task in super().tasks if task != other]
 
     @one_or_many
     def classify(self, images: list[Picture]) -> list[Scores]:
@@ -130,6 +181,47 @@ class ImageEncoder(ImageReader):
 
         logits = self.map_images(images, lambda pixels: self.model.classes(self.model(pixels)[0]))
         return self.scores(logits)
+
+    @one_or_many
+    def segment(self, images: list[Picture]) -> list[SegmentedPixels]:
+        """The class of each pixel of an image, in the size in which it came."""
+        names = tuple(self.require_labels())
+        if self.spec.task != "segment":
+            raise ModelError(
+                "this model has one class for an image, and none for its pixels",
+                "train it: regard finetune segment FOLDER DATA",
+            )
+        # One by one: they may differ in size.
+        masks = [self._mask(open_image(image)) for image in images]
+        return [SegmentedPixels(mask, names) for mask in masks]
+
+    def with_answer(self, backdrop: Any, logits: Tensor) -> Any:
+        """The image with the outlines of its classes, where pixels have one."""
+        if self.spec.task != "segment":
+            return super().with_answer(backdrop, logits)
+        from regard.look.backdrop import MaskBackdrop
+
+        pixels = self.of_positions(logits, backdrop.picture.shape[:2])
+        parts = (backdrop.picture, backdrop.patch, backdrop.extras, pixels.mask, pixels.labels)
+        return MaskBackdrop(*parts, answer=self.short_answer(logits))
+
+    def of_positions(self, logits: Tensor, size: Sequence[int]) -> SegmentedPixels:
+        """The classes of pixels, by the output of the head [1, positions, classes]."""
+        channels = self.front_end.spec.channels
+        maps = self.front_end.as_maps(logits, logits.new_empty(1, channels, *size))
+        return SegmentedPixels(_classes(maps, size), tuple(self.require_labels()))
+
+    def short_answer(self, logits: Tensor) -> str:
+        """The classes that occur and their shares: "background 81 %, circle 12 %"."""
+        if self.spec.task != "segment":
+            return super().short_answer(logits)
+        side = self.front_end.spec.size
+        shares = self.of_positions(logits, (side, side)).shares
+        return ", ".join(f"{name} {share:.0%}" for name, share in shares.items())
+
+    def _mask(self, image: Any) -> NDArray[np.uint8]:
+        maps = self.map_images([image], lambda pixels: position_logits(self.model, pixels)[0])
+        return _classes(maps, (image.height, image.width))
 
     @one_or_stacked
     def embed(self, images: list[Picture]) -> Tensor:

@@ -114,6 +114,7 @@ class Tasks:
     detect: Any = Lacking(
         "a detector of objects, such as DETR, or of replaced tokens, such as ELECTRA"
     )
+    segment: Any = Lacking("a segmenter of images, such as SegFormer")
     fill: Any = Lacking("an encoder with a masked-language-model head, such as BERT")
     answer: Any = Lacking("an encoder with a question-answering head")
     # --- time series and speech ---

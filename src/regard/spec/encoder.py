@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from dataclasses import dataclass
-from typing import Self
+from typing import Any, Self
 
 from regard.spec.baselines import Recurrent, ResidualStages
 from regard.spec.frontend import (
@@ -12,6 +12,7 @@ from regard.spec.frontend import (
     FeatureMap,
     FrontEnd,
     NodeFeatures,
+    OverlapPatches,
     Patches,
     SeriesPatches,
     Spectrogram,
@@ -100,7 +101,7 @@ class Encoder(ModelSpec):
                 return arguments(name, "attention_mask token_type_ids")
             case SeriesPatches():
                 return arguments(name, "past_observed_mask")
-            case Spectrogram():
+            case Spectrogram() | OverlapPatches():
                 # Whisper has no attention mask: padding is silence, and is attended to.
                 return arguments(name)
             case NodeFeatures(laplacian=laplacian):
@@ -152,12 +153,13 @@ class Encoder(ModelSpec):
 
     def with_image_size(self, size: int) -> Self:
         """The same encoder for images of another side."""
-        patches = dataclasses.replace(self.patches, size=size)
+        front: Any = self.input
+        front = dataclasses.replace(front, size=size)
         stack = self.stack
         if isinstance(stack.scheme, Stages):
-            scheme = dataclasses.replace(stack.scheme, side=patches.side)
+            scheme = dataclasses.replace(stack.scheme, side=front.side)
             stack = dataclasses.replace(stack, scheme=scheme)
-        return dataclasses.replace(self, input=patches, stack=stack)
+        return dataclasses.replace(self, input=front, stack=stack)
 
     @property
     def nodes(self) -> NodeFeatures:

@@ -66,6 +66,17 @@ class ConvFeedForward(Part):
 
 
 @dataclass(frozen=True)
+class MixFeedForward(Part):
+    """Mix-FFN (Xie et al. 2021, SegFormer): between the linear maps, each channel is convolved with
+    its 3 × 3 neighbours on the image, which says where a position is."""
+
+    d_ff: Size  # width of the inner layer
+    activation: Activation = "gelu"
+    dropout: Rate = 0.0  # on the inner activations
+    bias = True
+
+
+@dataclass(frozen=True)
 class MixtureOfExperts(Part):
     """Mixture of experts (Shazeer et al. 2017, Fedus et al. 2022): experts by token.
 
@@ -106,4 +117,4 @@ class MixtureOfExperts(Part):
         return self.inner.bias
 
 
-PositionWise = FeedForward | GatedFeedForward | ConvFeedForward | MixtureOfExperts
+PositionWise = FeedForward | GatedFeedForward | ConvFeedForward | MixFeedForward | MixtureOfExperts

@@ -10,7 +10,16 @@ from regard.spec.baselines import ResidualStages
 from regard.spec.feedforward import Activation
 from regard.spec.position import InputPosition, Sinusoidal
 from regard.spec.residual import BatchNorm, InstanceNorm, LayerNorm, Norm
-from regard.spec.validation import Count, ExtraTokens, Part, Rate, Share, Size
+from regard.spec.validation import (
+    Count,
+    ExtraTokens,
+    Part,
+    Positive,
+    Rate,
+    Share,
+    Size,
+    check_odd,
+)
 from regard.system.errors import ModelError
 
 
@@ -185,10 +194,7 @@ class ConvStem(_FrontEnd):
     norm: BatchNorm = field(default_factory=partial(BatchNorm, counts=True))
 
     def validate(self) -> None:
-        if self.kernel % 2 == 0:
-            raise ModelError(
-                f"the kernel of a stem must be odd, not {self.kernel}", "set an odd `kernel`"
-            )
+        check_odd(self.kernel)
 
     def shape(self, rows: int, length: int) -> tuple[int, ...]:
         return rows, self.channels, self.size, self.size
@@ -202,6 +208,33 @@ class ConvStem(_FrontEnd):
     def patch(self) -> int:
         """Pixels from one position to the next."""
         return self.stride * (1 + self.pool)
+
+
+@dataclass(frozen=True)
+class OverlapPatches(_FrontEnd):
+    """Overlapping patch embedding (Xie et al. 2021, SegFormer): a convolution, then LayerNorm.
+
+    It reads images of any size, and adds no positions.
+    """
+
+    main_input_name = "pixel_values"  # images [B, channels, height, width]
+    extras = 0  # tokens in front
+    mask_token = False
+    size: Size = 512  # side, in pixels, that images are brought to
+    channels: Size = 3
+    kernel: Size = 7  # side, in pixels
+    patch: Size = 4  # pixels from one position to the next
+
+    def validate(self) -> None:
+        check_odd(self.kernel)
+
+    def shape(self, rows: int, length: int) -> tuple[int, ...]:
+        return rows, self.channels, self.size, self.size
+
+    @property
+    def positions(self) -> int:
+        """The positions of an image."""
+        return (-(-self.size // self.patch)) ** 2
 
 
 @dataclass(frozen=True)
@@ -225,6 +258,8 @@ class FeatureMap(_FrontEnd):
     # The longest wavelength of the sinusoids is so many times the shortest, a side of the image:
     # a low one tells neighbours apart from the start (Liu et al. 2022, DAB-DETR, Section 4.4).
     temperature: Positive = 10_000
+    # Whether positions are added to the features as well: values then say where they are.
+    placed: bool = False
 
     def shape(self, rows: int, length: int) -> tuple[int, ...]:
         return self.backbone.shape(rows, length)
@@ -484,4 +519,13 @@ class NodeFeatures(_FrontEnd):
 
 
 # Of a Transformer; a stem stands before stages of convolutions.
-FrontEnd = Tokens | Spectrogram | Patches | FeatureMap | Waveform | SeriesPatches | NodeFeatures
+FrontEnd = (
+    Tokens
+    | Spectrogram
+    | Patches
+    | OverlapPatches
+    | FeatureMap
+    | Waveform
+    | SeriesPatches
+    | NodeFeatures
+)

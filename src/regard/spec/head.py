@@ -87,10 +87,13 @@ class Pool(Part):
 #   tag          it (token classification),
 #   answer       with the start and the end of a span (extractive question answering),
 #   detect       whether its token was replaced (ELECTRA's discriminator),
-#   transcribe   speech to letters (CTC).
+#   transcribe   speech to letters (CTC),
+#   segment      as a part of an image (semantic segmentation).
 # and an object query
 #   objects      as an object, with its class and its box.
-HeadTask = Literal["classify", "next", "choice", "tag", "answer", "detect", "transcribe", "objects"]
+HeadTask = Literal[
+    "classify", "next", "choice", "tag", "answer", "detect", "transcribe", "segment", "objects"
+]
 
 
 @dataclass(frozen=True)
@@ -169,6 +172,26 @@ class DetectionHead(Part):
     @property
     def task(self) -> HeadTask:
         return "objects"
+
+    @property
+    def excludes(self) -> None:
+        """Nothing: no part of an image is a question."""
+        return None
+
+
+@dataclass(frozen=True)
+class MaskDecoder(Part):
+    """Mask Transformer (Strudel et al. 2021, Segmenter): a vector for each class goes through a
+    stack with the patches; masks are scalar products of both, normalised."""
+
+    count: Size  # classes
+    width: Size  # of the stack
+    stack: Stack
+    each = True  # patch is scored
+
+    @property
+    def task(self) -> HeadTask:
+        return "segment"
 
     @property
     def excludes(self) -> None:

@@ -17,6 +17,7 @@ from regard.spec.head import (
     DistilledHead,
     HeadTask,
     LMHead,
+    MaskDecoder,
     MaskedImageDecoder,
     Pool,
     SeriesHead,
@@ -115,6 +116,7 @@ Head = (
     | ClassifierHead
     | DistilledHead
     | DetectionHead
+    | MaskDecoder
     | SeriesHead
     | ContrastiveHead
     | ContactHead
@@ -195,9 +197,9 @@ class ModelSpec(Part, ABC):
         return self.part(Pool)
 
     @property
-    def labels(self) -> ClassifierHead | DistilledHead | DetectionHead | None:
+    def labels(self) -> ClassifierHead | DistilledHead | DetectionHead | MaskDecoder | None:
         """The head of labels."""
-        return self.part(ClassifierHead, DistilledHead, DetectionHead)
+        return self.part(ClassifierHead, DistilledHead, DetectionHead, MaskDecoder)
 
     @property
     def task(self) -> HeadTask | None:

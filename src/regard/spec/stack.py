@@ -53,6 +53,7 @@ from regard.spec.validation import (
     Size,
     WindowSide,
     check_field,
+    check_odd,
 )
 from regard.system.errors import ModelError
 
@@ -300,6 +301,18 @@ class Segments(_Scheme):
                 )
 
 
+def _check_alone(block: Block) -> None:
+    """Stages over images have masks of their own."""
+    softmax = isinstance(block.attention.mixer, SoftmaxAttention)
+    alone = block.position is None and block.cross is None
+    if not softmax or not alone or block.pattern != FullMask():
+        raise ModelError(
+            "a stack with stages needs softmax attention with a full mask, and neither "
+            "positions nor cross-attention",
+            "remove the other patterns, positions and mixers",
+        )
+
+
 @dataclass(frozen=True)
 class Stages(_Scheme):
     """Hierarchical stages over images, with attention in shifted windows (Liu et al. 2021, Swin).
@@ -327,14 +340,7 @@ class Stages(_Scheme):
                 "use one block for each layer of a stage",
             )
         for block in blocks:
-            softmax = isinstance(block.attention.mixer, SoftmaxAttention)
-            alone = block.position is None and block.cross is None
-            if not softmax or not alone or block.pattern != FullMask():
-                raise ModelError(
-                    "a stack with stages needs softmax attention with a full mask, and neither "
-                    "positions nor cross-attention",
-                    "remove the other patterns, positions and mixers",
-                )
+            _check_alone(block)
 
     @property
     def sides(self) -> tuple[int, ...]:
@@ -355,7 +361,51 @@ class Stages(_Scheme):
         return self.window // 2
 
 
-Scheme = Plain | Shared | Universal | ConvLayer | Reversible | Segments | Stages
+@dataclass(frozen=True)
+class Pyramid(_Scheme):
+    """Hierarchical stages over images of any size (Xie et al. 2021, SegFormer).
+
+    Before each stage but the first, a convolution gives fewer positions of another width, after
+    each stage there is a norm. Keys and values are of a map that is smaller by the reduction.
+    """
+
+    depths: tuple[Size, ...]  # layers of each stage
+    widths: tuple[Size, ...]  # of each stage; that of the first is d_model
+    reductions: tuple[Size, ...]  # of each stage, along rows and along columns
+    kernels: tuple[Size, ...]  # of the convolution before each stage but the first
+    strides: tuple[Size, ...]
+    # The all-MLP decoder: the maps of all stages, as large as the first and of this width,
+    # concatenated and mapped to it again. None: the output is the last stage's.
+    fused: Size | None = None
+
+    def validate(self) -> None:
+        stages = len(self.depths)
+        lengths = {len(self.widths), len(self.reductions)}
+        lengths |= {1 + len(self.kernels), 1 + len(self.strides)}
+        if lengths != {stages}:
+            raise ModelError(
+                f"{stages} depths, but {len(self.widths)} widths, {len(self.reductions)} "
+                f"reductions, {len(self.kernels)} kernels and {len(self.strides)} strides",
+                "give one for each stage; kernels and strides for each but the first",
+            )
+        check_odd(*self.kernels)
+
+    def check(self, blocks: tuple[Block, ...]) -> None:
+        if len(blocks) != sum(self.depths):
+            raise ModelError(
+                f"depths={self.depths} do not add up to {len(blocks)} layers",
+                "use one block for each layer of a stage",
+            )
+        for block in blocks:
+            _check_alone(block)
+
+    @property
+    def stages(self) -> list[int]:
+        """The stage of each layer."""
+        return [stage for stage, depth in enumerate(self.depths) for _ in range(depth)]
+
+
+Scheme = Plain | Shared | Universal | ConvLayer | Reversible | Segments | Stages | Pyramid
 
 # ------------------------------------------------------------------ the stack
 
@@ -450,5 +500,7 @@ class Stack(Part):
                 return 2 * d_model
             case Stages(depths=depths):
                 return 2 ** (len(depths) - 1) * d_model
+            case Pyramid(widths=widths, fused=fused):
+                return fused or widths[-1]
             case _:
                 return d_model

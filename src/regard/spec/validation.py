@@ -152,3 +152,10 @@ def fits(value: Any, hint: Any) -> bool:
         return True  # of a class from outside
     # A class has the attributes that a protocol asks of its instances.
     return isinstance(value, hint) and not isinstance(value, type)
+
+
+def check_odd(*kernels: int) -> None:
+    """Kernels over images reach as far to both sides, so that a stride divides rows and columns."""
+    for kernel in kernels:
+        if kernel % 2 == 0:
+            raise ModelError(f"a kernel over images must be odd, not {kernel}", "set an odd kernel")

@@ -360,6 +360,16 @@ def _detected_objects(question: Question) -> ModelAnswer:
     return ModelAnswer("detect", model.short_answer(output), tuple(shares), distribution=False)
 
 
+def _segmented(question: Question) -> ModelAnswer:
+    """The share of each class of pixels, the largest first."""
+    model: Any = question.model
+    output = question.run.tensor("logits")
+    side = model.front_end.spec.size
+    by_class = model.of_positions(output, (side, side)).shares
+    shares = tuple(Share(name, share) for name, share in by_class.items())
+    return ModelAnswer("segment", model.short_answer(output), shares)
+
+
 def _tagged_words(question: Question) -> ModelAnswer:
     """A label for each word, by logits [T, L]."""
     model = question.model
@@ -461,6 +471,7 @@ _ANSWERS: dict[str, Callable[[Question], ModelAnswer]] = {
     "tag": _tagged_words,
     "detect": _replaced_tokens,
     "objects": _detected_objects,
+    "segment": _segmented,
     "follows": _follows,
     "fill": _filled,
     "embed": _embedded,

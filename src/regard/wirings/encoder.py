@@ -61,6 +61,7 @@ class Encoder(CoreModel):
         context = dataclasses.replace(context, inputs={"inputs": inputs, **more})
         mask = padding_mask if self.input.meets_padding else None
         context.added = self.input.added_positions(inputs, padding_mask)
+        context.grid = self.input.grid(inputs)
         x = self.input(inputs, mask, context, **more)  # [B, T, D]
         hidden = self.stack(x, self.input.output_padding_mask(padding_mask), context)
         return hidden, dict(context.losses or {})

@@ -97,7 +97,8 @@ class GridTables(nn.Module):
 class FeatureMap(ImageFrontEnd):
     """Feature map of an image: a backbone, and a linear map of what it gives.
 
-    Positions are not added to it, but by each attention to its queries and keys.
+    Positions are added by each attention to its queries and keys, and to the map only if the spec
+    says so.
     """
 
     mask_name: ClassVar[str] = "pixel_mask"
@@ -135,7 +136,8 @@ class FeatureMap(ImageFrontEnd):
         x = self.backbone(pixels)
         if self.stages is not None:
             x = self.stages(x)
-        return self.dropout(self.project(x))  # [B, h · w, features] → [B, h · w, D]
+        x = self.dropout(self.project(x))  # [B, h · w, features] → [B, h · w, D]
+        return x + self.added_positions(pixels, padding_mask) if self.spec.placed else x
 
     def output_padding_mask(self, padding_mask: Tensor | None) -> Tensor | None:
         return None if padding_mask is None else self._inside(padding_mask).flatten(1)

@@ -84,12 +84,8 @@ class ConvStem(ImageFrontEnd):
         return x
 
     def states(self, hidden: Tensor, inputs: Inputs) -> Tensor:
-        """Hidden states of any stage [B, N, C] as feature maps [B, C, H, W], as transformers has
-        them."""
-        rows, columns = self.grid(inputs["pixel_values"])
-        while rows * columns > hidden.shape[1]:  # each further stage halves both
-            rows, columns = -(-rows // 2), -(-columns // 2)
-        return hidden.mT.unflatten(2, (rows, columns))
+        """As feature maps [B, C, H, W]: so transformers has them."""
+        return self.as_maps(hidden, inputs["pixel_values"])
 
     def vector(self, pooled: Tensor) -> Tensor:
         return pooled[:, :, None, None]  # a feature map of one position

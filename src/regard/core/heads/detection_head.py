@@ -24,17 +24,18 @@ class DetectionHead(Head):
         super().__init__()
         self.classes = Linear(d_model, count + 1)
         widths = [d_model] * _BOX_LAYERS + [4]
-        self.box = nn.ModuleList(Linear(*layer) for layer in pairwise(widths))
+        layers = [Linear(*layer) for layer in pairwise(widths)]
+        self.box = nn.ModuleList(layers)
         self.anchors = anchors
         if anchors is not None:
-            self.box[-1].weight.data.zero_()
+            layers[-1].weight.data.zero_()
 
     def forward(self, hidden: Tensor) -> tuple[Tensor, Tensor]:
         """[..., N, D] → logits [..., N, count + 1] and boxes [..., N, 4]"""
         x = hidden
         for layer in self.box[:-1]:
             x = functional.relu(layer(x))
-        box = self.box[-1](x)
+        box: Tensor = self.box[-1](x)
         if self.anchors is not None:
             box = box + self.anchors.boxes
         return self.classes(hidden), box.sigmoid()

@@ -281,6 +281,8 @@ class LabelHead(Head):
 
     def named_outputs(self, hidden: Tensor, reading: Reading) -> Outputs:
         logits = self.prediction(hidden, reading)
+        if self.task == "segment":
+            return {"logits": Output(reading.front.as_maps(logits, reading.main))}
         named = self.by_name(logits, hidden)
         if reading.pretrains:
             # ALBERT predicts the order of two sentences, and its output has a name of its own.

@@ -6,7 +6,7 @@ A scene is a pure function of (seed, number), and its number says which split it
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import count
 from pathlib import Path
@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from regard.core.seeding import derive_seed, philox
-from regard.data.boxes import ANNOTATIONS, Box, BoxedImage
+from regard.data.boxes import ANNOTATIONS
 from regard.data.image import require_pillow
 from regard.system import disk
 
@@ -29,6 +29,8 @@ COLOURS: dict[str, tuple[int, int, int]] = {
     "purple": (140, 72, 186),
     "orange": (238, 126, 44),
 }
+BACKGROUND = "background"  # the class of what is behind all shapes
+CLASSES_FILE = "classes.txt"  # the names of the classes of masks, one in each line
 SPLITS = ("train", "valid", "test")
 _STREAM = 0x5CE4E
 _SMALLEST, _LARGEST = 0.14, 0.36  # sides of objects, as shares of the image's
@@ -106,7 +108,7 @@ def _place(
         colour = [*COLOURS][draw.integers(len(COLOURS))]
         radius = draw.uniform(_SMALLEST, _LARGEST) * size / 2
         middle_x, middle_y = draw.uniform(radius, size - radius, 2)
-        inside = _inside(shape, (x - middle_x) / radius, (y - middle_y) / radius)
+        inside = inside_shape(shape, (x - middle_x) / radius, (y - middle_y) / radius)
         after = np.where(inside, len(placed) + 1, owner)
         visible = np.bincount(after.ravel(), minlength=len(areas) + 2)[1:-1]
         if all(
@@ -118,7 +120,7 @@ def _place(
     return owner, placed
 
 
-def _inside(shape: str, x: NDArray[np.float64], y: NDArray[np.float64]) -> NDArray[np.bool_]:
+def inside_shape(shape: str, x: NDArray[np.float64], y: NDArray[np.float64]) -> NDArray[np.bool_]:
     """Which points [points, points] are in a shape whose box goes from −1 to 1."""
     match shape:
         case "circle":
@@ -177,13 +179,6 @@ def _questions(draw: np.random.Generator, items: tuple[Item, ...]) -> Iterator[t
 # --- files ----------------------------------------------------------------------------------------
 
 
-def boxed_scenes(seed: int, numbers: Iterable[int], size: int = 64) -> Iterator[BoxedImage]:
-    """Scenes to detect shapes in."""
-    for number in numbers:
-        one = scene(seed, number, size)
-        yield BoxedImage(one.image, tuple(Box(item.shape, item.box) for item in one.items))
-
-
 def write_scenes(
     folder: Path, counts: dict[str, int], seed: int = 0, size: int = 64, most: int = 6
 ) -> None:
@@ -220,5 +215,6 @@ def write_scenes(
             categories = [{"id": i, "name": name} for i, name in enumerate(SHAPES, 1)]
             coco = {"images": images, "annotations": boxes, "categories": categories}
             (partial / ANNOTATIONS).write_text(json.dumps(coco), encoding="utf-8")
+            (partial / CLASSES_FILE).write_text("\n".join([BACKGROUND, *SHAPES]) + "\n")
             (partial / "captions.tsv").write_text("".join(captions), encoding="utf-8")
             (partial / "questions.tsv").write_text("".join(questions), encoding="utf-8")

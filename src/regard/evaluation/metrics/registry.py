@@ -5,13 +5,20 @@ from __future__ import annotations
 from collections.abc import Callable
 from functools import partial
 
-from regard.evaluation.metrics import classification, detection, perplexity, regression, texts
+from regard.evaluation.metrics import (
+    classification,
+    detection,
+    perplexity,
+    regression,
+    segmentation,
+    texts,
+)
 from regard.evaluation.metrics.metric import Metric
 from regard.system.options import parse_option
 
 METRICS: dict[str, Callable[..., Metric]] = {
     kind.name: kind
-    for module in (classification, detection, perplexity, regression, texts)
+    for module in (classification, detection, perplexity, regression, segmentation, texts)
     for kind in vars(module).values()
     if isinstance(kind, type) and issubclass(kind, Metric) and isinstance(kind.name, str)
 }

@@ -243,9 +243,7 @@ class VitFamily:
 
 
 def _suffix(model: spec.Encoder) -> str:
-    labels = model.labels
-    assert not isinstance(labels, spec.DetectionHead)
-    match labels:
+    match model.labels:
         case None if model.pixels:
             return "ForMaskedImageModeling"
         case None:
@@ -254,6 +252,8 @@ def _suffix(model: spec.Encoder) -> str:
             return "ForImageClassification"
         case spec.DistilledHead():
             return "ForImageClassificationWithTeacher"
+        case _:
+            return ""  # transformers has no such ViT: another format is tried
 
 
 def patch_rules(model: spec.Encoder, hf: str, name: str = "input") -> Rules:

@@ -103,6 +103,18 @@ _TABLE = (
         "objects look the same wherever they are: a detector of convolutions has that built in",
     ),
     Wiring(
+        ("segment",),
+        "image encoder whose positions are scored (SegFormer's wiring)",
+        "each position has a class; a pyramid sees both details and the whole",
+        ((100_000, "segformer:tiny"), (float("inf"), "segformer:b0")),
+        "fine-tune a pretrained SegFormer",
+        1_000,
+        "a pretrained segmenter, or a convolutional U-Net: so few masks teach no representation",
+        100_000,
+        "SegFormer, Table 1: encoders are pretrained on ImageNet first",
+        "neighbouring pixels belong together: a convolutional network has that built in",
+    ),
+    Wiring(
         ("masked_images",),
         "masked autoencoder (MAE's wiring)",
         "the encoder reads the visible patches only, and a small decoder fills in the others",

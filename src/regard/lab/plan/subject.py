@@ -143,6 +143,8 @@ def _of_heads(objective: str, description: Any) -> str:
         # An encoder without a head over the vocabulary learns vectors, or its labels.
         objective = "tag" if each else "classify"
         return objective if description.labels is not None else "contrastive"
+    if description.task == "segment":
+        return "segment"
     if objective == "images" and description.part(specs.PixelDecoder, specs.PixelShuffleHead):
         return "masked_images"
     if objective == "sounds" and description.part(specs.ContrastiveHead):
@@ -354,9 +356,9 @@ def _describe(recipe: Recipe) -> tuple[Any, specs.Model | None, tuple[str, ...]]
         case "sounds":
             description = sound_classifier(model_spec.describe(recipe, count), LABELS)
             notes = (f"{LABELS} labels",)
-        case "images" | "detect" | "ctc" | "forecast":
+        case "images" | "detect" | "segment" | "ctc" | "forecast":
             description = model_spec.describe(recipe, count)
-            units = dict.fromkeys(("images", "detect"), f"{count:,} classes")
+            units = dict.fromkeys(("images", "detect", "segment"), f"{count:,} classes")
             units["forecast"] = f"{count} channels"
             notes = tuple(units[name] for name in units if name == recipe.objective)
         case "nodes" | "graphs" as level:

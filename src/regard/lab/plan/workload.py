@@ -27,6 +27,7 @@ from regard.core.heads.contrastive_head import GUMBEL_TEMPERATURE
 from regard.core.heads.series_head import ForecastLoss
 from regard.core.stack import Stack
 from regard.data.padding import IGNORED
+from regard.models.image_encoder import enlarged, position_logits
 from regard.models.sentence_transformers import SentencePooling
 from regard.system.errors import ModelError
 from regard.training.objectives.causal_lm import next_token_loss
@@ -196,6 +197,14 @@ def _labelled(
     return LossTerms(*loss(logits, tensors), auxiliary, tensors["labels"].numel())
 
 
+def _segmented(core: Any, tensors: Tensors, _unused: TokenLoss) -> LossTerms:
+    pixels = tensors["inputs"]
+    maps, auxiliary = position_logits(core, pixels)
+    logits = enlarged(maps, pixels.shape[-2:])
+    loss = _classes(logits.permute(0, 2, 3, 1), tensors)
+    return LossTerms(*loss, auxiliary, tensors["labels"].numel())
+
+
 def _side_tokens(core: Any, tokens: Tensor) -> dict[str, Tensor]:
     """A decoder behind an encoder reads the same text."""
     return {"target": tokens} if len(core.stacks()) == 2 else {}
@@ -315,6 +324,12 @@ def _labelled_rows(model: Any, sizes: Sizes) -> Made:
     return inputs | {"labels": labels}, labels.count, _labelled
 
 
+def _masks(model: Any, sizes: Sizes) -> Made:
+    inputs = _first(model, sizes, "inputs")
+    labels = Input((inputs["inputs"].shape[0], *inputs["inputs"].shape[2:]), model.labels.count)
+    return inputs | {"labels": labels}, labels.count, _segmented
+
+
 def _answers(model: Any, sizes: Sizes) -> Made:
     labels = Input((sizes.rows, 2), sizes.length)  # the first and the last token
     inputs = _first(model, sizes, "inputs") | {"labels": labels}
@@ -417,6 +432,7 @@ _BATCHES: dict[str, Callable[[Any, Sizes], Made]] = {
     "answer": _answers,
     "regress": _ratings,
     "contrastive": _text_pairs,
+    "segment": _masks,
     "masked_images": _masked_images,
     "image_text": _captioned_images,
     "ctc": _recordings,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -12,22 +12,21 @@ from torch import Tensor
 
 from regard.core import boxes
 from regard.data.batching import Batch, Rows
-from regard.data.boxes import BoxedImage, boxes_of_text, boxes_to_text, read_boxes
-from regard.data.generated.scenes import boxed_scenes
+from regard.data.boxes import Box, BoxedImage, boxes_of_text, boxes_to_text, read_boxes
+from regard.data.generated.scenes import Scene
 from regard.data.image import open_image
 from regard.data.padding import IGNORED
 from regard.models.object_detector import ObjectDetector
-from regard.training.data.image_sources import Images
+from regard.training.data.image_sources import SceneImages
 from regard.training.data.labelled_text import class_names, label_id
 from regard.training.data.source import Position
-from regard.training.data.stored_items import ItemData, StoredItems, write_items
+from regard.training.data.stored_items import ItemData
 from regard.training.setup import Setup
 
-_SCENES = {"valid": 400, "test": 1000}  # generated, unless a recipe says how many
 _LEAST_VISIBLE = 0.25  # of an object that a crop cuts off
 
 
-class BoxedImages(Images):
+class BoxedImages(SceneImages):
     """Images with boxes, which move with the pixels that are cropped, mirrored and zoomed."""
 
     model_class = ObjectDetector
@@ -50,24 +49,9 @@ class BoxedImages(Images):
 
     # --- preparing a run --------------------------------------------------------------------------
 
-    @classmethod
-    def stored(
-        cls, setup: Setup, item: Callable[[Any], tuple[NDArray[Any], str]]
-    ) -> dict[str, StoredItems]:
-        folder = setup.run_folder.data
-        if not setup.recipe.files and not (folder / "train").is_dir():
-            data = setup.recipe.data
-            counts = {name: data.test_lines or count for name, count in _SCENES.items()}
-            side = cls.image_processor(setup).side
-            begin = data.builtin_lines
-            for name, count in counts.items():
-                numbers = range(begin, begin + count)
-                write_items(folder / name, map(item, boxed_scenes(0, numbers, side)))
-                begin += count
-            # Last: its presence says that all are there.
-            numbers = range(data.builtin_lines)
-            write_items(folder / "train", map(item, boxed_scenes(0, numbers, side)))
-        return super().stored(setup, item)
+    @staticmethod
+    def of_scene(one: Scene) -> BoxedImage:
+        return BoxedImage(one.image, tuple(Box(item.shape, item.box) for item in one.items))
 
     @classmethod
     def item(cls, processor: Any, example: BoxedImage) -> tuple[NDArray[np.uint8], str]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any, ClassVar
@@ -13,6 +14,7 @@ from torch import Tensor
 
 from regard import spec
 from regard.data.batching import Batch, Rows
+from regard.data.generated.scenes import Scene, scene
 from regard.data.image import ImageProcessor, new_image_processor
 from regard.data.labelled import (
     read_captions,
@@ -29,9 +31,17 @@ from regard.training import model_spec
 from regard.training.data.image_augmentation import Augmentation, crop_and_flip, trivial_augment
 from regard.training.data.labelled_text import encoder_tokenizer
 from regard.training.data.source import ModelInputs, Position, text_model_files
-from regard.training.data.stored_items import ItemData, ItemSource, LabelledItems
+from regard.training.data.stored_items import (
+    ItemData,
+    ItemSource,
+    LabelledItems,
+    StoredItems,
+    write_items,
+)
 from regard.training.setup import Setup
 
+_COLOURS = 3
+_SCENES = {"valid": 400, "test": 1000}  # generated, unless a recipe says how many
 # Before the names of tensors that hold, for each row of a batch, the row before it.
 PREVIOUS = "previous_"
 # The end token is not the third: a config.json with eos_token_id 2 means the highest id of a row.
@@ -123,7 +133,8 @@ class Images(ItemSource):
         return np.full((len(self.splits[split]), 1), self.positions)
 
     def collate(self, split: str, rows: Rows, position: Position) -> Batch:
-        tensors = {"pixels": torch.from_numpy(self.splits[split].values[rows])}  # [B, H, W, 3]
+        values = torch.from_numpy(self.splits[split].values[rows])
+        tensors = {"pixels": values[..., :_COLOURS]}  # [B, H, W, 3]; what follows are masks
         tensors |= self.targets(split, rows)
         if split == "train":
             tensors |= self._augmentation_tensors(rows, position[0])
@@ -173,15 +184,19 @@ class Images(ItemSource):
         return weight * values + (1 - weight) * neighbours
 
     def _normalized(self, tensors: Mapping[str, Tensor]) -> Tensor:
-        # Images are stored with their channels last.
-        pixels = tensors["pixels"].permute(0, 3, 1, 2).contiguous()  # [B, 3, H, W]
-        if "corner" in tensors:
-            pixels = crop_and_flip(
-                pixels, tensors["corner"], tensors["mirrored"], tensors.get("scale")
-            )
+        pixels = self.cropped(tensors["pixels"], tensors)
         if "operation" in tensors:
             pixels = trivial_augment(pixels, tensors["operation"], tensors["magnitude"])
         return self._values[self._channels, pixels.long()]
+
+    @staticmethod
+    def cropped(pixels: Tensor, tensors: Mapping[str, Tensor]) -> Tensor:
+        """Images [B, H, W, C], stored with their channels last, as the crops of a batch [B, C, H,
+        W]."""
+        pixels = pixels.permute(0, 3, 1, 2).contiguous()
+        if "corner" not in tensors:
+            return pixels
+        return crop_and_flip(pixels, tensors["corner"], tensors["mirrored"], tensors.get("scale"))
 
 
 def _divisible(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
@@ -193,6 +208,33 @@ def _divisible(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
     if weight.ndim:  # CutMix, [H, W]
         weight = weight.expand(rows, 1, *weight.shape)
     return {**by_row, **previous, "mixup": weight}
+
+
+class SceneImages(Images):
+    """Images with what is in them; generated scenes where a recipe names no files."""
+
+    @staticmethod
+    @abstractmethod
+    def of_scene(one: Scene) -> Any:
+        """A scene as an example of its files would be."""
+
+    @classmethod
+    def stored(
+        cls, setup: Setup, item: Callable[[Any], tuple[NDArray[Any], str]]
+    ) -> dict[str, StoredItems]:
+        folder = setup.run_folder.data
+        if not setup.recipe.files and not (folder / "train").is_dir():
+            data = setup.recipe.data
+            counts = {name: data.test_lines or count for name, count in _SCENES.items()}
+            counts["train"] = data.builtin_lines  # last: its presence says that all are there
+            begins = {"train": 0, "valid": data.builtin_lines}
+            begins["test"] = data.builtin_lines + counts["valid"]
+            side = cls.image_processor(setup).side
+            for name, count in counts.items():
+                numbers = range(begins[name], begins[name] + count)
+                examples = (cls.of_scene(scene(0, number, side)) for number in numbers)
+                write_items(folder / name, map(item, examples))
+        return super().stored(setup, item)
 
 
 class LabelledImages(LabelledItems, Images):

@@ -93,7 +93,8 @@ def stored_examples(run_folder: RunFolder, split: str) -> list[LabelledImage | R
     items = StoredItems.open(run_folder.data / split)
     if items.values.ndim == 1:
         return [Recording(items[row], text) for row, text in enumerate(items.texts)]
-    return [LabelledImage(items[row][0], text) for row, text in enumerate(items.texts)]
+    # Behind the colours may be a mask.
+    return [LabelledImage(items[row][0, ..., :3], text) for row, text in enumerate(items.texts)]
 
 
 @dataclass(frozen=True)

@@ -125,10 +125,19 @@ def _without_masks(description: spec.Encoder) -> spec.Encoder:
     return replace(description, input=patches, heads=pooled)
 
 
+def _without_segments(description: spec.Encoder) -> spec.Encoder:
+    stack = description.stack
+    if isinstance(stack.scheme, spec.Pyramid):
+        stack = replace(stack, scheme=replace(stack.scheme, fused=None))
+    return replace(description, stack=stack, heads=spec.heads(description.pool))
+
+
 def image_classifier(description: Any, count: int) -> spec.Encoder:
     """An encoder of images with so many classes, by a head as it has one, or by a new one."""
     if description.pixels is not None or description.input.mask_token:
         description = _without_masks(description)
+    if description.task == "segment":  # scores of pixels say nothing of the image
+        description = _without_segments(description)
     if description.labels is not None:
         return description.with_head(replace(description.labels, count=count))
     if description.pool is not None and description.pool.which == "mean":  # Swin

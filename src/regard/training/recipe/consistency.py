@@ -206,8 +206,8 @@ _READ_BY: dict[str, tuple[str, ...]] = {
     **dict.fromkeys(("series_split", "columns", "horizon"), _learning_from("series")),
     "span_length": ("span", "denoise", "speech_contrastive"),
     "label_smoothing": (
-        "translate", "classify", "tag", "stories", "images", "sounds", "transcribe", "nodes",
-        "graphs",
+        "translate", "classify", "tag", "stories", "images", "segment", "sounds", "transcribe",
+        "nodes", "graphs",
     ),
     "r_drop": ("translate", "nodes", "graphs"),
     "memory": ("causal",),

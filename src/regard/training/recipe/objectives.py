@@ -213,6 +213,16 @@ OBJECTIVES: dict[str, ObjectiveSettings] = {
         initialization="xavier",  # the paper's (Section A.4)
         generates=True,
     ),
+    "segment": ObjectiveSettings(
+        "segmentation:Segmentation",
+        "images",
+        "segformer",
+        ("image",),
+        metrics=("loss", "miou", "pixel_accuracy"),
+        finetuning_metric="miou",
+        initialization="xavier",
+        generates=True,
+    ),
     "forecast": ObjectiveSettings(
         "forecasting:Forecasting",
         "series",
@@ -262,6 +272,7 @@ _FAMILY_OBJECTIVES = {
     "t5-v1.1": "span",
     "mt5": "span",
     "vit-mae": "masked_images",
+    "segformer": "segment",
 }
 # Each is a language model, or both sides of a translator.
 CELLS = ("rnn", "rnn_relu", "gru", "lstm")

@@ -333,8 +333,9 @@ class TrainSettings(Section):
     classification (sounds), contrastive speech pretraining (speech_contrastive, wav2vec 2.0), image
     classification (images), masked image modeling (masked_images, MAE, SimMIM), image–text
     contrastive (image_text, CLIP), object detection (detect, DETR; scenes without --images),
-    time-series forecasting (forecast), node or graph classification (nodes, graphs), questions
-    about stories (stories; generated without --text)  [by model]"""
+    semantic segmentation (segment, SegFormer; scenes without --images), time-series forecasting
+    (forecast), node or graph classification (nodes, graphs), questions about stories (stories;
+    generated without --text)  [by model]"""
     # Masked LM, span corruption and denoising.
     next_sentence: bool = False
     """masked: add next-sentence prediction"""
@@ -453,6 +454,8 @@ class TrainSettings(Section):
         "cer",
         "ap",
         "ap50",
+        "miou",
+        "pixel_accuracy",
     ] = "loss"
     """validation metric for best weights and early stopping"""
     patience: NonNegativeInt = 0
