@@ -12,11 +12,13 @@ import torch
 from torch import Tensor
 
 import regard
+from regard import spec
 from regard.core import boxes
 from regard.core.frontends.feature_map import ObjectQueries
 from regard.data.generated.scenes import scene, write_scenes
 from regard.data.padding import IGNORED
 from regard.lab.plan.planner import plan
+from regard.models import ObjectDetector
 from regard.training.data.box_sources import BoxedImages, crop_boxes
 from regard.training.data.image_augmentation import crop_and_flip
 from regard.training.objectives.detection import (
@@ -26,6 +28,7 @@ from regard.training.objectives.detection import (
     match,
     mean_boxes,
 )
+from regard.training.objectives.objective import copy_weights
 from seeds import SEEDS
 
 
@@ -119,6 +122,46 @@ def test_queries_ask_for_no_gradients_where_nobody_does() -> None:
     assert queries.added_positions(memory, None).requires_grad
     with torch.no_grad():
         assert not queries.added_positions(memory, None).requires_grad
+
+
+@pytest.mark.parametrize("count", [1, 5, 16, 48])
+def test_queries_begin_with_their_anchors(count: int) -> None:
+    torch.manual_seed(0)
+    core = regard.build(regard.preset("detr:tiny", 3, 32, queries=count)).eval()
+    head = core.get_submodule("labels")
+    with torch.no_grad():
+        _, found = head(core(torch.randn(2, 3, 32, 32))[0])
+        anchors = core.target.anchors.boxes.sigmoid()
+    torch.testing.assert_close(found, anchors.expand(2, -1, -1), atol=1e-6, rtol=0)
+    # No two are at one place, and together they are spread over the whole image.
+    assert len(anchors[:, :2].unique(dim=0)) == count
+    torch.testing.assert_close(anchors[:, 0].mean(), torch.tensor(0.5), atol=0.12, rtol=0)
+    # A query is as a position of the map at its middle.
+    grid = core.source.position(torch.ones(1, 8, 8, dtype=torch.bool)).flatten(1, 2)[0]
+    row, column = (anchors[0, :2].flip(0) * 8).ceil().long() - 1
+    places = core.target.anchors.positions(64)[0] @ grid.T
+    assert places.argmax() in (row * 8 + column + step for step in (-9, -8, -1, 0, 1, 8, 9))
+
+
+def test_other_classes_leave_the_boxes_as_they_were(tmp_path: Path) -> None:
+    torch.manual_seed(0)
+    description = regard.preset("detr:tiny", 3, 32, d_model=16, d_ff=16, heads=2, layers=1)
+    base = ObjectDetector(regard.build(description), description, {})
+    core = regard.build(description.with_head(spec.DetectionHead(5)))
+    copy_weights(base, core)
+    for name, value in core.named_parameters():
+        same = (
+            name in (old := dict(base.model.named_parameters())) and value.shape == old[name].shape
+        )
+        assert same == (not name.startswith("labels.classes."))
+        assert not same or torch.equal(value, old[name]), name
+    # The head and the queries have one table of anchors.
+    assert core.get_submodule("labels").anchors is core.target.anchors
+    made = ObjectDetector(core, description.with_head(spec.DetectionHead(5)), {})
+    made.save(tmp_path)
+    opened = regard.load(tmp_path, ObjectDetector).model
+    assert opened.get_submodule("labels").anchors.boxes is opened.target.anchors.boxes
+    assert torch.equal(opened.target.anchors.boxes, base.model.target.anchors.boxes)
 
 
 def test_a_detector_is_planned() -> None:

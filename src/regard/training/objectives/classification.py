@@ -111,7 +111,7 @@ class MediaClassification(Classification):
         return cls.rebuilt(base, cls.classifier(base.spec, len(names)), data, setup)
 
 
-def _without_masks(description: spec.Encoder) -> spec.Encoder:
+def without_masks(description: spec.Encoder) -> spec.Encoder:
     """The encoder of masked image modelling, which sees all patches from now on.
 
     That of a masked autoencoder becomes a plain ViT, whose positions are trained with the rest (He
@@ -135,7 +135,7 @@ def _without_segments(description: spec.Encoder) -> spec.Encoder:
 def image_classifier(description: Any, count: int) -> spec.Encoder:
     """An encoder of images with so many classes, by a head as it has one, or by a new one."""
     if description.pixels is not None or description.input.mask_token:
-        description = _without_masks(description)
+        description = without_masks(description)
     if description.task == "segment":  # scores of pixels say nothing of the image
         description = _without_segments(description)
     if description.labels is not None:

@@ -20,7 +20,7 @@ from regard.models.image_encoder import enlarged, position_logits
 from regard.training import model_spec
 from regard.training.data.mask_sources import SegmentedImages
 from regard.training.data.stored_items import ItemData
-from regard.training.objectives.classification import MediaClassification
+from regard.training.objectives.classification import MediaClassification, without_masks
 from regard.training.objectives.losses import LossSums, Tensors
 from regard.training.setup import Setup
 
@@ -30,6 +30,8 @@ _DECODER_LAYERS = 2  # of the mask Transformer; the authors' (Strudel et al. 202
 def image_segmenter(description: Any, count: int) -> spec.Encoder:
     """An encoder of images with so many classes of pixels: by the all-MLP decoder of a pyramid
     (SegFormer), and by a mask Transformer otherwise (Segmenter)."""
+    if description.pixels is not None or description.input.mask_token:
+        description = without_masks(description)
     scheme = description.stack.scheme
     if isinstance(scheme, spec.Pyramid):
         fused = replace(scheme, fused=scheme.fused or 4 * scheme.widths[0])
