@@ -16,7 +16,15 @@ from regard.core.caches.slots import Slots
 from regard.core.probe import Probe
 from regard.decode.batch_decoding import DecodingSettings, SpecialTokens, decode
 from regard.decode.continuous_batching import ContinuousBatch, Job, Prefill, Search
-from regard.decode.strategy import BeamSearch, Greedy, Hypothesis, Limit, PowerPenalty, Sampling
+from regard.decode.strategy import (
+    BeamSearch,
+    Greedy,
+    Hypothesis,
+    Limit,
+    PowerPenalty,
+    Sampling,
+    Strategy,
+)
 from regard.families.presets import preset
 from regard.wirings.generative import Generative
 
@@ -123,25 +131,62 @@ def test_texts_outgrow_the_positions_that_slots_begin_with(name: str) -> None:
     "name", ["gpt2", "llama", *(pytest.param(name, marks=pytest.mark.slow) for name in SHARING)]
 )
 @torch.inference_mode()
-def test_prompts_of_one_length_may_be_read_together(name: str) -> None:
+def test_prompts_may_be_read_together(name: str) -> None:
     model = model_of(name)
+    chance = random.Random(1)
 
-    def alike() -> list[Job]:
-        jobs = [job for job in jobs_of(model, 24) if len(job.source) > 10]
-        return [replace(job, source=[*job.source][:10]) for job in jobs]
+    def prompts() -> list[Job]:
+        jobs = jobs_of(model, 12)
+        lengths = (1, 2, 16, 17, 18, 30, 33, 40, 5, 48, 49, 3)
+        rows = [[chance.randrange(4, 60) for _ in range(length)] for length in lengths]
+        return [replace(job, source=row) for job, row in zip(jobs, rows, strict=True)]
 
-    jobs = alike()
-    assert all(Prefill.can_share(model, job, 16) for job in jobs)
-    assert not Prefill.can_share(model, jobs[0], 8)  # the last piece would be of one token
+    jobs = prompts()
+    assert all(Prefill.can_share(model, job) for job in jobs)
     batch = ContinuousBatch(model, 64)
-    batch.join(read_together(model, jobs, 16))
+    batch.join(read_together(model, jobs, 32))  # the longest in two pieces
     while batch.owners:
         batch.step()
-    for job, single in zip(jobs, alike(), strict=True):
-        batch.join(read_together(model, [single], 16))
+    for job in jobs:
+        single = replace(job, searches=[])
+        batch.join(read_together(model, [single], 32))
         while batch.owners:
             batch.step()
         assert found(job) == found(single)
+        [offline] = decode(model, [job.source], job.special_tokens, job.settings, keys=[job.key])
+        assert [one.tokens for one in found(job)] == [one.tokens for one in offline]
+
+
+@pytest.mark.parametrize("name", ["gpt2", "llama", "transformer"])
+@pytest.mark.parametrize("strategy", [Greedy(), Sampling(0.9, seed=5, draws=2)])
+@torch.inference_mode()
+def test_several_steps_at_once_are_those_steps(name: str, strategy: Strategy) -> None:
+    model = model_of(name)
+    jobs = [
+        replace(job, settings=replace(job.settings, strategy=strategy, repetition_penalty=1.0))
+        for job in jobs_of(model, 8)
+    ]
+    jobs = [replace(job, settings=replace(job.settings, no_repeat_ngram_size=0)) for job in jobs]
+    together = [replace(job, searches=[]) for job in jobs]
+    run(model, jobs)
+    batch = ContinuousBatch(model, 32)
+    calls = 0
+
+    def meanwhile() -> None:
+        nonlocal calls
+        calls += 1
+
+    waiting = [*together]
+    while waiting or batch.owners:
+        for job in waiting[:2]:
+            batch.join(read(model, job))
+        del waiting[:2]
+        before = {id(one): len(one.tokens) for one, _ in batch.owners}
+        for search in batch.step(4, meanwhile):
+            assert 0 <= len(search.tokens) - before[id(search)] <= 4
+    assert 0 < calls < 10
+    for job, other in zip(jobs, together, strict=True):
+        assert found(job) == found(other)
 
 
 def test_forced_and_suppressed_first_tokens() -> None:

@@ -205,10 +205,7 @@ def _decode_batch(
     """Decodes sources together."""
     strategy = settings.strategy
     device = next(model.parameters()).device
-    tokens, padding_mask = _collate(sources, special_tokens.pad, model.padding_side)
-    tokens = tokens.to(device)
-    if padding_mask is not None:
-        padding_mask = padding_mask.to(device)
+    tokens, padding_mask = collate(sources, special_tokens.pad, model.padding_side, device)
     constraints = constraints_of(sources, tokens, padding_mask, special_tokens, settings)
     if draft is not None:
         has_rules = (
@@ -274,9 +271,11 @@ def _length(source: Source) -> int:
     return source.shape[-1] if isinstance(source, Tensor) else len(source)
 
 
-def _collate(sources: Sequence[Any], pad: int, side: str) -> tuple[Tensor, Tensor | None]:
+def collate(
+    sources: Sequence[Any], pad: int, side: str, device: torch.device
+) -> tuple[Tensor, Tensor | None]:
     """Token ids [B, S] and their padding mask, None without padding; or frames [B, mels, N]."""
-    if isinstance(sources[0], Tensor):
-        return torch.stack([*sources]), None
+    if isinstance(sources[0], Tensor) and sources[0].ndim > 1:
+        return torch.stack([*sources]).to(device), None
     tokens, mask = pad_rows(sources, pad, side=side)
-    return tokens, None if bool(mask.all()) else mask
+    return tokens.to(device), None if bool(mask.all()) else mask.to(device)

@@ -19,19 +19,33 @@ from torch import Tensor
 from torch.nn import functional
 
 from regard.core.caches.kv_cache import DecoderState
-from regard.core.caches.slots import ROW_MULTIPLE, Slots
+from regard.core.caches.slots import Slots
 from regard.core.context import Context
 from regard.core.finite_outputs import non_finite_error
+from regard.core.masks.mask import CausalMask
 from regard.core.probe import NO_PROBE, NullProbe, RowPart, RowProbe
 from regard.core.stack import Stack
-from regard.decode import beam_search, fused_step, greedy_and_sampling
-from regard.decode.batch_decoding import DecodingSettings, Source, SpecialTokens, constraints_of
+from regard.data.padding import pad_rows, round_up
+from regard.decode import beam_search, cuda_graphs, fused_step, greedy_and_sampling
+from regard.decode.batch_decoding import (
+    DecodingSettings,
+    Source,
+    SpecialTokens,
+    collate,
+    constraints_of,
+)
 from regard.decode.beam_search import FinishedPool, SearchState
-from regard.decode.constraints import NEG_INF, Constraints
-from regard.decode.cuda_graphs import to_lists
-from regard.decode.greedy_and_sampling import GenerationState
-from regard.decode.strategy import BeamSearch, Hypothesis, Sampling, Strategy
+from regard.decode.constraints import NEG_INF
+from regard.decode.cuda_graphs import LENGTH_MULTIPLE, GraphedLoop, to_lists
+from regard.decode.greedy_and_sampling import GenerationState, generation_step
+from regard.decode.strategy import BeamSearch, Greedy, Hypothesis, Sampling, Strategy
 from regard.wirings.generative import Generative
+
+# Prompts are padded to this many tokens, and read at most so many of each at once: the attention
+# kernel of a CPU then rounds a text alike, whatever it is read with (see the log of serving).
+PIECE_MULTIPLE = 16
+MOST_IN_PIECE = 128
+_MOST_GRAPHS = 32  # of steps of slots, which share the caches
 
 
 @dataclass(eq=False)
@@ -39,7 +53,8 @@ class Job:
     """One text to decode: its rows in the batch, and what has come of it so far.
 
     `settings.stops` and `settings.stream` are not used; `stops(tokens)` ends a hypothesis of a beam
-    as it is, and `wants_logits` keeps the logits of each new token.
+    as it is, and `wants_logits` keeps the logits of each new token. `is_watched`: somebody looks at
+    each token before the next one is taken.
     """
 
     source: Source
@@ -48,6 +63,7 @@ class Job:
     key: int = 0  # the random stream that is drawn from
     stops: Callable[[list[int]], bool] | None = None
     wants_logits: bool = False
+    is_watched: bool = False
     # --- in the batch ---
     searches: list[Search] = field(default_factory=list)
     error: BaseException | None = None
@@ -69,6 +85,35 @@ class Job:
     @property
     def strategy(self) -> Strategy:
         return self.settings.strategy
+
+    @property
+    def source_length(self) -> int:
+        """In tokens, or in frames."""
+        return self.source.shape[-1] if isinstance(self.source, Tensor) else len(self.source)
+
+    @property
+    def start(self) -> tuple[int, ...]:
+        """What its decoder begins with, the newest token last."""
+        start = self.special_tokens.start
+        if start is None:  # a language model goes on from the last token of its prompt
+            start = int(self.source[-1])
+        return (start,) if isinstance(start, int) else start
+
+    @property
+    def kind(self) -> Hashable:
+        """Jobs of one kind are decoded alike."""
+        strategy = self.strategy
+        if isinstance(strategy, Sampling):  # what else draws alike may have another seed
+            strategy = replace(strategy, seed=0, draws=1)
+        rules = self.settings
+        return (
+            strategy,
+            replace(self.special_tokens, start=None),
+            rules.min_new_tokens,
+            rules.no_repeat_ngram_size,
+            rules.repetition_penalty,
+            self.stops is None,
+        )
 
     @property
     def width(self) -> int:
@@ -98,58 +143,65 @@ class Search:
     index: int
     slots: list[int]  # its rows: one, or one for each beam
     tokens: list[int] = field(default_factory=list)  # that will not change any more
-    log_probabilities: list[float] = field(default_factory=list)  # of them, without a beam
     logits: Tensor | None = None  # [V] of the newest of them, where they are wanted
     total: float = 0.0  # log-probability
     hypotheses: list[Hypothesis] | None = None  # once it is done
 
 
 class Prefill:
-    """Reads the source or the prompt of a job, in pieces: all that comes before the first step.
-    Prompts of one length may be read together, if `can_share`."""
+    """Reads the sources or the prompts of jobs, in pieces: all that comes before the first step.
+
+    Prompts that `can_share` are read together, shorter ones padded behind their end, where nothing
+    of theirs looks.
+    """
 
     def __init__(self, model: Generative, jobs: Sequence[Job], most_tokens: int) -> None:
         self.model = model
         self.jobs = jobs
-        first = jobs[0]
-        device = next(model.parameters()).device
-        sources = [torch.as_tensor(job.source, device=device) for job in jobs]
-        self.source = torch.stack(sources)
-        self.constraints = [
-            constraints_of([job.source], source[None], None, job.special_tokens, job.settings)
-            for job, source in zip(jobs, sources, strict=True)
-        ]
-        self.in_pieces = first.special_tokens.start is None and model.keeps_cache
-        # What the decoder reads: the last token is that of the first step.
-        reads = self.constraints[0].start_tokens
-        if self.in_pieces:
-            reads = self.source
-        self.last = reads[:, -1:]
-        before = reads[:, :-1].split(most_tokens, dim=1)
-        self.pieces = [piece for piece in before if piece.shape[1]]
+        self.device = next(model.parameters()).device
         self.state: DecoderState | None = None
+        self.in_pieces = jobs[0].special_tokens.start is None and model.keeps_cache
+        # What the decoder reads: the last token is that of the first step.
+        reads = [[*job.start] for job in jobs]
+        if self.in_pieces:
+            reads = [[*job.source] for job in jobs]
+        self.lengths = [len(one) - 1 for one in reads]
+        multiple = 1
+        piece = most_tokens
+        if self.can_share(model, jobs[0]):
+            multiple = PIECE_MULTIPLE
+            piece = max(multiple, min(most_tokens, MOST_IN_PIECE) // multiple * multiple)
+        before, _ = pad_rows([one[:-1] for one in reads], 0, pad_to_multiple_of=multiple)
+        if multiple > 1 and (most := model.positions_left(0)) is not None:
+            before = before[:, : max(most, *self.lengths)]
+        self.capacity = before.shape[1] + 1
+        pieces = before.to(self.device).split(piece, dim=1)
+        self.pieces = [one for one in pieces if one.shape[1]]
 
     @staticmethod
-    def can_share(model: Generative, job: Job, most_tokens: int) -> bool:
-        """Whether its prompt, of one piece, may be read with others without a difference: causal
-        attention of several positions has one kernel, and so have products of four rows and
-        more. A recurrent model reads position by position."""
-        in_parallel = isinstance(model.stacks()["decoder"], Stack) and model.keeps_cache
-        is_prompt = job.special_tokens.start is None and in_parallel
-        is_one_piece = ROW_MULTIPLE < len(job.source) <= most_tokens
-        return is_prompt and is_one_piece and not job.settings.probe.active
+    def can_share(model: Generative, job: Job) -> bool:
+        """Whether what it reads may be read with others without a difference: causal attention of
+        several positions has one kernel on a CPU, and so have products of four rows and more; an
+        encoder's attention has not. A recurrent model reads position by position; a window would
+        be filled by padding."""
+        stack = model.stacks()["decoder"]
+        is_stack = isinstance(stack, Stack) and model.keeps_cache
+        is_read_alike = job.special_tokens.start is None or next(model.parameters()).is_cuda
+        if not (is_stack and is_read_alike) or job.settings.probe.active:
+            return False
+        return all(kind.pattern == CausalMask() for kind in stack.layer_types)
 
     def __call__(self) -> int:
         """Reads one piece; the number of its tokens. `done` says whether it was the last."""
         if self.state is None:
-            # Of a prompt that is read in pieces the first token alone, which leaves caches empty.
-            source = self.source
-            if self.in_pieces:
-                source = source[:, :1]
+            sources = [job.source for job in self.jobs]
+            if self.in_pieces:  # the first token alone, which leaves caches empty
+                sources = [one[:1] for one in sources]
+            pad = self.jobs[0].special_tokens.pad
+            source, mask = collate(sources, pad, self.model.padding_side, self.device)
             context = Context(probe=self.jobs[0].settings.probe)
-            encoded = self.model.encode(source, None, context)
-            most = max(one.cache_capacity for one in self.constraints)
-            self.state = self.model.start(encoded, capacity=most + self.source.shape[-1])
+            encoded = self.model.encode(source, mask, context)
+            self.state = self.model.start(encoded, capacity=self.capacity)
             if not self.in_pieces:
                 return source.shape[-1]
         if not self.pieces:
@@ -182,20 +234,18 @@ class ContinuousBatch:
 
     def join(self, prefill: Prefill) -> None:
         """Jobs that have been read take part from the next step on."""
-        for number, job in enumerate(prefill.jobs):
-            self._join(prefill, number, job)
-
-    def _join(self, prefill: Prefill, number: int, job: Job) -> None:
         assert prefill.state is not None
-        for index in range(job.count):
-            search = Search(job, index, [])
-            job.searches.append(search)
-            for beam in range(job.width):
-                search.slots.append(len(self.owners))
-                self.owners.append((search, beam))
-        self.rows.join(prefill.state, number, job.rows)
-        last = prefill.last[number, None]
-        self._add(_Group.begin(job, prefill.constraints[number], last))
+        kinds: dict[Hashable, list[Search]] = {}
+        for job in prefill.jobs:
+            for index in range(job.count):
+                first = len(self.owners)
+                search = Search(job, index, [*range(first, first + job.width)])
+                job.searches.append(search)
+                self.owners += [(search, beam) for beam in range(job.width)]
+                kinds.setdefault(job.kind, []).append(search)
+        self.rows.join(prefill.state, prefill.lengths, [job.rows for job in prefill.jobs])
+        for searches in kinds.values():
+            self._add(_Group.begin(searches, self.device))
 
     def _add(self, group: _Group) -> None:
         if group.key in self.groups:
@@ -230,16 +280,43 @@ class ContinuousBatch:
 
     # ------------------------------------------------------------------ a step
 
-    def step(self) -> list[Search]:
-        """One token of each row: all searches that took part. Those that are done, or whose job
-        is in error, have left."""
+    @property
+    def looks_ahead(self) -> bool:
+        """Whether several tokens of each row may be taken before anybody looks at the first."""
+        jobs = [search.job for search, _ in self.owners]
+        return not any(job.is_watched or job.wants_logits for job in jobs)
+
+    def step(self, most: int = 1, meanwhile: Callable[[], None] | None = None) -> list[Search]:
+        """A token of each row, or up to `most` where nobody looks at each: all searches that took
+        part. Those that are done, or whose job is in error, have left. `meanwhile` is called while
+        the device works."""
         groups = [*self.groups.values()]
         searches = [search for group in groups for search in group.searches]
+        probe = self._probe(searches)
+        if most > 1 and len(groups) == 1 and self._is_regular(groups[0], probe):
+            self._take_steps(groups[0], most, meanwhile)
+        else:
+            self._take_step(groups, probe, meanwhile)
+        done = [one for one in searches if one.hypotheses is not None or one.job.error]
+        if done:
+            self.leave(done)
+        # What had a first step of its own goes on with the others.
+        for key, group in [*self.groups.items()]:
+            if key != group.key:
+                del self.groups[key]
+                self._add(group)
+        return searches
+
+    def _take_step(
+        self, groups: Sequence[_Group], probe: NullProbe, meanwhile: Callable[[], None] | None
+    ) -> None:
         rows = [self._rows(group) for group in groups]
         tokens = torch.zeros(self.rows.used, 1, dtype=torch.long, device=self.device)
         for group, index in zip(groups, rows, strict=True):
             tokens[index] = group.last()
-        logits = self.rows.step(self.model, tokens, self._probe(searches))  # [rows, V]
+        logits = self.rows.step(self.model, tokens, probe)  # [rows, V]
+        if meanwhile is not None:
+            meanwhile()
         for group, index in zip(groups, rows, strict=True):
             for search in group.searches:
                 if search.job.wants_logits:
@@ -252,15 +329,45 @@ class ContinuousBatch:
                 continue
             if parents is not None:
                 self.rows.reorder(index, index[parents])
-        done = [one for one in searches if one.hypotheses is not None or one.job.error]
-        if done:
-            self.leave(done)
-        # What had a first step of its own goes on with the others.
-        for key, group in [*self.groups.items()]:
-            if key != group.key:
-                del self.groups[key]
-                self._add(group)
-        return searches
+
+    def _is_regular(self, group: _Group, probe: NullProbe) -> bool:
+        """Whether steps of this group are all alike, and nobody looks at each."""
+        is_plain = isinstance(group.state, GenerationState) and self.rows.is_static
+        return is_plain and not group.first and not probe.active and self.looks_ahead
+
+    def _take_steps(
+        self, group: _Group, most: int, meanwhile: Callable[[], None] | None
+    ) -> None:
+        """Several steps of one group, one after the other: replayed from a CUDA graph."""
+        assert isinstance(self.rows, Slots)
+        assert isinstance(group.strategy, Greedy | Sampling)
+        strategy = group.strategy
+        count = min(most, group.steps_left)
+        index = self._rows(group)
+        state = group.spread(index, self.rows.used, self.rows.state(steps=count))
+
+        def step(state: GenerationState) -> None:
+            done = state.done()
+            generation_step(self.model, state, strategy, None, first=False)
+            state.t += ~done
+            # Who is done stays where it is: its cache has no room for more.
+            assert state.cache.device_position is not None
+            state.cache.device_position -= done[:, None].long()
+
+        loop = GraphedLoop(
+            step,
+            state,
+            graphed=cuda_graphs.enabled(self.device),
+            model=self.model,
+            key=(group.rules, self.rows.addresses),
+            most_graphs=_MOST_GRAPHS,
+        )
+        for _ in range(count):
+            loop()
+        if meanwhile is not None:
+            meanwhile()
+        group.gather(index, loop.state, count, self.model)
+        self.rows.advanced(loop.state.cache, count)
 
     def _rows(self, group: _Group) -> Tensor:
         slots = [slot for search in group.searches for slot in search.slots]
@@ -296,6 +403,8 @@ class _SlotRows(Slots):
 class _OwnRows:
     """Rows of a model that keeps no cache: each has a state of its own."""
 
+    is_static = False
+
     def __init__(self) -> None:
         self.states: list[DecoderState] = []
 
@@ -303,9 +412,9 @@ class _OwnRows:
     def used(self) -> int:
         return len(self.states)
 
-    def join(self, state: DecoderState, source: int, count: int) -> None:
+    def join(self, state: DecoderState, lengths: Sequence[int], counts: Sequence[int]) -> None:
         """Each state has one row: such models read one text at a time."""
-        self.states += [copy.deepcopy(state) for _ in range(count)]
+        self.states += [copy.deepcopy(state) for _ in range(counts[0])]
 
     def keep(self, count: int, moved: Sequence[tuple[int, int]]) -> None:
         for row, other in moved:
@@ -342,38 +451,41 @@ class _Group:
 
     @property
     def key(self) -> Hashable:
-        return self.strategy, self.rules, self.first
+        return self.rules, self.first
 
     @classmethod
-    def begin(cls, job: Job, constraints: Constraints, last: Tensor) -> _Group:
-        """The searches of one job."""
-        strategy = job.strategy
-        if isinstance(strategy, Sampling):  # what else draws alike may have another seed
-            strategy = replace(strategy, seed=0, draws=1)
-        count = job.count
-        prefix = None  # of the prompt, where there are rules that read it
+    def begin(cls, searches: list[Search], device: torch.device) -> _Group:
+        """Searches of jobs of one kind."""
+        jobs = [search.job for search in searches]
+        job = jobs[0]
+        newest = torch.tensor([[one.start[-1]] for one in jobs], device=device)
+        constraints = constraints_of([job.source], newest, None, job.special_tokens, job.settings)
+        prefix = None  # what has been read, where there are rules that count it
         if constraints.no_repeat_ngram_size or constraints.repetition_penalty != 1:
-            assert constraints.prefix is not None
-            prefix = constraints.prefix.repeat(count, 1)
+            read = [one.special_tokens.start is None for one in jobs]
+            texts = [one.source if is_read else one.start for one, is_read in zip(jobs, read)]
+            prefix = pad_rows(texts, -1, side="left")[0].to(device)
+        limits = [one.settings.limit(one.source_length) for one in jobs]
         constraints = replace(
             constraints,
-            start_tokens=last.repeat(count, 1),
-            limits=constraints.limits.repeat(count),
+            start_tokens=newest,
+            limits=torch.tensor(limits, device=device),
             prefix=prefix,
             stops=None,
         )
+        strategy = job.strategy
+        nothing = DecoderState([])  # the caches are those of the whole batch
+        state: Any
+        if isinstance(strategy, BeamSearch):
+            state = beam_search.begin(nothing, strategy, constraints, max(limits))
+        else:
+            noise = _noise(searches, max(limits), device)
+            state = greedy_and_sampling.begin(nothing, constraints, max(limits), noise)
+        state.t = state.t.repeat(len(searches))
         first = not constraints.first_step_is_regular
-        group = cls(strategy, _begin_state(job, constraints), [*job.searches], (), first)
+        group = cls(strategy, state, searches, job.kind, first)
         if job.stops is not None and isinstance(strategy, BeamSearch):
-            constraints = replace(constraints, stops=group.is_stopped)
-            group.state.constraints = constraints
-        suppressed = constraints.begin_suppressed
-        group.rules = (
-            constraints.graph_key,
-            tuple(constraints.banned.tolist()),
-            suppressed is not None and tuple(suppressed.tolist()),
-            constraints.stops is None,
-        )
+            state.constraints = replace(constraints, stops=group.is_stopped)
         return group
 
     def is_stopped(self, number: int, tokens: list[int]) -> bool:
@@ -388,7 +500,8 @@ class _Group:
         two = other.state
         if isinstance(one, SearchState) and isinstance(two, SearchState):
             one.divisors = max(one.divisors, two.divisors, key=len)
-        self._replace(lambda name, get: _appended(name, get(one), get(two)))
+        self._replace(lambda name, get: _appended(name, get(one), get(two)), one)
+        one.sentences = torch.arange(len(self.searches), device=one.t.device)
 
     def keep(self, numbers: Sequence[int]) -> None:
         """Only these searches."""
@@ -400,11 +513,15 @@ class _Group:
             rows: Tensor | None = get(state)
             return rows if rows is None else rows[index]
 
-        self._replace(kept)
+        self._replace(kept, state)
+        state.sentences = torch.arange(len(self.searches), device=state.t.device)
 
-    def _replace(self, value: Callable[[str, Callable[[Any], Any]], Tensor | None]) -> None:
+    @staticmethod
+    def _replace(
+        value: Callable[[str, Callable[[Any], Any]], Tensor | None],
+        state: GenerationState | SearchState,
+    ) -> None:
         """Replaces all tensors that have a row for each search by value(name, getter)."""
-        state = self.state
 
         def replaced(prefix: str, names: Sequence[str]) -> dict[str, Any]:
             return {name: value(name, operator.attrgetter(prefix + name)) for name in names}
@@ -417,7 +534,6 @@ class _Group:
             state.finished = FinishedPool(**pool)
         for name, tensor in rows.items():
             setattr(state, name, tensor)
-        state.sentences = torch.arange(len(self.searches), device=state.t.device)
 
     # ------------------------------------------------------------------ a step
 
@@ -451,17 +567,62 @@ class _Group:
         self._report_tokens(state, model)
         return None
 
-    def _report_tokens(self, state: GenerationState, model: Generative) -> None:
-        newest = state.tokens.gather(1, state.t[:, None] - 1)[:, 0]
-        columns = (newest, state.sums, state.ended, state.done())
-        for search, (token, total, ended, done) in zip(
-            self.searches, zip(*to_lists(columns), strict=True), strict=True
+    @property
+    def steps_left(self) -> int:
+        """How many steps some of them may still take."""
+        jobs = [search.job for search in self.searches]
+        limits = [job.settings.limit(job.source_length) for job in jobs]
+        taken = [len(search.tokens) for search in self.searches]
+        return max(limit - count for limit, count in zip(limits, taken, strict=True))
+
+    def spread(self, index: Tensor, rows: int, cache: DecoderState) -> GenerationState:
+        """The same state with a row for each slot, of which `index` are those of the group; the
+        others are done, and stay where they are."""
+        state = self.state
+        assert isinstance(state, GenerationState)
+        state.last = self.last()
+        # One more: who is done writes behind its last token.
+        length = round_up(state.tokens.shape[1] + 1, LENGTH_MULTIPLE)
+
+        def spread(name: str, get: Callable[[Any], Any]) -> Tensor | None:
+            tensor: Tensor | None = get(state)
+            if tensor is None:
+                return None
+            if name in ("tokens", "noise"):
+                tensor = functional.pad(tensor, (0, length - tensor.shape[1]))
+            spread = tensor.new_zeros(rows, *tensor.shape[1:])
+            return spread.index_copy_(0, index, tensor)
+
+        spread_state = copy.copy(state)
+        self._replace(spread, spread_state)
+        spread_state.sentences = torch.arange(rows, device=index.device)
+        spread_state.cache = cache
+        return spread_state
+
+    def gather(
+        self, index: Tensor, spread: GenerationState, count: int, model: Generative
+    ) -> None:
+        """Takes back what `spread` has become in so many steps."""
+        state = self.state
+        assert isinstance(state, GenerationState)
+        width = state.tokens.shape[1]
+        for name in ("t", "sums", "ended"):
+            setattr(state, name, getattr(spread, name)[index])
+        state.tokens = spread.tokens[index, :width]
+        self._report_tokens(state, model, count)
+
+    def _report_tokens(self, state: GenerationState, model: Generative, count: int = 1) -> None:
+        """What the last `count` steps have brought."""
+        before = torch.tensor([len(one.tokens) for one in self.searches], device=state.t.device)
+        columns = before[:, None] + torch.arange(count, device=before.device)
+        new = state.tokens.gather(1, columns.clamp_max(state.tokens.shape[1] - 1))
+        told = to_lists((new, state.t, state.sums, state.ended, state.done()))
+        for search, (tokens, t, total, ended, done) in zip(
+            self.searches, zip(*told, strict=True), strict=True
         ):
             if math.isnan(total):
                 search.job.fail(non_finite_error(model))
-            if not ended:
-                search.tokens.append(token)
-                search.log_probabilities.append(total - search.total)
+            search.tokens += tokens[: t - ended - len(search.tokens)]
             search.total = total
             if done:
                 tokens = tuple(search.tokens)
@@ -496,21 +657,16 @@ _ROW_FIELDS: dict[type, tuple[str, ...]] = {
 }
 
 
-def _begin_state(job: Job, constraints: Constraints) -> GenerationState | SearchState:
-    """The state of decoding before the first step; the caches are those of the whole batch."""
-    strategy = job.strategy
-    count = job.count
-    device = constraints.limits.device
-    length = constraints.max_steps
-    nothing = DecoderState([])
-    if isinstance(strategy, BeamSearch):
-        state: Any = beam_search.begin(nothing, strategy, constraints, length)
-    else:
-        keys = [job.key * count + index for index in range(count)]
-        noise = greedy_and_sampling.draw_noise(strategy, keys, length, device)
-        state = greedy_and_sampling.begin(nothing, constraints, length, noise)
-    state.t = state.t.repeat(count)
-    return state  # type: ignore[no-any-return]
+def _noise(searches: Sequence[Search], length: int, device: torch.device) -> Tensor | None:
+    """[searches, length] what each draws from: of its own seed."""
+    if not isinstance(searches[0].job.strategy, Sampling):
+        return None
+    rows = []
+    for search in searches:
+        job = search.job
+        keys = [job.key * job.count + search.index]
+        rows.append(greedy_and_sampling.draw_noise(job.strategy, keys, length, torch.device("cpu")))
+    return torch.cat(rows).to(device)
 
 
 def _agreed(state: SearchState) -> Tensor:

@@ -132,11 +132,13 @@ class GraphedLoop(Generic[State]):
         graphed: bool,
         model: nn.Module,
         key: Hashable = None,
+        most_graphs: int = MAX_GRAPHS,
     ) -> None:
         """`key` is what a step depends on besides the shapes of tensors."""
         self.step = step
         self.model = model
         self.key = key
+        self.most_graphs = most_graphs
         self.fixed_shapes = graphed
         self.capture = graphed and torch.cuda.is_available()
         self.graph: torch.cuda.CUDAGraph | None = None
@@ -157,7 +159,10 @@ class GraphedLoop(Generic[State]):
         captured = graphs.get(key)
         if captured is not None:
             graphs.move_to_end(key)
-            torch._foreach_copy_(captured.static_inputs, tensors)
+            # What a graph and the new state share is in its place already.
+            pairs = zip(captured.static_inputs, tensors, strict=True)
+            moved = [(to, of) for to, of in pairs if to.data_ptr() != of.data_ptr()]
+            torch._foreach_copy_([to for to, _ in moved], [of for _, of in moved])
             self.state = captured.state
             self.graph = captured.graph
 
@@ -222,7 +227,7 @@ class GraphedLoop(Generic[State]):
         graphs = _STEP_GRAPHS.setdefault(self.model, OrderedDict())
         key = _graph_key(self.model, self.key, tensors)
         graphs[key] = CapturedGraph(self.graph, self.state, tensors)
-        while len(graphs) > MAX_GRAPHS:
+        while len(graphs) > self.most_graphs:
             graphs.popitem(last=False)
 
 

@@ -203,7 +203,7 @@ def take_tokens(
     )
     if forbidden is not None:
         logits = logits.masked_fill(forbidden, NEG_INF)
-    plain = not (first or on_step or constraints.extra_ends or len(t) > 1)
+    plain = not (first or on_step or constraints.extra_ends)
     if isinstance(strategy, Greedy) and plain and has_greedy_kernel(logits):
         from regard.core.kernels.topk import take_best
 

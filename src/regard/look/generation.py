@@ -6,7 +6,6 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
-from regard.core.positions.positional_encoding import AxialPosition, LearnedPosition
 from regard.core.probe import Probe
 from regard.decode.batch_decoding import DecodingSettings, decode
 from regard.decode.events import StepCallback
@@ -16,7 +15,6 @@ from regard.look.inspectable import Input, Inspectable, decoder_start, read_inpu
 from regard.look.probe_names import Head, switched_off
 from regard.look.views import other_views
 from regard.system.errors import SettingError
-from regard.wirings.core_model import CoreModel
 from regard.wirings.generative import Generative
 
 
@@ -42,7 +40,7 @@ def translate(
     if not source.is_floating_point():
         source = source.tolist()
     used = decoder_start(reading.special_tokens) if core.reads_target else source
-    left = positions_left(core, len(used))
+    left = core.positions_left(len(used))
     # A learned table has no vector beyond its end.
     if left is not None:
         settings = replace(settings, limit=replace(settings.limit, maximum=max(1, left)))
@@ -59,14 +57,6 @@ def decoding_settings(
     if isinstance(strategy, DecodingSettings):
         return strategy
     return DecodingSettings(choose_strategy(strategy, {}) or default)
-
-
-def positions_left(model: CoreModel, used: int) -> int | None:
-    """How many of its learned positions a decoder has left; None where positions have no end."""
-    position = model.front_ends()["decoder"].position
-    if isinstance(position, AxialPosition | LearnedPosition):
-        return position.length - used
-    return None
 
 
 def written(model: Inspectable, hypothesis: Hypothesis) -> str:

@@ -13,7 +13,6 @@ from regard.core.finite_outputs import require_finite
 from regard.look import drawing
 from regard.look.drawing import terminal
 from regard.look.forward import evaluation_mode
-from regard.look.generation import positions_left
 from regard.look.inspectable import Input, Inspectable, decoder_start, read_input
 from regard.look.result import AnalysisResult
 from regard.look.views import require_view
@@ -76,7 +75,7 @@ def cache(model: Inspectable, text: Input, *, length: int = 16) -> KVCacheGrowth
             # All of the prompt but its last token is in the cache before the first step.
             prompt = inputs.shape[1]
             last = inputs[:, -1:]
-        left = positions_left(core, prompt or last.shape[1])
+        left = core.positions_left(prompt or last.shape[1])
         if left is not None:
             length = max(1, min(length, left))
         state = core.start(core.encode(inputs), capacity=length)

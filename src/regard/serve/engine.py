@@ -14,10 +14,10 @@ from typing import Any, TypeVar
 
 import torch
 
-from regard.decode.continuous_batching import ContinuousBatch, Prefill
+from regard.data.padding import round_up
+from regard.decode.continuous_batching import PIECE_MULTIPLE, ContinuousBatch, Prefill
 from regard.evaluation.prediction import check_options, chosen_task, task_with
 from regard.evaluation.task import PredictionOptions
-from regard.look.generation import positions_left
 from regard.look.inspectable import MediaInput, Reading, decoder_start, read_input
 from regard.models.base import Model
 from regard.serve import looking
@@ -37,6 +37,7 @@ from regard.wirings.generative import Generative
 
 R = TypeVar("R")
 _IDLE_SECONDS = 0.5  # between two looks at who has gone, while nothing is decoded
+_STEPS_ON_GPU = 16  # tokens of each row that are decoded before anybody looks
 _MOST_ASKED = 64  # inputs of a task that are answered at once
 
 
@@ -69,6 +70,9 @@ class Engine:
         self._metrics = Metrics()
         self._draining = False
         self._closed = False
+        self._steps_at_once = 1
+        if model.device.type == "cuda":  # by one CUDA graph, while the last tokens are passed on
+            self._steps_at_once = _STEPS_ON_GPU
         self._core: Generative | None = None
         self._batch: ContinuousBatch | None = None
         if isinstance(model.model, Generative) and model.model.writes:
@@ -155,7 +159,7 @@ class Engine:
         assert self._core is not None
         if self._core.reads_target:
             start = decoder_start(generation.reading.special_tokens)
-            return positions_left(self._core, len(start) + len(generation.prefix) - 1)
+            return self._core.positions_left(len(start) + len(generation.prefix) - 1)
         positions = self.model.positions
         if positions is None:
             return None
@@ -384,7 +388,7 @@ class Engine:
 
     def _read_on(self) -> None:
         """Prompts, up to the budget between two steps; all of it where nobody waits for a step."""
-        budget = self.limits.prefill_tokens
+        budget = self.limits.prefill_tokens * self._steps_at_once
         while self._unread and budget > 0:
             if self._reading is None:
                 self._reading = self._next_to_read(budget)
@@ -413,32 +417,48 @@ class Engine:
             self._finish(running)
 
     def _next_to_read(self, budget: int) -> tuple[list[Running], Prefill]:
-        """The next prompt, with others of its length as far as the budget goes."""
+        """The next prompt, with others that are read together, as far as the budget goes."""
         assert self._core is not None
         core = self._core
-        first = self._to_read.pop(0)
+        first = self._to_read[0]
         read = [first]
-        length = len(first.job.source)
-        most = self.limits.prefill_tokens
-        if Prefill.can_share(core, first.job, most):
-            alike = [one for one in self._to_read if len(one.job.source) == length]
-            alike = [one for one in alike if Prefill.can_share(core, one.job, most)]
-            read += alike[: max(0, budget // length - 1)]
-        self._to_read = [one for one in self._to_read if one not in read]
+        longest = first.job.source_length
+        if Prefill.can_share(core, first.job):
+            for other in self._to_read[1:]:
+                longest = max(longest, other.job.source_length)
+                if round_up(longest, PIECE_MULTIPLE) * (len(read) + 1) > budget:
+                    break
+                if not Prefill.can_share(core, other.job):
+                    break
+                read.append(other)
+        del self._to_read[: len(read)]
         jobs = [running.job for running in read]
-        return read, Prefill(core, jobs, most)
+        return read, Prefill(core, jobs, self.limits.prefill_tokens)
 
     def _step(self) -> None:
         if not self._running:
             return
         assert self._batch is not None
-        searches = self._batch.step()
+        meanwhile = self._pass_on if self._steps_at_once > 1 else None
+        searches = self._batch.step(self._steps_at_once, meanwhile)
         self._count(steps=1, step_rows=sum(len(one.slots) or 1 for one in searches))
+        # On a GPU what has come is passed on while the next steps are computed.
+        if self._steps_at_once == 1 or not (self._batch.owners and self._batch.looks_ahead):
+            self._pass_on(in_step=False)
+
+    def _pass_on(self, *, in_step: bool = True) -> None:
+        """Passes new tokens on, and ends what is done; what takes part in a step that is under
+        way stays."""
+        assert self._batch is not None
         for running in [*self._running]:
+            stopped = []
             try:
                 stopped = running.go_on()
-                self._batch.leave([one for one in stopped if one.slots])
             except Exception as error:
                 running.job.fail(error)
-            if running.job.error is not None or running.done:
+            is_over = running.job.error is not None or running.done
+            if in_step and any(one.slots for one in running.job.searches):
+                continue
+            self._batch.leave([one for one in stopped if one.slots])
+            if is_over:
                 self._finish(running)

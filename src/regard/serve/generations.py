@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
+import torch
 from torch import Tensor
 
 from regard.core.finite_outputs import require_finite
@@ -61,6 +62,7 @@ class Running:
         )
         self.job = Job(source, special_tokens, settings)
         self.job.wants_logits = generation.logprobs is not None
+        self.job.is_watched = bool(generation.stops)
         if isinstance(generation.strategy, BeamSearch):
             if self.job.wants_logits:
                 raise SettingError(
@@ -87,7 +89,7 @@ class Running:
     def begin(self, prefill: Prefill) -> None:
         """The prompt has been read: `echo` shows it."""
         if self.generation.echo and self.prompt:
-            self._echo(prefill.source[prefill.jobs.index(self.job), None])
+            self._echo(torch.tensor([self.prompt], device=prefill.device))
 
     def _echo(self, source: Tensor) -> None:
         ids = source[0].tolist()
@@ -216,7 +218,7 @@ class _Output:
         new = tuple(tokens[len(self.ids) :])
         if not new or self.decoder.stopped:
             return
-        text = "".join(self.decoder.put(one) for one in new)
+        text = self.decoder.put(*new)
         self.ids += new
         self.text += text
         running = self.running

@@ -185,8 +185,7 @@ class StaticKVCache(_Columns):
 
     def axes(self, position: int, x: Tensor) -> MaskAxes:
         slots = self.k.shape[2]
-        # Kernels take one limit for all rows.
-        limit = DeviceLimit(self.position) if self.position.ndim == 1 else None
+        limit = DeviceLimit(self.position)
         return MaskAxes(self.position, slots, slots, x.shape[0], limit=limit)
 
     def extend(self, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:

@@ -56,12 +56,12 @@ class _Buffer:
         self.axis = axis
 
     def write(self, rows: slice, values: Tensor, first: int = 0) -> None:
-        """Rows become values [...], at the positions from `first` on; others stay as they are,
-        which is finite: nothing attends to them."""
+        """Rows become values [rows, ...], at the positions from `first` on; others stay as they
+        are, which is finite: nothing attends to them."""
         if self.axis is None:
             self.tensor[rows] = values
             return
-        count = values.shape[self.axis - 1]
+        count = values.shape[self.axis]
         self.require(first + count)
         self.tensor[rows].narrow(self.axis, first, count).copy_(values)
 
@@ -106,12 +106,12 @@ class _SlottedCache:
             if getattr(cache, name) is not None
         }
 
-    def write(self, rows: slice, cache: Cache, source: int, position: int) -> None:
-        """Rows become row `source` of a cache that has read `position` tokens."""
+    def write(self, rows: slice, cache: Cache, sources: Tensor, position: int) -> None:
+        """Rows become the rows `sources` of a cache that has read `position` tokens."""
         for name, buffer in self.buffers.items():
-            values = _stored(cache, name)[source]
+            values = _stored(cache, name)[sources]
             # A window has only the last positions, which is all that anything attends to.
-            first = self.positioned * (position - values.shape[1])
+            first = self.positioned * (position - values.shape[2])
             buffer.write(rows, values, first)
 
     def view(self, rows: int, end: int, position: Tensor) -> Cache:
@@ -157,9 +157,11 @@ class Slots:
     def __len__(self) -> int:
         return len(self.lengths)
 
-    def join(self, state: DecoderState, source: int, count: int) -> None:
-        """Row `source` of a state that has read its prompt takes the next `count` slots."""
-        rows = slice(len(self.lengths), len(self.lengths) + count)
+    def join(self, state: DecoderState, lengths: Sequence[int], counts: Sequence[int]) -> None:
+        """Each row of a state takes so many of the next slots. Of what it has read, so many tokens
+        are its own; the rest is padding."""
+        new = [i for i, count in enumerate(counts) for _ in range(count)]
+        rows = slice(len(self.lengths), len(self.lengths) + len(new))
         caches = [_caches(layer) for layer in state.layers]
         if self.position is None:
             self.templates = [copy(layer) for layer in state.layers]
@@ -167,29 +169,25 @@ class Slots:
             device = getattr(first, first.row_tensors[0]).device
             self.position = torch.zeros(self.rows, 1, dtype=torch.long, device=device)
             self.layers = [[_SlottedCache(one, self.rows) for one in layer] for layer in caches]
+        sources = torch.tensor(new, device=self.position.device)
         for slotted, layer in zip(self.layers, caches, strict=True):
             for slot, cache in zip(slotted, layer, strict=True):
-                slot.write(rows, cache, source, state.position)
-        self.position[rows] = state.position
-        self.lengths += [state.position] * count
+                slot.write(rows, cache, sources, state.position)
+        joined = [lengths[i] for i in new]
+        self.position[rows, 0] = torch.tensor(joined, device=self.position.device)
+        self.lengths += joined
         length = 0
         cross = state.layers[0].cross_attention
         if cross is not None:
             length = cross.k.shape[2]
-            self._write_padding(rows, state.padding_mask, cross, source)
-        self.sources += [length] * count
-
-    def _write_padding(
-        self, rows: slice, padding_mask: Tensor | None, cross: CrossKV, source: int
-    ) -> None:
-        if padding_mask is None:
-            padding_mask = torch.ones(
-                len(cross.k), cross.k.shape[2], dtype=torch.bool, device=cross.k.device
-            )
-        if self.padding is None:
-            self.padding = _Buffer(padding_mask, self.rows, 1)
-        self.padding.write(rows, padding_mask[source])
-        self.padding.tensor[rows, padding_mask.shape[1] :] = False
+            mask = state.padding_mask
+            if mask is None:
+                mask = torch.ones(len(cross.k), length, dtype=torch.bool, device=cross.k.device)
+            if self.padding is None:
+                self.padding = _Buffer(mask, self.rows, 1)
+            self.padding.write(rows, mask[sources])
+            self.padding.tensor[rows, length:] = False
+        self.sources += [length] * len(new)
 
     def keep(self, count: int, moved: Sequence[tuple[int, int]]) -> None:
         """The first `count` rows are left, once rows have become others: (row, which other)."""
@@ -236,12 +234,24 @@ class Slots:
             if slot.growing
         ]
         least = -(-_FEWEST_PRODUCTS // min(groups, default=_FEWEST_PRODUCTS))
-        return min(self.rows, _round_up(max(len(self.lengths), least), ROW_MULTIPLE))
+        least = max(len(self.lengths), least)
+        return min(self.rows, self._rounded(least, ROW_MULTIPLE))
 
-    def state(self, probe: NullProbe = NO_PROBE) -> SlotState:
-        """What the next step works on; `advanced` follows it."""
+    @property
+    def is_static(self) -> bool:
+        """Whether all caches are of fixed shapes, so that steps are alike."""
+        return all(slot.growing for layer in self.layers for slot in layer)
+
+    @property
+    def addresses(self) -> tuple[int, ...]:
+        """Where the caches are: what is captured in a CUDA graph works on these."""
+        slots = [slot for layer in self.layers for slot in layer]
+        return tuple(one.tensor.data_ptr() for slot in slots for one in slot.buffers.values())
+
+    def state(self, probe: NullProbe = NO_PROBE, steps: int = 1) -> SlotState:
+        """What the next steps work on; `advanced` follows them."""
         rows = self.used
-        ends = [self._end(of_source=False), self._end(of_source=True)]
+        ends = [self._end(False, steps), self._end(of_source=True)]
         position = self._position[:rows]
         layers = []
         for template, slotted in zip(self.templates, self.layers, strict=True):
@@ -258,12 +268,12 @@ class Slots:
             padding = self.padding.view(rows, ends[True])
         return SlotState(layers, 1, padding, 0, position, None, probe, end=ends[False])
 
-    def advanced(self, state: SlotState) -> None:
-        """A step was taken, by one token of each row."""
+    def advanced(self, state: DecoderState, steps: int = 1) -> None:
+        """So many steps were taken, by one token of each row."""
         for slotted, layer in zip(self.layers, state.layers, strict=True):
             for slot, cache in zip(slotted, _caches(layer), strict=True):
                 slot.take_back(cache)
-        self.lengths = [length + 1 for length in self.lengths]
+        self.lengths = [length + steps for length in self.lengths]
         # Rows that nobody reads stay where they are.
         self._position[len(self.lengths) :] = 0
 
@@ -272,11 +282,17 @@ class Slots:
         assert self.position is not None, "nothing has joined"
         return self.position
 
-    def _end(self, of_source: bool) -> int:
-        """The positions that the longest row in use has after the next step, rounded up."""
+    def _end(self, of_source: bool, steps: int = 1) -> int:
+        """The positions that the longest row in use has after the next steps, rounded up."""
         if of_source:
-            return _round_up(max(self.sources, default=0), POSITION_MULTIPLE)
-        return _round_up(max(self.lengths, default=0) + 1, POSITION_MULTIPLE)
+            return self._rounded(max(self.sources, default=0), POSITION_MULTIPLE)
+        return self._rounded(max(self.lengths, default=0) + steps, POSITION_MULTIPLE)
+
+    def _rounded(self, count: int, multiple: int) -> int:
+        """Up to a multiple; on a GPU to a power of two, so that CUDA graphs are few."""
+        if self._position.is_cuda and count:
+            return max(multiple, 1 << (count - 1).bit_length())
+        return _round_up(count, multiple)
 
 
 def _caches(layer: LayerCache) -> list[Cache]:

@@ -3,7 +3,8 @@
 Both compute softmax attention block by block with a running maximum and sum, as FlashAttention
 does (Dao et al. 2022, algorithm 1). MASK is 0 for none, 1 for a boolean mask, 2 for a bias. With
 NEW, the key and value of the newest token are rotated, written into the cache and attended to;
-`last` [1] is the position of that token, or the last position that is attended to.
+`last` [1] is the position of that token, or the last position that is attended to; with EACH, it
+has one for each row.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ def grouped_query_attention(
     q_b, q_h, q_t, k_b, k_g, k_s, v_b, v_g, v_s, nk_b, nk_g, nv_b, nv_g, m_b, m_h, m_t, m_s,
     o_b, o_h, o_t, G, T, R, S, columns, scale,
     BQ: constexpr, BS: constexpr, K: constexpr, MASK: constexpr, NEW: constexpr,
-    LAST: constexpr, ROPE: constexpr, PRECISION: constexpr, PDL: constexpr,
+    LAST: constexpr, EACH: constexpr, ROPE: constexpr, PRECISION: constexpr, PDL: constexpr,
 ):  # fmt: skip
     """T queries of each of the R heads of one group: BQ rows, heads × queries, by each program.
 
@@ -59,7 +60,7 @@ def grouped_query_attention(
         q2 = (two * c[None, :] + one * d[None, :]).to(dtype)
     end = S  # how many cached keys are attended to; with NEW, also where the new one goes
     if LAST:
-        end = tl.load(last).to(tl.int32) * columns
+        end = tl.load(last + b * EACH).to(tl.int32) * columns
         if not NEW:
             end += columns
     top = tl.full([BQ], float("-inf"), dtype=tl.float32)
@@ -132,7 +133,7 @@ def single_query_attention(
     q_b, q_h, k_b, k_h, k_s, v_b, v_h, v_s, nk_b, nk_h, nv_b, nv_h, m_b, m_h, m_s, o_b, o_h,
     H, S, columns, scale,
     BS: constexpr, K: constexpr, MASK: constexpr, NEW: constexpr, LAST: constexpr,
-    ROPE: constexpr, PDL: constexpr,
+    EACH: constexpr, ROPE: constexpr, PDL: constexpr,
 ):  # fmt: skip
     """One query of a head that has keys of its own, by each program.
 
@@ -146,7 +147,7 @@ def single_query_attention(
     dtype = q.dtype.element_ty
     end = S
     if LAST:
-        end = tl.load(last).to(tl.int32) * columns
+        end = tl.load(last + b * EACH).to(tl.int32) * columns
         if not NEW:
             end += columns
     key_at = k + b * k_b + h * k_h + s[:, None].to(tl.int64) * k_s + column[None, :]

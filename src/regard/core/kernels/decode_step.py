@@ -237,7 +237,8 @@ def attend(
     """Softmax attention over a KV cache: q [B, H, T, K], k and v [B, G, S, K] → [B, T, H, K].
 
     `mask` [B or 1, H or 1, T or 1, S]: True for keys that may be attended to, or a bias.
-    `last` [1]: the last position that is attended to, each position being `columns` keys.
+    `last` [1], or [B, 1] of each row: the last position that is attended to, each position being
+      `columns` keys.
     `new`: the keys and values [B, G, 1, K] of that position, which are written into the cache.
     `angles`: cosines and sines of rotary positions, for the queries and the new keys.
     `settled`: whether all other keys and values were in the cache before this step, so that the
@@ -255,6 +256,7 @@ def attend(
         "MASK": mask_kind,
         "NEW": new is not None,
         "LAST": last is not None,
+        "EACH": last is not None and last.ndim == 2,
         "ROPE": angles is not None,
         "PDL": pdl,
         "launch_pdl": pdl,

@@ -101,7 +101,7 @@ def _topk_kernel(
 @triton.jit
 def _greedy_kernel(
     maxima, sums, keys, t, limits, ended, totals, tokens, last, pieces, tokens_stride, end,
-    PIECES: constexpr,
+    PIECES: constexpr, EACH: constexpr,
 ):  # fmt: skip
     """The argmax of one row, with the bookkeeping of greedy decoding; see `take_best`."""
     row = tl.program_id(0).to(tl.int64)
@@ -109,7 +109,7 @@ def _greedy_kernel(
     key = tl.load(keys + row * pieces + piece, mask=piece < pieces, other=_LEAST)
     best = tl.max(key, axis=0)
     log_probability = _unpack_value(best) - _logsumexp(maxima, sums, row, pieces, PIECES)
-    step = tl.load(t)
+    step = tl.load(t + row * EACH)
     had_ended = tl.load(ended + row) != 0
     done = had_ended | (tl.load(limits + row) <= step)
     token = tl.where(done, end, _unpack_index(best)).to(tl.int64)
@@ -150,15 +150,15 @@ def take_best(
 ) -> None:
     """A step of greedy decoding: the argmax of logits [rows, V], written down in place.
 
-    The token goes into tokens [rows, L] as the t-th and into last [rows, 1]; its log-probability is
-    added to `totals` [rows], and `ended` [rows] says whether it is the end token. Rows that had
+    The token goes into tokens [rows, L] as the t-th, t being [1] or that of each row [rows], and
+    into last [rows, 1]; its log-probability is added to `totals` [rows], and `ended` [rows] says whether it is the end token. Rows that had
     ended or reached their limit get the end token again, and nothing else of them changes.
     """
     maxima, sums, keys = _pieces(logits, 1)
     rows, pieces = maxima.shape
     _greedy_kernel[(rows,)](
         maxima, sums, keys, t, limits, ended.view(torch.uint8), totals, tokens, last, pieces,
-        tokens.stride(0), end, PIECES=triton.next_power_of_2(pieces), num_warps=1,
+        tokens.stride(0), end, PIECES=triton.next_power_of_2(pieces), EACH=len(t) > 1, num_warps=1,
     )  # fmt: skip
 
 

@@ -40,8 +40,8 @@ class Span(NamedTuple):
 class DeviceLimit(NamedTuple):
     """The causal limit of a decoding step of fixed shapes (CUDA graph).
 
-    Keys after `position` [1], which only the device knows, are hidden. Each position has `columns`
-    keys, one for each beam that shares the row.
+    Keys after `position` [1], or [rows, 1] of each row, which only the device knows, are hidden.
+    Each position has `columns` keys, one for each beam that shares the row.
     """
 
     position: Tensor

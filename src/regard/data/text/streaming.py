@@ -13,7 +13,7 @@ LONGEST_CHARACTER = 6  # tokens; no character is spelled by more of them
 class StreamingDecoder:
     """Decodes a stream of token ids into pieces of text that hold complete characters only.
 
-    `put` returns the text that is certain after one more token, `end` what is left at the end.
+    `put` returns the text that is certain after more tokens, `end` what is left at the end.
     Several tokens may spell one character, and a token's text may depend on the token before it
     (spaces), so tokens are always decoded together with their neighbours. The pieces together are
     the text of all ids after the prompt, or what comes before the first of the `stops`.
@@ -30,9 +30,9 @@ class StreamingDecoder:
         self.stopped = False
         self.held = ""  # decoded text that may be the beginning of a stop
 
-    def put(self, token: int) -> str:
-        """One more token: the text that has become certain, often of that token."""
-        self.ids.append(int(token))
+    def put(self, *tokens: int) -> str:
+        """More tokens: the text that has become certain, often of these."""
+        self.ids += map(int, tokens)
         return self._before_stops(self._new_text(complete=False))
 
     def end(self) -> str:
