@@ -218,6 +218,8 @@ class RowProbe(NullProbe):
         return RowProbe(replace(part, probe=part.probe.scope(name)) for part in self.parts)
 
     def through(self, name: str, value: Tensor) -> Tensor:
+        if not value.ndim:
+            return value  # of the whole batch, and of no row
         for part in self.parts:
             before = value[part.rows]
             try:

@@ -322,7 +322,9 @@ class ContinuousBatch:
                 if search.job.wants_logits:
                     search.logits = logits[search.slots[0]]
             try:
-                parents = group.choose(logits[index], self.model)
+                all_in_order = group.slots == [*range(len(index))]
+                chosen = slice(len(index)) if all_in_order else index  # a slice is no copy
+                parents = group.choose(logits[chosen], self.model)
             except Exception as error:  # of what these ask for, and nobody else
                 for search in group.searches:
                     search.job.fail(error)
@@ -370,8 +372,7 @@ class ContinuousBatch:
         self.rows.advanced(loop.state.cache, count)
 
     def _rows(self, group: _Group) -> Tensor:
-        slots = [slot for search in group.searches for slot in search.slots]
-        return torch.tensor(slots, device=self.device)
+        return torch.tensor(group.slots, device=self.device)
 
     def _probe(self, searches: Sequence[Search]) -> NullProbe:
         """What is recorded or edited in this step, each of the rows of its job."""
@@ -487,6 +488,11 @@ class _Group:
         if job.stops is not None and isinstance(strategy, BeamSearch):
             state.constraints = replace(constraints, stops=group.is_stopped)
         return group
+
+    @property
+    def slots(self) -> list[int]:
+        """The rows of its searches, one after the other."""
+        return [slot for search in self.searches for slot in search.slots]
 
     def is_stopped(self, number: int, tokens: list[int]) -> bool:
         return self.searches[number].job.is_stopped(tokens)

@@ -9,6 +9,7 @@ from regard.core.mixers.scaled_dot_product_attention import HAS_TRITON
 
 MAX_KERNEL_COUNT = 32  # the kernel takes the maximum again and again: slow for more than this
 _BLOCK = 128
+_FRESH = 1 << 19  # numbers of a result that a CPU keeps in memory that it has used before
 
 
 def has_greedy_kernel(logits: Tensor) -> bool:
@@ -27,8 +28,11 @@ def top_tokens(logits: Tensor, count: int) -> tuple[Tensor, Tensor, Tensor]:
         return topk.top(logits, count)
     logits = logits.float()
     values, tokens = _topk(logits, count)
-    # log_softmax reads the logits twice; torch.logsumexp would read them four times.
-    first_log_probability = logits.log_softmax(dim=-1).gather(1, tokens[:, :1])
+    # log_softmax reads the logits twice; torch.logsumexp would read them four times. A few rows at
+    # a time: large results are fresh memory, which takes ten times as long to write.
+    few = max(1, _FRESH // logits.shape[1])
+    parts = zip(logits.split(few), tokens[:, :1].split(few), strict=True)
+    first_log_probability = torch.cat([x.log_softmax(dim=-1).gather(1, i) for x, i in parts])
     normalizer = (values[:, :1] - first_log_probability)[:, 0]
     return values, tokens, normalizer
 

@@ -111,7 +111,9 @@ class _SlottedCache:
         for name, buffer in self.buffers.items():
             values = _stored(cache, name)[sources]
             # A window has only the last positions, which is all that anything attends to.
-            first = self.positioned * (position - values.shape[2])
+            first = 0
+            if self.positioned:
+                first = position - values.shape[2]
             buffer.write(rows, values, first)
 
     def view(self, rows: int, end: int, position: Tensor) -> Cache:

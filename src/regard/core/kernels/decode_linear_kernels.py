@@ -197,9 +197,10 @@ def residual_sum_norm(
 @triton.jit
 def embedding_lookup(
     tokens, table, positions, position, out, scale, K,
-    POSITIONS: constexpr, BK: constexpr, PDL: constexpr,
+    POSITIONS: constexpr, EACH: constexpr, BK: constexpr, PDL: constexpr,
 ):  # fmt: skip
-    """The embedding of one token by each program, plus that of the position they all have."""
+    """The embedding of one token by each program, plus that of the position they all have, or that
+    EACH has."""
     wait_for_previous(PDL)
     k = tl.arange(0, BK)
     valid = k < K
@@ -207,5 +208,5 @@ def embedding_lookup(
     token = tl.load(tokens + row)
     y = _load(table + token * K + k, valid) * scale
     if POSITIONS:
-        y += _load(positions + tl.load(position) * K + k, valid)
+        y += _load(positions + tl.load(position + row * EACH) * K + k, valid)
     tl.store(out + row * K + k, y, mask=valid)

@@ -48,13 +48,15 @@ def _precision(x: Tensor) -> str:
 def look_up(
     tokens: Tensor, table: Tensor, scale: float, positions: Tensor | None, position: Tensor
 ) -> Tensor:
-    """Embeddings: scale · table[tokens] + positions[position] for tokens [M] and position [1]."""
+    """Embeddings: scale · table[tokens] + positions[position] for tokens [M] and position [1], or
+    [M, 1] of each."""
     width = table.shape[1]
     out = table.new_empty(len(tokens), width)
     pdl = supports_pdl(table.device)
     embedding_lookup[(len(tokens),)](
         tokens, table, _pointer(positions, table), position, out, scale, width,
-        POSITIONS=positions is not None, BK=triton.next_power_of_2(width), PDL=pdl,
+        POSITIONS=positions is not None, EACH=int(position.ndim == 2),
+        BK=triton.next_power_of_2(width), PDL=pdl,
         num_warps=4, launch_pdl=pdl,
     )  # fmt: skip
     return out
@@ -256,7 +258,7 @@ def attend(
         "MASK": mask_kind,
         "NEW": new is not None,
         "LAST": last is not None,
-        "EACH": last is not None and last.ndim == 2,
+        "EACH": int(last is not None and last.ndim == 2),
         "ROPE": angles is not None,
         "PDL": pdl,
         "launch_pdl": pdl,

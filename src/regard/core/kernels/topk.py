@@ -158,7 +158,7 @@ def take_best(
     rows, pieces = maxima.shape
     _greedy_kernel[(rows,)](
         maxima, sums, keys, t, limits, ended.view(torch.uint8), totals, tokens, last, pieces,
-        tokens.stride(0), end, PIECES=triton.next_power_of_2(pieces), EACH=len(t) > 1, num_warps=1,
+        tokens.stride(0), end, PIECES=triton.next_power_of_2(pieces), EACH=int(len(t) > 1), num_warps=1,
     )  # fmt: skip
 
 
