@@ -41,7 +41,8 @@ from regard.core.probe import NO_PROBE, NullProbe, Probe
 from regard.data.generated.builtin import sentences
 from regard.data.text.tokenizer_training import train_tokenizer
 from regard.decode.batch_decoding import DecodingSettings, SpecialTokens, decode
-from regard.decode.continuous_batching import ContinuousBatch, Job, Prefill
+from regard.decode.continuous_batching import ContinuousBatch
+from regard.decode.jobs import Job, Prefill
 from regard.decode.strategy import BeamSearch, Greedy, Hypothesis, Limit, Strategy
 from regard.families.presets import names
 from regard.look.probe_names import attentions, switched_off
@@ -305,6 +306,7 @@ def beside_a_batch(name: str, model: Any, given: argparse.Namespace) -> None:
     readings = [engine.read(text) for text in english(count)]
     sources = [reading.inputs[0].tolist() for reading in readings]
     special = readings[0].special_tokens
+    assert special is not None
     settings = DecodingSettings(Greedy(), Limit.fixed(given.tokens), batch_tokens=1 << 20)
 
     def offline() -> float:
@@ -413,7 +415,9 @@ def equal(count: int) -> None:
             with_look += each * probe.active
             if equal < each:
                 print(f"{name}: {equal} of {each} equal, neighbours changed: {probe.active}")
-    print(f"{len(models)} models: {same:,} of {total:,} answers equal to the last bit of their scores")
+    print(
+        f"{len(models)} models: {same:,} of {total:,} answers equal to the last bit of their scores"
+    )
     print(f"{with_look:,} of them beside neighbours with heads switched off", flush=True)
     equal_through_the_engine(count)
 

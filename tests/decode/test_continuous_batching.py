@@ -15,7 +15,8 @@ from regard.builder import build
 from regard.core.caches.slots import Slots
 from regard.core.probe import Probe
 from regard.decode.batch_decoding import DecodingSettings, SpecialTokens, decode
-from regard.decode.continuous_batching import ContinuousBatch, Job, Prefill, Search
+from regard.decode.continuous_batching import ContinuousBatch
+from regard.decode.jobs import Job, Prefill, Search
 from regard.decode.strategy import (
     BeamSearch,
     Greedy,

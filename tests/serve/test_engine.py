@@ -96,6 +96,20 @@ def test_answers_alone_and_among_others_are_the_same(engine: Engine) -> None:
     assert [one.choices for one in together] == alone  # scores too
 
 
+def test_several_steps_at_once_answer_alike() -> None:
+    """As on a GPU: what has come is passed on while the next steps are under way."""
+    single = Engine(language_model())
+    several = Engine(language_model())
+    several._steps_at_once = 4
+    generations = [asked(single, TEXTS[i % 4], max_new_tokens=3 + 5 * i) for i in range(6)]
+    generations.append(replace(generations[1], stops=("z",)))
+    expected = [one.choices for one in answers(single, *generations)]
+    assert [one.choices for one in answers(several, *generations)] == expected
+    assert several.metrics().steps < single.metrics().steps
+    single.drain(0)
+    several.drain(0)
+
+
 @pytest.mark.thorough
 def test_greedy_answers_among_63_others(engine: Engine) -> None:
     generations = [asked(engine, TEXTS[i % 4], max_new_tokens=5 + i % 30) for i in range(64)]

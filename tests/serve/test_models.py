@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from regard.core.quantized_linear import PackedFloat32
 from regard.decode.strategy import Greedy
 from regard.serve.models import Models
 from regard.serve.requests import Generation, QueueFull
@@ -49,8 +50,15 @@ def test_the_memory_of_weights_is_known_beforehand() -> None:
     models = Models({"demo": DEMO}, device="cpu", say=lambda _: None)
     needs = models.describe("demo").needs
     engine = models.load("demo")
-    weights = sum(one.nbytes for one in engine.model.parameters())
-    assert needs.weights == weights
+    core = engine.model.model
+    packed = [part.packed for part in core.modules() if getattr(part, "packed", None)]
+    weights = sum(one.nbytes for one in core.parameters())
+    for one in packed:
+        assert isinstance(one, PackedFloat32)
+        weights += one.weight.numel() * 4
+        weights += 0 if one.bias is None else one.bias.nbytes
+    assert packed
+    assert needs.weights == pytest.approx(weights, rel=0.05)  # oneDNN rounds rows up
     assert needs.caches > 0
     assert models.drain(30)
 
@@ -68,7 +76,8 @@ def test_another_model_takes_the_place_of_the_one_used_longest_ago() -> None:
 
 def test_int8_answers(tmp_path: Path) -> None:
     models = Models({"demo": DEMO}, device="cpu", precision="int8", say=lambda _: None)
-    assert models.describe("demo").needs.weights == models.describe("demo").parameters
+    described = models.describe("demo")
+    assert described.parameters < described.needs.weights < 4 * described.parameters  # tables stay
     assert answer(models, "demo").endswith("Katze sieht den Hund.")
     engine = models.engines()["demo"]
     assert models.drain(30)

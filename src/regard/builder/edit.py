@@ -40,6 +40,25 @@ def pack_weights(model: nn.Module, precision: str = "float32") -> None:
     give_back()  # the heap is full of holes where the float32 weights were
 
 
+def packed_bytes(model: nn.Module, precision: str = "float32") -> int:
+    """The memory that the weights of a model take once they are packed; of a model without memory
+    too, as an outline is."""
+    width = {"float32": 4, "bf16": 2, "int8": 1}[precision]
+    total = 0
+    stays: dict[int, Tensor] = {}
+    waiting: list[nn.Module] = [model]
+    while waiting:
+        part = waiting.pop()
+        if isinstance(part, Linear | LMHead):
+            weight = part.weight if isinstance(part, Linear) else part.table.weight
+            bias = 0 if part.bias is None else len(weight)
+            total += weight.numel() * width + bias * min(4, 2 * width)
+        else:  # a table that is embedded too stays beside the head's
+            stays |= {id(one): one for one in part.parameters(recurse=False)}
+            waiting += part.children()
+    return total + sum(one.nbytes for one in stays.values())
+
+
 def is_packed(model: nn.Module) -> bool:
     """Whether weights of a model are packed."""
     return any(part.packed is not None for part in _matrices(model))

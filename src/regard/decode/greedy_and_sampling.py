@@ -229,7 +229,7 @@ def take_tokens(
     if on_step is not None:
         on_step(TokenStep(int(t), state.sentences, logits.float(), tokens))
     if not first:
-        state.last.copy_(tokens[:, None])
+        state.last.copy_(tokens[:, None].clamp_min(0))  # −1 where there is no end token
 
 
 def _next_tokens(

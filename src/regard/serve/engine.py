@@ -15,7 +15,8 @@ from typing import Any, TypeVar
 import torch
 
 from regard.data.padding import round_up
-from regard.decode.continuous_batching import PIECE_MULTIPLE, ContinuousBatch, Prefill
+from regard.decode.continuous_batching import ContinuousBatch
+from regard.decode.jobs import PIECE_MULTIPLE, Prefill
 from regard.evaluation.prediction import check_options, chosen_task, task_with
 from regard.evaluation.task import PredictionOptions
 from regard.look.inspectable import MediaInput, Reading, decoder_start, read_input

@@ -14,7 +14,7 @@ from torch import Tensor
 from regard.core.finite_outputs import require_finite
 from regard.data.text.streaming import StreamingDecoder
 from regard.decode.batch_decoding import DecodingSettings, SpecialTokens
-from regard.decode.continuous_batching import Job, Prefill, Search
+from regard.decode.jobs import Job, Prefill, Search
 from regard.decode.strategy import BeamSearch, Hypothesis, Limit
 from regard.look.inspectable import decoder_start
 from regard.models.base import Model

@@ -14,6 +14,8 @@ from pathlib import Path
 
 import torch
 
+from regard.builder import outline
+from regard.builder.edit import packed_bytes
 from regard.builder.parameter_count import parameter_count
 from regard.families.folder.reading import ModelFolder, peek
 from regard.models import load
@@ -23,7 +25,7 @@ from regard.serve.requests import Limits
 from regard.system import memory
 from regard.system.errors import Say, SettingError, did_you_mean
 
-_BYTES = {"float32": 4, "bf16": 2, "int8": 1}
+_BYTES = {"float32": 4, "bf16": 2}  # a weight on a GPU
 _LOOK_SECONDS = 1.0  # between two looks at who is idle
 
 
@@ -106,8 +108,10 @@ class Models:
         )
 
     def _needs(self, opened: ModelFolder) -> Needs:
-        width = _BYTES[self.precision or "float32"]
-        weights = parameter_count(opened.spec) * width
+        precision = self.precision or "float32"
+        weights = packed_bytes(outline(opened.spec), precision)
+        if self.device.type != "cpu":
+            weights = parameter_count(opened.spec) * _BYTES[precision]
         positions = self.limits.max_tokens
         if opened.spec.max_length is not None:
             positions = min(positions, opened.spec.max_length)

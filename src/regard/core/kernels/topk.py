@@ -116,7 +116,7 @@ def _greedy_kernel(
     tl.store(totals + row, tl.load(totals + row) + tl.where(done, 0.0, log_probability))
     tl.store(ended + row, had_ended | ((token == end) & (done == 0)))
     tl.store(tokens + row * tokens_stride + step, token)
-    tl.store(last + row, token)
+    tl.store(last + row, tl.maximum(token, 0))  # −1 where there is no end token
 
 
 # --- launches ---
@@ -151,14 +151,16 @@ def take_best(
     """A step of greedy decoding: the argmax of logits [rows, V], written down in place.
 
     The token goes into tokens [rows, L] as the t-th, t being [1] or that of each row [rows], and
-    into last [rows, 1]; its log-probability is added to `totals` [rows], and `ended` [rows] says whether it is the end token. Rows that had
-    ended or reached their limit get the end token again, and nothing else of them changes.
+    into last [rows, 1]; its log-probability is added to `totals` [rows], and `ended` [rows] says
+    whether it is the end token. Rows that had ended or reached their limit get the end token again,
+    and nothing else of them changes.
     """
     maxima, sums, keys = _pieces(logits, 1)
     rows, pieces = maxima.shape
     _greedy_kernel[(rows,)](
         maxima, sums, keys, t, limits, ended.view(torch.uint8), totals, tokens, last, pieces,
-        tokens.stride(0), end, PIECES=triton.next_power_of_2(pieces), EACH=int(len(t) > 1), num_warps=1,
+        tokens.stride(0), end, PIECES=triton.next_power_of_2(pieces),
+        EACH=int(len(t) > 1), num_warps=1,
     )  # fmt: skip
 
 
