@@ -30,7 +30,6 @@ from regard.core.residual import PostNorm, PreNorm
 from regard.core.stack import LayerType, Stack
 from regard.decode.batch_decoding import SpecialTokens
 from regard.decode.strategy import BeamSearch, Limit
-from regard.look.generation import positions_left
 from regard.look.inspectable import decoder_start
 from regard.models import Model
 from regard.studio.answers import task_of
@@ -121,7 +120,7 @@ def _decoding(model: Model) -> Data | None:
         "width": beam["width"],
         "alpha": beam["penalty"]["alpha"],
         "limit": limit,
-        "positions": positions_left(model.model, 0),
+        "positions": model.model.positions_left(0),
     }
 
 
