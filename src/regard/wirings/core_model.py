@@ -14,6 +14,7 @@ from torch import Tensor, nn
 from regard.core.context import Context
 from regard.core.heads.head import Head, LabelHead, LMHead, Pool, Reading
 from regard.core.output import Inputs, Output, OutputOptions, Outputs
+from regard.core.positions.positional_encoding import AxialPosition, LearnedPosition
 from regard.core.side import FrontEnd, Side
 
 if TYPE_CHECKING:
@@ -49,6 +50,13 @@ class CoreModel(nn.Module, ABC):
     def front_ends(self) -> dict[str, nn.Module]:
         """What makes vectors of the input of a stack, by the name of that stack."""
         return {}
+
+    def positions_left(self, used: int) -> int | None:
+        """How many of its learned positions the decoder has left; None where they have no end."""
+        position = self.front_ends()["decoder"].position
+        if isinstance(position, AxialPosition | LearnedPosition):
+            return position.length - used
+        return None
 
     def add_heads(self, heads: Mapping[str, nn.Module]) -> None:
         """Puts heads on the hidden states, each as a module of its name."""

@@ -12,7 +12,6 @@ from regard.core.caches.kv_cache import DecoderState
 from regard.core.context import Context
 from regard.core.heads.head import LMHead
 from regard.core.output import Output, Outputs
-from regard.core.positions.positional_encoding import AxialPosition, LearnedPosition
 from regard.wirings.core_model import CoreModel, Split
 
 
@@ -52,13 +51,6 @@ class Generative(CoreModel):
         hidden: Tensor = self.stacks()["decoder"](x, key_padding, context)
         state.advance(tokens.shape[1])
         return hidden
-
-    def positions_left(self, used: int) -> int | None:
-        """How many of its learned positions the decoder has left; None where they have no end."""
-        position = self.front_ends()["decoder"].position
-        if isinstance(position, AxialPosition | LearnedPosition):
-            return position.length - used
-        return None
 
     def step_padding(self, state: DecoderState, new: int) -> tuple[Tensor | None, Tensor | None]:
         """The padding masks of the next `new` tokens: what the embedding counts positions by, and
