@@ -237,7 +237,7 @@ def loaded(name: str, given: argparse.Namespace, folder: Path, command: list[str
     with server([*command, "--port", str(port)], port, given.cores, **settings) as pid:
         model = "gpt2" if name == "regard" else str(folder)
         ask = asking_over_http(port, model, prompts, given.tokens)
-        asyncio.run(load(given.streams, 1, ask, 30))  # warm
+        asyncio.run(load(4, 1, ask))  # warm
         before = resident(pid)
         found = asyncio.run(load(given.streams, 1 << 20, ask, given.seconds))
         growth = resident(pid) - before
@@ -262,7 +262,7 @@ def gpt2(given: argparse.Namespace) -> None:
         theirs = [sys.executable, "-c", program, "serve", str(folder), "--device", "cpu"]
         if given.precision == "bf16":
             theirs += ["--dtype", "bfloat16"]
-        for options in ([], ["--continuous-batching"]):
+        for options in (["--continuous-batching"], []):
             name = " ".join(["transformers serve", *options])
             other = loaded(name, given, folder, [*theirs, *options])
             if not other.tokens:

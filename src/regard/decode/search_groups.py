@@ -207,11 +207,11 @@ class SearchGroup:
     def _report_tokens(self, state: GenerationState, model: Generative, count: int = 1) -> None:
         """What the last `count` steps have brought."""
         before = torch.tensor([len(one.tokens) for one in self.searches], device=state.t.device)
-        columns = before[:, None] + torch.arange(count, device=before.device)
-        new = state.tokens.gather(1, columns.clamp_max(state.tokens.shape[1] - 1))
-        told = to_lists((new, state.t, state.sums, state.ended, state.done()))
+        places = before[:, None] + torch.arange(count, device=before.device)
+        new = state.tokens.gather(1, places.clamp_max(state.tokens.shape[1] - 1))
+        columns = to_lists((new, state.t, state.sums, state.ended, state.done()))
         for search, (tokens, t, total, ended, done) in zip(
-            self.searches, zip(*told, strict=True), strict=True
+            self.searches, zip(*columns, strict=True), strict=True
         ):
             if math.isnan(total):
                 search.job.fail(non_finite_error(model))
