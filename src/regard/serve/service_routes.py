@@ -14,7 +14,7 @@ from starlette.responses import JSONResponse, PlainTextResponse, Response
 
 from regard import __version__
 from regard.serve.api import ApiModel
-from regard.serve.service import Call, Endpoint, Service
+from regard.serve.service import EVENT_STREAM, Call, Endpoint, Service
 
 
 class Health(ApiModel):
@@ -120,6 +120,7 @@ def openapi_document(endpoints: Sequence[Endpoint], has_key: bool) -> dict[str, 
 
 _PARAMETER = re.compile(r"\{(\w+)(?::path)?\}")  # of a path, as starlette writes it
 _TEXT = {"type": "string"}
+_EVENT = {"type": "object", "required": ["data"], "properties": {"data": _TEXT}}
 
 
 class ErrorFields(ApiModel):
@@ -163,7 +164,7 @@ def _operation(endpoint: Endpoint, names: Any) -> dict[str, Any]:
             "schema": answers[0] if len(answers) == 1 else {"anyOf": answers}
         }
     for form in endpoint.other_forms:
-        content[form] = {"schema": _TEXT}
+        content[form] = {"schema": _EVENT if form == EVENT_STREAM else _TEXT}
     error = {"application/json": {"schema": names[_error_of(endpoint), "serialization"]}}
     failures = {code: {"description": text, "content": error} for code, text in _FAILURES.items()}
     operation: dict[str, Any] = {
