@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import inspect
 import re
-from collections.abc import Sequence
 from dataclasses import asdict
+from functools import cache
 from typing import Any, Literal
 
 from pydantic import Field
@@ -94,7 +94,8 @@ async def description(call: Call) -> Response:
 # ------------------------------------------------------------------ the OpenAPI document
 
 
-def openapi_document(endpoints: Sequence[Endpoint], has_key: bool) -> dict[str, Any]:
+@cache
+def openapi_document(endpoints: tuple[Endpoint, ...], has_key: bool) -> dict[str, Any]:
     """The document, made of the types of requests and answers."""
     kinds: list[Any] = [(one.request, "validation") for one in endpoints if one.request]
     for one in endpoints:
