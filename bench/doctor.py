@@ -25,6 +25,8 @@ import doctor_wider_cases
 import torch
 from doctor_cases import Case, examine_case, is_right
 
+from regard.lab.doctor.examination import TRIAL_SECONDS
+
 GROUPS: dict[str, list[Case]] = {
     "own": [
         *doctor_cases.HEALTHY,
@@ -61,7 +63,7 @@ class Row(NamedTuple):
         return "\n".join([text.rstrip(), *(f"    {note}" for note in self.notes)])
 
 
-def examined(job: tuple[str, int], seed: int, verbose: bool) -> Row:
+def examined(job: tuple[str, int], seed: int, verbose: bool, trial_seconds: float) -> Row:
     """The row of a case, by its group and number."""
     torch.set_num_threads(1)
     group, number = job
@@ -70,7 +72,7 @@ def examined(job: tuple[str, int], seed: int, verbose: bool) -> Row:
     planted = case.planted[0] if case.planted else "–"
     with tempfile.TemporaryDirectory() as folder:
         try:
-            report = examine_case(case, Path(folder), seed)
+            report = examine_case(case, Path(folder), seed, trial_seconds=trial_seconds)
         except Exception as error:  # of one case of many: the others go on
             seconds = time.perf_counter() - started
             note = f"{type(error).__name__}: {error}"
@@ -92,6 +94,7 @@ def main() -> None:
     parser.add_argument("--only", default="", help="cases whose name has one of these texts: A|B")
     parser.add_argument("--groups", default="", help=f"of {', '.join(GROUPS)}, by commas")
     parser.add_argument("--processes", type=int, default=1, help="cases at a time")
+    parser.add_argument("--trial-seconds", type=float, default=TRIAL_SECONDS, help="0: no trials")
     parser.add_argument("--verbose", action="store_true", help="print all findings")
     arguments = parser.parse_args()
     usual = ",".join(GROUPS) if "REGARD_DATA" in os.environ else "own"
@@ -101,7 +104,8 @@ def main() -> None:
         for number, case in enumerate(GROUPS[group])
         if any(part in case.name for part in arguments.only.split("|"))
     ]
-    work = partial(examined, seed=arguments.seed, verbose=arguments.verbose)
+    how = {"verbose": arguments.verbose, "trial_seconds": arguments.trial_seconds}
+    work = partial(examined, seed=arguments.seed, **how)
     rows: list[Row] = []
     print(f"{'group':9} {'run':40} {'planted':24} {'first finding':26} right  seconds  live")
     # Spawned: a fork would share the state of PyTorch's threads.

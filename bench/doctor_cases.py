@@ -735,13 +735,15 @@ SICK = [
 # --- their examination -----------------------------------------------------------------------------
 
 
-def examine_case(case: Case, folder: Path, seed: int, steps: int | None = None) -> Report:
+def examine_case(
+    case: Case, folder: Path, seed: int, steps: int | None = None, **how: float
+) -> Report:
     """Makes the run of a case, perhaps with fewer steps, and examines it."""
     # A string seeds alike in every process.
     rng = random.Random(f"{case.name}/{seed}")
     with contextlib.redirect_stderr(io.StringIO()), fewer_steps(steps):
         sick = case.make(folder, rng)
-    return examine(sick.run, **sick.parts)
+    return examine(sick.run, **sick.parts, **how)
 
 
 def is_right(case: Case, report: Report) -> bool:
