@@ -736,7 +736,7 @@ SICK = [
 
 
 def examine_case(
-    case: Case, folder: Path, seed: int, steps: int | None = None, **how: float
+    case: Case, folder: Path, seed: int, steps: int | None = None, **how: Any
 ) -> Report:
     """Makes the run of a case, perhaps with fewer steps, and examines it."""
     # A string seeds alike in every process.

@@ -56,7 +56,7 @@ def arguments(kind: str, view: str, folder: Path) -> list[str]:
     inputs = kinds.write_data(folder)
     source = inputs[reads]
     # CLIP reads both: what compares texts is given one.
-    if kind == "clip" and view in ("ablation", "patching", "neurons", "circuits"):
+    if kind == "clip" and view in ("ablation", "patching", "neurons", "circuits", "probe"):
         source = kinds.SENTENCE
     flags = ["--what", view]
     if view == "patching":
@@ -65,6 +65,11 @@ def arguments(kind: str, view: str, folder: Path) -> list[str]:
         parsed = folder / "short.conllu"
         parsed.write_text(CONLLU)
         flags += ["--conllu", str(parsed)]
+    if view == "probe":
+        labelled = folder / "classes.jsonl"
+        rows = [json.dumps({"text": source, "label": label}) for label in "abababab"]
+        labelled.write_text("\n".join(rows))
+        flags += ["--labels", str(labelled)]
     # What has learnt nothing writes until it may write no more.
     if "target" in VIEWS[view].options and view not in OF_THE_ENCODER and kind in TRANSLATORS:
         flags += ["--target", "Der Hund."]

@@ -32,7 +32,7 @@ from regard.cli.shared_options import (
 )
 from regard.cli.texts_and_files import PAGE, PICTURE, check_is_text, check_page, with_space
 from regard.look.views import VIEWS, reads_paths, require_view, spells_frames
-from regard.system.errors import SettingError
+from regard.system.errors import DataError, SettingError
 
 if TYPE_CHECKING:
     from regard.decode.batch_decoding import DecodingSettings
@@ -48,6 +48,7 @@ Examples:
   regard look runs/builtin "The dog sees a cat." --what patching --other "The dog sees a house."
   regard look gpt2/ --what circuits                      induction heads and composition
   regard look gpt2/ --what neurons --texts corpus.txt    what excites neurons, what they promote
+  regard look bert/ --what probe --tags pos.tsv          parts of speech, layer by layer
   regard look vit/ cat.png --png attention.png           attention drawn on the image
   regard look whisper/ speech.wav --what alignment       when each word was heard
   regard look runs/cora graph:12                         a node and its neighbours
@@ -81,7 +82,9 @@ Examples:
     INDEX,
     multiple=True,
 )
-@option("--texts", "for neurons: a file of texts, one a line", FILE, metavar="FILE")
+@option("--texts", "for neurons and probe: a file of texts, one a line", FILE, metavar="FILE")
+@option("--labels", "for probe: inputs with a class, INPUT⇥CLASS a line", FILE, metavar="FILE")
+@option("--tags", "for probe: words with a tag, WORD⇥TAG a line", FILE, metavar="FILE")
 @option("--conllu", "for roles: your own parsed sentences (CoNLL-U)", FILE, metavar="FILE")
 @option("--html", "write a self-contained HTML page", FILE)
 @option("--png", "write an image (needs Pillow)", FILE)
@@ -161,6 +164,8 @@ def _result(model: Model, text: str | Path, what: str, flags: Flags) -> Analysis
     if view.probes:
         return _of_run(look.look(model, text, target=target, ask=view.probes), what, flags)
     match what:
+        case "probe":
+            return _probe(model, flags)
         case "roles" | "positions" | "neurons" | "circuits":
             return _of_model(model, text, what, flags)
         case "ablation":
@@ -207,6 +212,35 @@ def _of_model(model: Model, text: str | Path, what: str, flags: Flags) -> Analys
         return look.circuits(model, stack=part)
     head = flags["head"] or 0
     return look.head_circuit(model, _text(text, what), layer=layer, head=head, stack=part)
+
+
+def _probe(model: Model, flags: Flags) -> AnalysisResult:
+    """Linear probes of the classes of inputs, of the tags of words, or of positions in texts."""
+    from regard.data import labelled, text_files
+
+    given = [name for name in ("labels", "tags", "texts") if flags[name] is not None]
+    if len(given) != 1:
+        raise SettingError(
+            "probe needs one file of labels",
+            "give --labels FILE, --tags FILE, or --texts FILE for positions",
+        )
+    path = flags[given[0]]
+    inputs: list[Any] = []
+    labels: Any = "position"
+    match given[0]:
+        case "labels":
+            rows = [*labelled.labelled_texts(path)]
+            if any(row.text2 is not None for row in rows):
+                raise DataError(f"{path} has pairs of texts", "probe reads one input a line")
+            inputs = [_input(model, row.text) for row in rows]
+            labels = [row.label for row in rows]
+        case "tags":
+            sentences = [*labelled.tagged_words(path)]
+            inputs = [sentence.tokens for sentence in sentences]
+            labels = [sentence.tags for sentence in sentences]
+        case _:
+            inputs = [line for line in text_files.texts(path) if line.strip()]
+    return look.linear_probes(model, inputs, labels, stack=flags["part"])
 
 
 def _of_run(run: Look, what: str, flags: Flags) -> AnalysisResult:

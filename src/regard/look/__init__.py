@@ -5,8 +5,9 @@
     alignment(run), entropy(run), rollout(run), lens(run)
 
 Other analyses run the model themselves: `ablation`, `importance`, `circuit`, `circuits`, `roles`,
-`neurons`, `patching`, `attribution`, `positions`, `steps`, `beam`, `cache`. All return results with
-`.numpy()`, `.to_dict()`, `.to_html(path)`, `.to_png(path)`, which notebooks show as pictures.
+`neurons`, `linear_probes`, `patching`, `attribution`, `positions`, `steps`, `beam`, `cache`. All
+return results with `.numpy()`, `.to_dict()`, `.to_html(path)`, `.to_png(path)`, which notebooks
+show as pictures.
 """
 
 from __future__ import annotations
@@ -28,6 +29,7 @@ if TYPE_CHECKING:
     from regard.look.head_roles import Roles, roles
     from regard.look.inspectable import Inspectable, MediaInput
     from regard.look.kv_cache_growth import KVCacheGrowth, cache
+    from regard.look.linear_probing import LinearProbes, linear_probes
     from regard.look.logit_lens import Lens, lens
     from regard.look.model_inputs import batch
     from regard.look.position_encodings import PositionEncodings, positions
@@ -53,6 +55,7 @@ _NAMES_BY_MODULE = {
     "head_roles": "Roles roles",
     "inspectable": "Inspectable MediaInput",
     "kv_cache_growth": "KVCacheGrowth cache",
+    "linear_probing": "LinearProbes linear_probes",
     "logit_lens": "Lens lens",
     "model_inputs": "batch",
     "position_encodings": "PositionEncodings positions",

@@ -157,6 +157,12 @@ def _without_neurons(model: Inspectable) -> Obstacle:
     return _without_tokens(model)
 
 
+def _without_layers(model: Inspectable) -> Obstacle:
+    if model.model.stacks():
+        return None
+    return "a linear forecaster has no layers with hidden states"
+
+
 def _without_circuits(model: Inspectable) -> Obstacle:
     first = next(iter(model.model.stacks()), None)
     if first is None:
@@ -251,6 +257,12 @@ VIEWS = {
         "texts that excite neurons, and tokens they promote; of TEXT, or the lines of --texts",
         _without_neurons,
         ("texts", "part", "layer", "neuron"),
+    ),
+    "probe": View(
+        "linear probes: --labels, --tags, or positions in --texts, read from each layer",
+        _without_layers,
+        ("labels", "tags", "texts", "part"),
+        takes_input=False,
     ),
     "circuits": View(
         "induction and other heads, and their composition; with TEXT, QK and OV of one head",

@@ -8,8 +8,7 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
-from torch import Tensor, nn
-from torch.nn import functional
+from torch import Tensor
 
 from regard.data.generated.algorithmic_tasks import LETTERS, Copying, Reversing
 from regard.lab.study.evidence import (
@@ -51,6 +50,7 @@ from regard.lab.study.training_run import (
     trained,
     translator,
 )
+from regard.look.linear_probing import fitted
 from regard.training.engine.optimizer import LinearDecay
 
 # `none` shows how much positions matter for the task at all.
@@ -280,22 +280,10 @@ def readable(vectors: Callable[[Tensor], Tensor], vocabulary: int, seed: int) ->
     with seeded(seed), torch.no_grad():
         # [texts, PLACES]: any word at any place
         texts = torch.randint(RESERVED, vocabulary, (2000, PLACES))
-        features = vectors(texts).flatten(0, 1).double()  # [texts · PLACES, D]
-    features = (features - features.mean(0)) / features.std(0).clamp_min(1e-6)
+        features = vectors(texts).flatten(0, 1)  # [texts · PLACES, D]
     places = torch.arange(PLACES).repeat(len(texts))  # [texts · PLACES]
     half = len(features) // 2
-    probe = nn.Linear(features.shape[1], PLACES).double()
-    optimizer = torch.optim.LBFGS(probe.parameters(), max_iter=200, line_search_fn="strong_wolfe")
-
-    def loss() -> Tensor:
-        optimizer.zero_grad()
-        # A little weight decay, without which a probe of few texts grows without end.
-        decay = 1e-4 * probe.weight.square().sum()
-        entropy = functional.cross_entropy(probe(features[:half]), places[:half]) + decay
-        entropy.backward()  # type: ignore[no-untyped-call]
-        return entropy
-
-    optimizer.step(loss)  # type: ignore[no-untyped-call]
+    probe = fitted(features[:half], places[:half], PLACES)
     right = probe(features[half:]).argmax(-1) == places[half:]
     return 100 * float(right.double().mean())
 
