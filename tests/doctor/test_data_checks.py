@@ -12,7 +12,14 @@ import pytest
 
 from regard.data.generated import builtin
 from regard.lab.doctor.hashed_words import presence
-from regard.lab.doctor.pair_checks import OFFSETS, _slip, _wins, misaligned_sides, swapped_sides
+from regard.lab.doctor.pair_checks import (
+    OFFSETS,
+    _slip,
+    _wins,
+    misaligned_sides,
+    swapped_sides,
+    targets_in_sources,
+)
 from regard.lab.doctor.split_checks import is_replicated, windows_inside
 from regard.lab.doctor.stored_data import Example
 
@@ -41,6 +48,15 @@ def with_targets(examples: list[Example], targets: list[str]) -> list[Example]:
 def test_pairs_as_they_should_be() -> None:
     examples = pairs()
     assert checks({"train": examples[:600], "valid": examples[600:]}) == []
+
+
+def test_targets_that_stand_in_their_sources() -> None:
+    examples = pairs(200)
+    leaking = [(f"{source} ||| {target.upper()}", target) for source, target in examples]
+    assert [finding.check for finding in targets_in_sources(leaking)] == ["answers_in_input"]
+    # Of half of the pairs it may be an extract, and a copy is a task.
+    assert not list(targets_in_sources(leaking[:100] + examples[100:]))
+    assert not list(targets_in_sources([(source, source) for source, _ in examples]))
 
 
 def test_one_language_has_no_sides_to_swap() -> None:

@@ -13,9 +13,11 @@ import torch
 from sklearn.linear_model import Ridge  # type: ignore[import-untyped]
 
 from regard.data.batching import Batch
-from regard.lab.doctor import information_checks, likeness_checks, split_checks
+from regard.data.series import Series, SeriesProcessor
+from regard.lab.doctor import information_checks, likeness_checks, split_checks, stored_data
 from regard.lab.doctor.linear_classifier import RIDGE, explained, recall_gain, ridge
 from regard.lab.doctor.stored_data import Example
+from regard.training.data.series_source import StoredSeries
 from regard.training.diagnostics.run_log import Baseline, RunLog
 
 NOUNS = ["dog", "cat", "tree", "house", "river", "stone", "child", "road", "field", "bird"]
@@ -120,7 +122,12 @@ def test_labels_of_validation_that_are_others() -> None:
 
 @pytest.mark.parametrize(
     ("how", "expected"),
-    [("straight", []), ("late", ["misaligned_sides"]), ("shuffled", ["labels_unrelated"])],
+    [
+        ("straight", []),
+        ("late", ["misaligned_sides"]),
+        ("backwards", ["misaligned_sides"]),
+        ("shuffled", ["labels_unrelated"]),
+    ],
 )
 def test_tags_of_other_words(how: str, expected: list[str]) -> None:
     rng = random.Random(0)
@@ -129,6 +136,7 @@ def test_tags_of_other_words(how: str, expected: list[str]) -> None:
         line = rng.choices([*NOUNS, *GOOD], k=20)
         tags = ["adjective" if word in GOOD else "noun" for word in line]
         tags = tags if how != "late" else [*tags[-4:], *tags[:-4]]
+        tags = tags if how != "backwards" else tags[::-1]
         tags = tags if how != "shuffled" else rng.sample(tags, len(tags))
         split.append((" ".join(line), " ".join(tags)))
     assert checks(run("tag", train=split)) == expected
@@ -259,6 +267,18 @@ def test_a_text_that_changes_its_subject_is_no_mismatch() -> None:
     assert not list(likeness_checks.check_likeness(evidence))
     evidence.texts = {"train": " ".join(rng.choices(subjects[0], k=9000)), "valid": parts[4]}
     assert list(likeness_checks.check_likeness(evidence))
+
+
+def test_a_series_has_its_numbers_in_each_split() -> None:
+    values = np.random.default_rng(0).normal(size=(200, 2)).astype(np.float32)
+    values[160:] *= 1000  # other units from there on
+    rows = Series(values, ("a", "b"), None)
+    borders = {"train": (0, 120), "valid": (120, 160), "test": (160, 200)}
+    data = StoredSeries(rows, borders, SeriesProcessor(("a", "b"), (0.0, 0.0), (1.0, 1.0)))
+    numbers = stored_data.numbers(SimpleNamespace(data=data))  # type: ignore[arg-type]
+    (finding,) = likeness_checks.other_numbers(numbers)
+    assert finding.check == "split_mismatch"
+    assert finding.cause.startswith("test ")
 
 
 def test_numbers_of_validation_in_other_units() -> None:

@@ -82,3 +82,8 @@ def test_an_own_attention_that_leaks(mixer: Any, tmp_path: Path) -> None:
     description = presets.preset("gpt2:tiny", len(objective.data.tokenizer), 32, **cases.SIZES)
     objective.trained_model.model = build(cases.with_mixer(description, mixer))
     assert checks(objective) == ["future_leak"]
+
+
+def test_labels_that_all_cost_the_same_are_not_told_apart(tmp_path: Path) -> None:
+    objective = objective_of(tmp_path, "gpt2", Parts(), init="normal:0.000001")
+    assert checks(objective) == []

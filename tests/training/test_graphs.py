@@ -24,12 +24,16 @@ from regard.data.graphs import (
     shortest_paths,
     undirected,
 )
+from regard.data.padding import IGNORED
 from regard.evaluation.scores import Score
 from regard.families import presets
 from regard.models.graph_model import graph_tensors
 from regard.system.errors import DataError, RegardWarning, SettingError, TrainingInterrupted
+from regard.training.assembly import assemble
 from regard.training.recipe import loading
 from regard.training.run import resume
+from regard.training.run_folder import begin
+from regard.training.setup import Setup
 
 QUICK: dict[str, Any] = {
     "steps": 6, "warmup_steps": 1, "validate_every": 3, "save_every": 2, "schedule": "constant",
@@ -95,6 +99,20 @@ def rings_and_stars(count: int = 24) -> GraphData:
 
 
 # ------------------------------------------------------------------ attention along edges
+
+
+def test_a_batch_of_a_split_has_its_labels(graph: Path, tmp_path: Path) -> None:
+    values = {**QUICK, "objective": "nodes", "graph": str(graph)}
+    recipe = loading.load(None, values)
+    objective = assemble(Setup(begin(recipe, tmp_path / "run", "test"), recipe, lambda _: None))
+    counts = {"train": 20, "valid": 20, "test": 40}
+    for split, count in counts.items():
+        batches = list(objective.evaluation_batches(split))
+        labels = sum(int((batch.tensors["labels"] != IGNORED).sum()) for batch in batches)
+        assert labels == count
+    _, training = next(iter(objective.batches(0, 0)))
+    (valid,) = objective.evaluation_batches("valid")
+    assert not (training.tensors["labels"] != IGNORED)[valid.rows].any()
 
 
 @pytest.mark.parametrize("padded", [False, True])

@@ -218,16 +218,16 @@ def _probe(model: Model, flags: Flags) -> AnalysisResult:
     """Linear probes of the classes of inputs, of the tags of words, or of positions in texts."""
     from regard.data import labelled, text_files
 
-    given = [name for name in ("labels", "tags", "texts") if flags[name] is not None]
-    if len(given) != 1:
+    sources = [name for name in ("labels", "tags", "texts") if flags[name] is not None]
+    if len(sources) != 1:
         raise SettingError(
             "probe needs one file of labels",
             "give --labels FILE, --tags FILE, or --texts FILE for positions",
         )
-    path = flags[given[0]]
+    path = flags[sources[0]]
     inputs: list[Any] = []
     labels: Any = "position"
-    match given[0]:
+    match sources[0]:
         case "labels":
             rows = [*labelled.labelled_texts(path)]
             if any(row.text2 is not None for row in rows):

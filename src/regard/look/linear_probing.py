@@ -193,8 +193,8 @@ def _examples(
         if labels == POSITION:
             yield _of_positions(layers, prepared, stack)
         elif isinstance(label, str):
-            whole = [layer.mean(dim=0, keepdim=True) for layer in layers]  # [1, D]
-            yield _Vectors(whole, [label], [str(number)])
+            means = [layer.mean(dim=0, keepdim=True) for layer in layers]  # [1, D]
+            yield _Vectors(means, [label], [str(number)])
         elif words is None or len(words) != len(label):
             raise DataError(
                 f"input {number} has {len(label)} labels for {len(words or ())} words",
@@ -268,10 +268,10 @@ def _shares(
     """The share of held-out vectors whose class a probe finds, for each of the tasks."""
     features = torch.cat([one.layers[layer] for one in trained])  # [N, D]
     others = torch.cat([one.layers[layer] for one in tested])
-    found = []
+    shares = []
     for task in tasks:
         classes = task(trained).to(features.device)
         scores = fitted(features, classes, int(classes.max()) + 1)(others)
         right = scores.argmax(dim=-1).cpu() == task(tested)
-        found.append(float(right.double().mean()))
-    return found
+        shares.append(float(right.double().mean()))
+    return shares

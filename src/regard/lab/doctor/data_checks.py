@@ -48,6 +48,8 @@ def identical_inputs(run: RunEvidence) -> Iterator[Finding]:
     for batch in run.batches:
         name = next((name for name in MAIN_INPUTS if name in batch.tensors), None)
         tensor = batch.tensors.get(name or "")
+        if name == "node_features" and tensor is not None and len(tensor) == 1:
+            tensor = tensor[0, torch.from_numpy(batch.rows)]  # [rows, features] of one graph
         if tensor is None or len(tensor) != len(batch.rows):
             return
         for row, content in zip(batch.rows.tolist(), tensor, strict=True):

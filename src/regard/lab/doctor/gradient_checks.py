@@ -25,6 +25,7 @@ FADED = 0.05
 # The other way round, an excess of the first layer is usual with pre-norm, by the root of depth.
 EXPLODED = 300.0
 SMALL_STEP = 1e-3  # of the weights' own size, down the gradient
+MOSTLY_SMOOTHED = 0.5  # the loss asks more for the other labels than for the right one
 FEW_STEPS = 20  # of a run, in which its weights may be where they were
 STAYED = 0.01  # of the way that training went: what was exported has not gone along
 LAGS = 0.3  # the same of an average
@@ -76,6 +77,8 @@ def _stacks(names: Mapping[str, Tensor]) -> dict[str, dict[int, list[Tensor]]]:
 @torch.no_grad()
 def wrong_sign(run: RunEvidence, gradients: Mapping[str, Tensor]) -> Iterator[Finding]:
     """Whether a small step down the loss makes the labels likelier, as it should."""
+    if run.recipe.train.label_smoothing > MOSTLY_SMOOTHED:
+        return
     objective = run.objective
     parameters = dict(objective.model.named_parameters())
     loss, nll = _losses(run)

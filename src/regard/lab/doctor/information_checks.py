@@ -124,10 +124,20 @@ def tags_beside_words(train: Sequence[Example]) -> Iterator[Finding]:
         places: _of_words([(row, _rolled(tags, places)) for row, tags in chosen]).own_gain
         for places in (0, SLIPPED, -SLIPPED)
     }
+    backwards = _of_words([(row, tags[::-1]) for row, tags in chosen]).own_gain
     best = max(gains, key=lambda places: gains[places])
     if table.noise > MOST_NOISE:
         return
-    if gains[best] > gains[0] + 2 * table.noise:
+    if backwards > max(gains.values()) + 2 * table.noise:
+        yield Finding(
+            "misaligned_sides",
+            f"a linear classifier of a word's neighbours has {_points(gains[0])} more than chance "
+            f"of its own tags, and {_points(backwards)} of those counted from the end",
+            "tags and words are misaligned: one of them stands backwards",
+            "reverse one of them",
+            0.9,
+        )
+    elif gains[best] > gains[0] + 2 * table.noise:
         yield Finding(
             "misaligned_sides",
             f"a linear classifier of a word's neighbours has {_points(gains[0])} more than chance "

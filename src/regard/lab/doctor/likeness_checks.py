@@ -118,6 +118,8 @@ def other_labels(splits: dict[str, list[Example]]) -> Iterator[Finding]:
 
 def other_numbers(values: dict[str, Array]) -> Iterator[Finding]:
     """Numbers to predict that are of another size than those of training."""
+    if "train" not in values:
+        return
     center, deviation = values["train"].mean(), values["train"].std() + 1e-9
     for name, numbers in values.items():
         far = abs(numbers.mean() - center) if len(numbers) >= LEAST else 0.0

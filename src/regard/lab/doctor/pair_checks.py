@@ -19,6 +19,7 @@ MIN_PAIRS = 60  # below, words that go together cannot be told from those of one
 OFFSETS = (0, 1, -1, 2, -2, 3, -3)  # lines by which one side may have slipped
 CHANCE = 0.5  # how often a pair beats another target for its source, if they are unrelated
 CLEAR = 2.0  # nats for a language: odds of 7 to 1
+HELD_SHARE = 0.9  # of the targets: an extract is a part of its text, but seldom in all pairs
 # Names, numbers and titles are alike in both languages.
 UNTRANSLATED_SHARE = 0.05
 SWAPPED_SHARE = 0.02  # names, numbers and quotations make a few lines look foreign
@@ -26,8 +27,29 @@ SWAPPED_SHARE = 0.02  # names, numbers and quotations make a few lines look fore
 
 def check_pairs(run: RunEvidence) -> Iterator[Finding]:
     if isinstance(run.objective.data, ParallelCorpora) and not run.has_generated_data:
+        yield from targets_in_sources(run.examples["train"][:MAX_PAIRS])
         yield from swapped_sides(run.examples)
         yield from misaligned_sides(run, run.examples)
+
+
+# --- the answer beside the question ---------------------------------------------------------------
+
+
+def targets_in_sources(train: Sequence[Example]) -> Iterator[Finding]:
+    """Pairs whose sources hold their targets, word for word, among other words."""
+    # One word stands in many a text by chance.
+    pairs = [(f" {one} ".casefold(), f" {two} ".casefold()) for one, two in train if " " in two]
+    leaks = [pair for pair in pairs if pair[1] in pair[0] and pair[1] != pair[0]]
+    if len(pairs) >= MIN_PAIRS and len(leaks) > HELD_SHARE * len(pairs):
+        source, target = leaks[0]
+        yield Finding(
+            "answers_in_input",
+            f"{100 * len(leaks) / len(pairs):.0f} % of the sources hold their target word for "
+            f"word: {source.strip()[:60]!r} and {target.strip()[:30]!r}",
+            "the target stands in the source, which will not have it where the model is used",
+            "remove it from the sources",
+            0.94,
+        )
 
 
 # --- swapped sides --------------------------------------------------------------------------------

@@ -13,6 +13,7 @@ from itertools import pairwise
 
 import numpy as np
 
+from regard.lab.doctor import stored_data
 from regard.lab.doctor.hashed_words import words
 from regard.lab.doctor.likeness_checks import LEAST, check_likeness, other_labels, other_numbers
 from regard.lab.doctor.run_evidence import RunEvidence
@@ -50,6 +51,7 @@ def check_splits(run: RunEvidence) -> Iterator[Finding]:
         yield from _copies(train)
         yield from _examples_in_common(splits, is_pairs)
     yield from check_likeness(run)
+    yield from other_numbers(stored_data.numbers(run.objective))
     if run.recipe.objective == "regress":
         yield from _numbers(splits)
     elif run.objective.labels_are_classes and _are_classes(train):

@@ -8,12 +8,14 @@ from itertools import islice
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from regard.data.corpus import Corpus
 from regard.data.labelled import LabelledText, Question, RatedText, TaggedWords, TextPair
 from regard.data.text.tokenizer import Tokenizer
 from regard.training.data.parallel_text import ParallelCorpora
 from regard.training.data.plain_text import TextCorpora
+from regard.training.data.series_source import StoredSeries
 from regard.training.data.stored_items import StoredItems
 from regard.training.data.text_sources import LabelledData
 from regard.training.objectives.objective import Objective
@@ -55,6 +57,14 @@ def texts(objective: Objective) -> dict[str, str]:
         name: _decoded(corpus, data.tokenizer)
         for name, corpus in (("train", data.train), ("valid", data.valid))
     }
+
+
+def numbers(objective: Objective) -> dict[str, NDArray[Any]]:
+    """All values of each split of a series; empty for other data."""
+    data = objective.data
+    if not isinstance(data, StoredSeries):
+        return {}
+    return {name: data.series.values[begin:end] for name, (begin, end) in data.borders.items()}
 
 
 def tokenizers(objective: Objective) -> dict[str, Tokenizer]:

@@ -126,20 +126,24 @@ class Nodes(GraphSource):
 
     def __init__(self, model: GraphModel, data: GraphData, setup: Setup) -> None:
         super().__init__(model, data, setup)
-        # Validation and test nodes are read, but their labels are not.
-        labels = torch.full_like(self.labels, IGNORED)
-        rows = self.splits["train"]
-        labels[rows] = self.labels[rows]
-        tensors = {**self.tensors(range(data.graphs)), "labels": labels}
+        self.graph = self.tensors(range(data.graphs))
         # The same at each step: moved to the device once.
-        count = int((labels != IGNORED).sum())
-        self.whole_graph = NodeBatch(tensors, count, np.array(rows, np.int64)).to(setup.device)
+        rows = np.arange(len(self.splits["train"]))
+        self.whole_graph = self._labelled("train", rows).to(setup.device)
 
     def lengths(self, split: str) -> NDArray[Any]:
         return np.ones((len(self.splits[split]), 1), np.int64)
 
     def collate(self, split: str, rows: Rows, position: Position) -> Batch:
-        return self.whole_graph
+        return self._labelled(split, rows)
+
+    def _labelled(self, split: str, rows: Rows) -> NodeBatch:
+        """All nodes, of which only some of a split have their labels."""
+        nodes = np.array(self.splits[split], np.int64)[rows]
+        labels = torch.full_like(self.labels, IGNORED)
+        labels[nodes] = self.labels[nodes]
+        count = int((labels != IGNORED).sum())
+        return NodeBatch({**self.graph, "labels": labels}, count, nodes)
 
 
 @dataclass(frozen=True)
