@@ -208,6 +208,7 @@ class Chain:
     """A Markov chain in place of a model: the next logits depend on the last token and the step."""
 
     probe = NO_PROBE
+    keeps_cache = False
 
     def __init__(self, seed: int, steps: int, vocabulary: int = 8) -> None:
         generator = torch.Generator().manual_seed(seed)

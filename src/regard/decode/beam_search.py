@@ -18,6 +18,7 @@ import torch
 from torch import Tensor
 
 from regard.core.caches.kv_cache import DecoderState
+from regard.core.kernels import cpu_step
 from regard.decode import cuda_graphs, fused_step
 from regard.decode.constraints import NEG_INF, Constraints
 from regard.decode.cuda_graphs import GraphedLoop
@@ -193,7 +194,6 @@ def take_beams(
     # The best 2W of a sentence have at most 2W from one beam.
     count = min(2 * width, logits.shape[1])
     values, tokens, normalizer = top_tokens(logits, count)  # [B · W, 2W]
-    log_probabilities = values - normalizer[:, None]
     if forbidden is not None or constraints.repetition_penalty != 1:
         # Forbidden tokens have their share of the probability, and are not chosen.
         scores = constraints.penalize_repetition(
@@ -202,11 +202,61 @@ def take_beams(
         if forbidden is not None:
             scores = scores.masked_fill(forbidden, NEG_INF)
         log_probabilities, tokens, _ = top_tokens(scores, count)
-    parent_rows = _advance(state, log_probabilities, tokens, strategy, on_step)
-    undecided = ~_is_decided(state, strategy)
-    state.running.copy_((state.sums > NEG_INF).any(dim=1) & undecided)
+        normalizer = torch.zeros_like(normalizer)
+    else:
+        log_probabilities = values
+    if on_step is None and constraints.stops is None and cpu_step.reads(log_probabilities):
+        parent_rows = _advance_on_cpu(state, log_probabilities, tokens, normalizer, strategy)
+    else:
+        log_probabilities = log_probabilities - normalizer[:, None]
+        parent_rows = _advance(state, log_probabilities, tokens, strategy, on_step)
+        undecided = ~_is_decided(state, strategy)
+        state.running.copy_((state.sums > NEG_INF).any(dim=1) & undecided)
     state.t.add_(1)
     return parent_rows
+
+
+def _advance_on_cpu(
+    state: SearchState,
+    values: Tensor,
+    next_tokens: Tensor,
+    normalizers: Tensor,
+    strategy: BeamSearch,
+) -> Tensor:
+    """`_advance` and what follows it, in one function."""
+    batch, width, length = state.tokens.shape
+    constraints = state.constraints
+    finished = state.finished
+    parents = torch.empty(batch * width, dtype=torch.long)
+    ends = torch.tensor([constraints.end, *constraints.extra_ends])
+    search = cpu_step.SearchState(
+        batch,
+        width,
+        length,
+        values.shape[1],
+        strategy.slots == "refilled",
+        cpu_step.STOPS.index(strategy.stop),
+        strategy.n_best,
+        state.t.data_ptr(),
+        int(len(state.t) > 1),
+        ends.data_ptr(),
+        len(ends),
+        state.divisors.data_ptr(),
+        len(state.divisors),
+        state.sentences.data_ptr(),
+        constraints.limits.data_ptr(),
+        state.sums.data_ptr(),
+        state.tokens.data_ptr(),
+        state.running.data_ptr(),
+        finished.scores.data_ptr(),
+        finished.sums.data_ptr(),
+        finished.lengths.data_ptr(),
+        finished.ended.data_ptr(),
+        finished.tokens.data_ptr(),
+        parents.data_ptr(),
+    )
+    cpu_step.advance(search, values, next_tokens, normalizers)
+    return parents
 
 
 def _advance(

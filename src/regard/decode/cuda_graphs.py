@@ -198,8 +198,10 @@ class GraphedLoop(Generic[State]):
         if not self.check_is_due(step, running):
             return True
         is_running = running(self.state)
+        if bool(is_running.all()):
+            return True
         rows = is_running.nonzero()[:, 0]
-        if 0 < len(rows) < len(is_running):
+        if len(rows) > 0:
             state = self.state
             if self.fixed_shapes:
                 state = copy.deepcopy(state)  # the graph keeps its static buffers

@@ -1,5 +1,5 @@
-"""The fused decoding step: one token of a few rows on a GPU, in five to seven Triton kernels a
-block.
+"""The fused decoding step: one token of a few rows, on a GPU in five to seven Triton kernels a
+block; small models on a CPU in one function (`fused_cpu_step`).
 
 The same function as `model.step`, which takes some twenty kernels a block: small steps cost what
 launching their kernels costs. Stacks of the usual parts (pre- or post-norm, softmax attention, a
@@ -25,13 +25,15 @@ from regard.core.linear import Linear
 from regard.core.masks.attention_mask import AttentionMask, additive_mask
 from regard.core.mixers import scaled_dot_product_attention
 from regard.core.mixers.scaled_dot_product_attention import SoftmaxAttention
-from regard.core.norm import BatchNorm, KernelNorm, kernel_norm
+from regard.core.norm import KernelNorm, kernel_norm
 from regard.core.positions.relative_position import RelativeScores
 from regard.core.positions.rotary import Rope
 from regard.core.projection import CrossProjection, SelfProjection
 from regard.core.residual import PostNorm, PreNorm
 from regard.core.side import Side
 from regard.core.stack import Stack
+from regard.decode import fused_cpu_step
+from regard.decode.usual_parts import has_usual_parts
 from regard.wirings.generative import Generative
 
 if TYPE_CHECKING:
@@ -44,7 +46,12 @@ _ACTIVATION_NAMES = {function: name for name, function in ACTIVATIONS.items()}
 def step(model: Generative, tokens: Tensor, state: DecoderState) -> Tensor:
     """tokens [rows, 1] → logits [rows, 1, V], as `model.step`; each station takes its fused kernels
     where it can."""
-    if state.probe.active or not _is_single_token(tokens) or not model.keeps_cache:
+    if state.probe.active or tokens.shape[1] > 1 or not model.keeps_cache:
+        return model.step(tokens, state)
+    if tokens.device.type == "cpu":
+        fused = fused_cpu_step.step(model, tokens, state)
+        return model.step(tokens, state) if fused is None else fused
+    if not _are_few_rows(tokens):
         return model.step(tokens, state)
     context = Context.decoding(state)
     embedding = cast(Embedding, model.front_ends()["decoder"])
@@ -72,12 +79,11 @@ def _run_side(
 # ------------------------------------------------------------------ what fits
 
 
-def _is_single_token(tokens: Tensor) -> bool:
-    """Whether these are one token of few rows, on a GPU, and nothing is learnt from it."""
+def _are_few_rows(tokens: Tensor) -> bool:
+    """Whether these are tokens of few rows, on a GPU, and nothing is learnt from it."""
     return (
         tokens.is_cuda
         and scaled_dot_product_attention.HAS_TRITON
-        and tokens.shape[1] == 1
         and len(tokens) <= MAX_ROWS
         and not torch.is_grad_enabled()
         and not torch.is_autocast_enabled("cuda")
@@ -97,52 +103,22 @@ def _fits(stack: Stack, x: Tensor, caches: Sequence[LayerCache]) -> bool:
 
 
 def is_usual(stack: nn.Module) -> bool:
-    """Whether all parts of a stack are the usual ones."""
-    return (
-        type(stack) is Stack  # not universal, reversible, convolutional
-        and not any(isinstance(part, BatchNorm) for part in stack.modules())
-        and all(map(_is_usual_block, stack.blocks))
-    )
-
-
-def _is_usual_block(block: nn.Module) -> bool:
-    if not isinstance(block, Block):
+    """Whether all parts of a stack are the usual ones, and as the kernels take them."""
+    if not has_usual_parts(stack):
         return False
-    part = block.feedforward
-    if not isinstance(part, FeedForward | GatedFeedForward):
-        return False
-    limit = getattr(part, "limit", None)  # of gated ones
-    attentions = [one for one in (block.attention, block.cross) if one is not None]
-    linears = [one for one in block.modules() if isinstance(one, Linear)]
-    return (
-        limit is None
-        and part.activation in _ACTIVATION_NAMES
-        and block.layer_scales is None
-        and all(isinstance(one, PostNorm | PreNorm) for one in block.residual.each)
-        and all(map(_is_usual_attention, attentions))
-        and all(one.packed is None and one.added is None for one in linears)
-    )
+    linears = [part for part in stack.modules() if isinstance(part, Linear)]
+    attentions = [part for part in stack.modules() if isinstance(part, Attention)]
+    return all(part.packed is None for part in linears) and all(map(_has_kernel, attentions))
 
 
-def _is_usual_attention(attention: Attention) -> bool:
-    if type(attention) is not Attention:
-        return False
-    project = attention.project
-    mixer = attention.mixer
+def _has_kernel(attention: Attention) -> bool:
+    width = attention.project.d_k
     position = attention.position
     if isinstance(position, Rope):
-        fits = position.pairs == "halves" and 2 * len(position.frequencies) == project.d_k
+        fits = position.pairs == "halves" and 2 * len(position.frequencies) == width
     else:
         fits = not isinstance(position, RelativeScores)
-    return (
-        fits
-        and type(project) in (SelfProjection, CrossProjection)
-        and project.d_k == project.d_v
-        and scaled_dot_product_attention.is_kernel_width(project.d_k)
-        and isinstance(mixer, SoftmaxAttention)
-        and mixer.kernel is scaled_dot_product_attention.dispatch
-        and mixer.is_plain
-    )
+    return fits and scaled_dot_product_attention.is_kernel_width(width)
 
 
 def _is_static(cache: LayerCache, rows: int) -> bool:

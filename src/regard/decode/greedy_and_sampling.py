@@ -21,7 +21,7 @@ from regard.decode.constraints import NEG_INF, Constraints
 from regard.decode.cuda_graphs import GraphedLoop
 from regard.decode.events import StepCallback, TokenCallback, TokenStep
 from regard.decode.strategy import Greedy, Hypothesis, Sampling
-from regard.decode.topk import has_greedy_kernel, top_tokens
+from regard.decode.topk import greedy_kernel, top_tokens
 from regard.wirings.generative import Generative
 
 
@@ -204,9 +204,8 @@ def take_tokens(
     if forbidden is not None:
         logits = logits.masked_fill(forbidden, NEG_INF)
     plain = not (first or on_step or constraints.extra_ends)
-    if isinstance(strategy, Greedy) and plain and has_greedy_kernel(logits):
-        from regard.core.kernels.topk import take_best
-
+    take_best = greedy_kernel(logits) if plain and isinstance(strategy, Greedy) else None
+    if take_best is not None:
         take_best(
             logits,
             constraints.end,

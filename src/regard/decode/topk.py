@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import torch
 from torch import Tensor
 
+from regard.core.kernels import cpu_step
 from regard.core.mixers.scaled_dot_product_attention import HAS_TRITON
 
 MAX_KERNEL_COUNT = 32  # the kernel takes the maximum again and again: slow for more than this
@@ -12,9 +15,14 @@ _BLOCK = 128
 _FRESH = 1 << 19  # numbers of a result that a CPU keeps in memory that it has used before
 
 
-def has_greedy_kernel(logits: Tensor) -> bool:
-    """Whether one kernel can take the argmax and do the bookkeeping (`kernels.topk.take_best`)."""
-    return logits.is_cuda and HAS_TRITON
+def greedy_kernel(logits: Tensor) -> Callable[..., None] | None:
+    """The kernel that takes the argmax and does the bookkeeping (`kernels.topk.take_best`), if
+    there is one."""
+    if logits.is_cuda and HAS_TRITON:
+        from regard.core.kernels import topk
+
+        return topk.take_best
+    return cpu_step.take_best if cpu_step.reads(logits) else None
 
 
 def top_tokens(logits: Tensor, count: int) -> tuple[Tensor, Tensor, Tensor]:
@@ -26,6 +34,8 @@ def top_tokens(logits: Tensor, count: int) -> tuple[Tensor, Tensor, Tensor]:
         from regard.core.kernels import topk
 
         return topk.top(logits, count)
+    if count <= MAX_KERNEL_COUNT and cpu_step.reads(logits):
+        return cpu_step.top(logits, count)
     logits = logits.float()
     values, tokens = _topk(logits, count)
     # log_softmax reads the logits twice; torch.logsumexp would read them four times. A few rows at

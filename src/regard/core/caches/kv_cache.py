@@ -8,7 +8,7 @@ encoder memory that its cross-attention reads.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 import torch
 from torch import Tensor
@@ -133,14 +133,18 @@ class KVCache(_Columns):
         k = _as_columns(k, self.k)  # [B, G, new positions, W, K]
         v = _as_columns(v, self.v)
         start = self.filled
-        end = start + k.shape[2]
-        if end > self.k.shape[2]:
-            self.grow(-(-end // _GROWTH) * _GROWTH)
+        self.reserve(k.shape[2])
+        end = self.filled
         self.k.narrow(2, start, end - start).copy_(k)
         self.v.narrow(2, start, end - start).copy_(v)
-        self.filled = end
         # [B, G, filled · W, K]: the columns of a position are keys side by side.
         return self.k.narrow(2, 0, end).flatten(2, 3), self.v.narrow(2, 0, end).flatten(2, 3)
+
+    def reserve(self, new: int) -> None:
+        """Makes room for new positions, which count as filled."""
+        self.filled += new
+        if self.filled > self.k.shape[2]:
+            self.grow(-(-self.filled // _GROWTH) * _GROWTH)
 
     @property
     def buffers(self) -> tuple[Tensor, Tensor]:
@@ -342,6 +346,8 @@ class DecoderState:
     ancestry: Tensor | None = None
     # What is recorded or edited inside every step.
     probe: NullProbe = NO_PROBE
+    # What a fused step remembers of these tensors.
+    prepared: Any = None
 
     def row_padding_mask(self) -> Tensor | None:
         """The padding mask of the prompt, for each row of tokens: [B·W, S]."""
