@@ -75,3 +75,6 @@ class _Markup(HTMLParser):
 
     def handle_decl(self, decl: str) -> None:
         self.rest += f"<!{decl}>"
+
+    def handle_pi(self, data: str) -> None:
+        self.rest += f"<?{data}>"
