@@ -520,6 +520,13 @@ MISTAKES: dict[str, tuple[str, dict[str, Any], str | None]] = {
         {"input": "a", "model": "embedder", "dimensions": 999},
         "dimensions",
     ),
+    "long text": ("embeddings", {"input": "dog " * 500, "model": "embedder"}, "input"),
+    "long ids": ("embeddings", {"input": [5] * 500, "model": "embedder"}, "input"),
+    "long input": (
+        "decisions",
+        {"input": "dog " * 500, "model": "classifier", "questions": [CHOICE]},
+        "input",
+    ),
     "encoding": (
         "embeddings",
         {"input": "a", "model": "embedder", "encoding_format": "hex"},
@@ -597,6 +604,8 @@ def test_both_lengths_are_said(client: OpenAI) -> None:
     with pytest.raises(BadRequestError, match=r"30\d tokens.* reads 96") as raised:
         client.completions.create(model="gpt2", prompt=[5] * 300)
     assert raised.value.code == "context_length_exceeded"
+    with pytest.raises(BadRequestError, match=r"50\d tokens, and this model reads \d+"):
+        client.embeddings.create(model="embedder", input=[5] * 500)
     with pytest.raises(BadRequestError, match=r"2 tokens, and 500 more .* 9[45] more"):
         client.completions.create(model="gpt2", prompt=[5, 5], max_tokens=500)
 

@@ -19,6 +19,7 @@ from starlette.requests import Request as HttpRequest
 from starlette.responses import Response, StreamingResponse
 from starlette.types import Receive, Scope, Send
 
+from regard.evaluation.prediction import reads_files
 from regard.evaluation.task import PredictionOptions
 from regard.serve.api import ApiError, ApiModel, HttpLimits, api_error, blamed
 from regard.serve.requests import Generation, Result, Stream
@@ -107,9 +108,11 @@ class Call:
         return {"id": id, "created": self.created, "model": self.name}
 
     async def ask(self, method: str, inputs: Sequence[Any], **options: Any) -> list[Any]:
-        """The answers of a task of the table."""
+        """The answers of a task of the table; errors are of the input, whose path is not said."""
         asked = PredictionOptions(**options)
-        return await self.result(self.engine.ask(method, inputs, asked, self.client))
+        paths = inputs if reads_files(self.model, method) else ()
+        with blamed("input", *paths):
+            return await self.result(self.engine.ask(method, inputs, asked, self.client))
 
     async def run(self, function: Callable[..., R], field: str, **values: Any) -> R:
         """What a function of the model says, which is called between two steps; its errors are of

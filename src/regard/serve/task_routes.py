@@ -76,8 +76,7 @@ async def predict(method: str, call: Call) -> TaskAnswers:
     answers: list[Any] = []
     with _readable(call.model, method, inputs) as prepared:
         if prepared:
-            with blamed("input", *prepared):
-                answers = await call.ask(method, prepared, **options)
+            answers = await call.ask(method, prepared, **options)
         # Of a folder there are several answers, by the path and the name of a part.
         answers = [_by_part(one, str(path)) for one, path in zip(answers, prepared, strict=True)]
     tokens = 0
