@@ -53,6 +53,7 @@ VERBS = {
     "look": "Look inside a model: attention, alignment, heads, layers, the beam tree; text "
     "or HTML.",
     "studio": "The same in the browser: look inside, decode, follow runs, learn how it works.",
+    "lesson": "Lessons in the browser: attention, heads, masks, beam search … on a real model.",
     "show": "Print a model's architecture on one page: layers, shapes, parameters.",
     # checking, changing and passing on
     "doctor": "Diagnose the installation, or a run and its data: what is wrong, why, how to "

@@ -11,7 +11,7 @@ import threading
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from itertools import chain, count
 from pathlib import Path
 from typing import Any, TypeVar
@@ -19,6 +19,7 @@ from typing import Any, TypeVar
 from regard.look import Look, MediaInput, look
 from regard.look.probe_names import Head
 from regard.models import Model, hub, load
+from regard.studio.lesson import open_lesson
 from regard.studio.sample_inputs import EXAMPLE, example
 from regard.system import disk
 from regard.system.disk import cache_folder
@@ -131,6 +132,8 @@ class ModelStore:
     Folders are listed anew each time, so that a run that begins later appears.
     """
 
+    lesson: dict[str, Any] | None = None  # that the page plays
+
     def __init__(
         self,
         folders: Sequence[Path],
@@ -234,6 +237,15 @@ class ModelStore:
                     names = chain([path.name], (f"{path.name} ({n})" for n in count(2)))
                     named[next(name for name in names if name not in named)] = path
         return named
+
+
+def with_lesson(lesson: str, folder: str | None) -> ModelStore:
+    """A model, by default the packaged one, and a lesson for it: a packaged one or a file."""
+    opened = open_lesson(lesson)
+    store = ModelStore([DEMO if folder is None else Path(folder)])
+    opened.require_fit(store.model(next(iter(store.models()), "")).model)
+    store.lesson = asdict(opened)
+    return store
 
 
 def _listed(kind: str, name: str, listed: dict[str, Path]) -> Path:

@@ -38,17 +38,17 @@ _IMPORT = re.compile(r"""(from |import |import\()"(?:\./|\.\./web/)([\w.]+)\""""
 _SAFE = " !$&'()*+,/:;=?@[]{}|^`~-_."
 
 
-def export(store: ModelStore, path: Path, lesson: Data | None = None) -> None:
+def export(store: ModelStore, path: Path) -> None:
     """Writes the studio with the first model of a store as one HTML file."""
-    disk.write_file(path, page(store, lesson))
+    disk.write_file(path, page(store))
 
 
-def page(store: ModelStore, lesson: Data | None = None) -> str:
+def page(store: ModelStore) -> str:
     """The studio with the first model of a store as one HTML page."""
     name = next(iter(store.models()), None)
     if name is None:
         raise ModelError("there is no model to export", "give a folder with config.json")
-    data = {**offline_data(store, name), "lesson": lesson}
+    data = offline_data(store, name)
     document = (WEB / "index.html").read_text(encoding="utf-8")
     icon = base64.b64encode((WEB / "icon.svg").read_bytes()).decode()
     style = (WEB / "style.css").read_text(encoding="utf-8")
@@ -172,8 +172,9 @@ def _stored(store: ModelStore, name: str, stacks: list[Data]) -> Data:
         if stack["embedding"]["position"] is not None:
             encodings = _short(encodings)
         positions[stack["name"]] = encodings
+    shelf = {"models": [name], "runs": [], "pages": PAGES, "opens": False, "recent": []}
     return {
-        "shelf": {"models": [name], "runs": [], "pages": PAGES, "opens": False, "recent": []},
+        "shelf": {**shelf, "lesson": store.lesson},
         "model": described,
         "positions": positions,
         "circuit": ask("circuit", request),

@@ -51,6 +51,7 @@ def shelf(store: ModelStore, request: ViewRequest) -> Answer:
         "runs": store.latest_runs(),
         "opens": opener is not None,
         "downloads": opener is not None and opener.download,
+        "lesson": store.lesson,
         "recent": [] if opener is None else [str(path) for path in opener.recent()],
     }
 

@@ -460,7 +460,7 @@ export default async function decode({ main, state, gone, atEnd }) {
     asking(state, model, "Decode"),
     h(
       "section",
-      { class: "card" },
+      { class: "card", "aria-label": "Decoding" },
       h(
         "header",
         {},

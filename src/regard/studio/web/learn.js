@@ -571,6 +571,8 @@ function placing(state, model, question, gone) {
     body,
   );
   const drawn = (rows, columns, values, title) => {
+    const wide = body.clientWidth; // beside each other where there is room for two
+    const half = wide > 876 ? (wide - 16) / 2 : wide;
     const status = h("p", {
       class: "read faint",
       role: "status",
@@ -578,7 +580,7 @@ function placing(state, model, question, gone) {
     });
     const map = heat(rows, columns, {
       signed: true,
-      room: Math.min(620, 100 + CELL * columns.length),
+      room: Math.min(620, half || 620, 100 + CELL * columns.length),
       say: (i, j) => {
         status.textContent = `${rows[i]}, ${columns[j]}: ${values[i * columns.length + j].toFixed(3)}`;
       },

@@ -7,6 +7,7 @@ import { openDialog } from "./open.js";
 import { address, go, MODEL_STATE, read } from "./route.js";
 import decode from "./decode.js";
 import learn from "./learn.js";
+import { present } from "./lesson.js";
 import look from "./look.js";
 import train from "./train.js";
 
@@ -93,6 +94,7 @@ function tabs(state, page) {
         file: state.file,
         name: state.name,
         captions: state.captions,
+        slide: state.slide,
         page: name,
       };
       return h("a", {
@@ -117,6 +119,7 @@ async function show() {
     return;
   }
   if (mine !== current) return;
+  if (shelf.lesson) present(shelf.lesson);
   const pages = shelf.pages ?? Object.keys(PAGES);
   const page = pages.includes(state.page) ? state.page : "look";
   tabs(state, page);
