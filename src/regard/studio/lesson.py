@@ -87,11 +87,11 @@ def open_lesson(name: str) -> Lesson:
     if name.endswith(".md"):
         path = Path(name)
         return parse(disk.read_text(path, DataError), path.stem)
-    known = packaged()
-    if name not in known:
-        repair = did_you_mean(name, known) + "; or pass a Markdown file"
+    files = packaged()
+    if name not in files:
+        repair = did_you_mean(name, files) + "; or pass a Markdown file"
         raise SettingError(f"there is no lesson {name!r}", repair)
-    return parse(disk.read_text(known[name], DataError), name)
+    return parse(disk.read_text(files[name], DataError), name)
 
 
 # ------------------------------------------------------------------ reading
