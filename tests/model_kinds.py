@@ -10,6 +10,7 @@ from PIL import Image
 
 import regard
 from looked import wav
+from regard.data.generated.clips import write_clips
 from regard.data.generated.scenes import write_scenes
 
 SENTENCE = "The dog sees the cat."
@@ -71,6 +72,11 @@ KINDS: dict[str, tuple[str, dict[str, Any]]] = {
         "image",
         {"images": "images", "image_size": 16, "model": "resnet:tiny", "d_model": 8, "layers": 2},
     ),
+    "timesformer": (
+        "image",
+        SIZES | {"model": "timesformer:tiny", "images": "clips/train", "image_size": 16, "patch": 8,
+                 "frames": 4},
+    ),
     "clip": (
         "image",
         IMAGES | SIZES | {"model": "clip:tiny", "images": "images/captions.tsv", "vocabulary": 300},
@@ -116,6 +122,7 @@ def write_data(folder: Path) -> dict[str, str]:
     captions = [f"{name}/{i}.png\ta {name} image\n" for name in ("dark", "light") for i in range(4)]
     (folder / "images" / "captions.tsv").write_text("".join(captions))
     write_scenes(folder / "scenes", {"train": 6}, size=32)
+    write_clips(folder / "clips", {"train": 6}, size=16, frames=4)
     rows = [f"{np.sin(i / 3):.4f},{np.cos(i / 3):.4f}\n" for i in range(120)]
     (folder / "series.csv").write_text("load,heat\n" + "".join(rows))
     graph = folder / "graph"

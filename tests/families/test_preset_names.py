@@ -105,10 +105,10 @@ def forward(model: spec.Model) -> torch.Tensor:
             case spec.EncoderDecoder() | spec.SequenceToSequence():
                 return module(tokens, tokens)[0]
             case (
-                spec.Encoder(input=spec.Patches(size=size))
-                | spec.ConvolutionalEncoder(input=spec.ConvStem(size=size))
+                spec.Encoder(input=spec.Patches() as part)
+                | spec.ConvolutionalEncoder(input=spec.ConvStem() as part)
             ):
-                return module(torch.randn(1, 3, size, size))[0]
+                return module(torch.randn(part.shape(1, 0)))[0]
             case spec.Encoder(input=spec.Waveform()):
                 return module(torch.randn(1, 4000))[0]
             case spec.Encoder(input=spec.SeriesPatches(length=length, channels=channels)):
@@ -144,10 +144,9 @@ def series_encoder_decoder_forward(module: Any, model: spec.SeriesEncoderDecoder
 @pytest.mark.parametrize("family", PRESET_FAMILIES)
 def test_every_family_has_a_tiny_size_that_runs(family: str) -> None:
     assert "tiny" in PRESET_FAMILIES[family].sizes
-    vocabulary = 61 if PRESET_FAMILIES[family].kind != "image" else 7
-    context = (
-        PRESET_FAMILIES[family].context if PRESET_FAMILIES[family].kind in ("image", "ctc") else 64
-    )
+    kind = PRESET_FAMILIES[family].kind
+    vocabulary = 7 if kind in ("image", "video") else 61
+    context = PRESET_FAMILIES[family].context if kind in ("image", "ctc") else 64
     output = forward(preset(f"{family}:tiny", vocabulary, context))
     assert bool(torch.isfinite(output).all())
 

@@ -15,6 +15,7 @@ from PIL import Image
 
 import regard
 from looked import wav
+from regard.data.generated.clips import write_clips
 from regard.data.generated.scenes import write_scenes
 from regard.families import presets
 from regard.families.presets import PRESET_FAMILIES as FAMILIES
@@ -45,7 +46,7 @@ QUICK: dict[str, Any] = {
 }  # fmt: skip
 COLUMNS = ("opens", "trains", "fine-tunes", "evaluates", "compared", "looked into")
 SPEECH = ("speech", "ctc")
-IMAGES = ("image", "dual encoder", "detector")
+IMAGES = ("image", "video", "dual encoder", "detector")
 REASONS = {"clip-text": "a tower of CLIP, which learns with its images"}
 # Memory networks attend to sentences, and have no tokens to look at.
 NOT_LOOKED_INTO = {
@@ -62,14 +63,15 @@ NO_ATTENTION = (
 # The data of each kind, where it is not a text.
 DATA = {
     "memory network": "stories", "speech": "sounds", "ctc": "sounds", "image": "images",
-    "dual encoder": "captions", "detector": "boxes", "series": "series", "graph": "graph",
+    "dual encoder": "captions", "detector": "boxes", "video": "clips", "series": "series",
+    "graph": "graph",
 }  # fmt: skip
 # Of families that learn from other data than their kind.
 OWN_DATA = {"segformer": "boxes"}  # beside which are masks
 # At least one of each wiring and each kind of data; the others are among the slow tests.
 FAST = (
     "transformer", "convs2s", "rnn", "gpt2", "llama", "transformer-xl", "lstm-lm", "bert",
-    "electra", "longformer", "clip-text", "vit", "clip", "detr", "wav2vec2", "patchtst",
+    "electra", "longformer", "clip-text", "vit", "timesformer", "clip", "detr", "wav2vec2", "patchtst",
     "time-series-transformer", "dlinear", "graph", "memory", "resnet-cifar",
     "segformer",
 )  # fmt: skip
@@ -96,9 +98,10 @@ def files(tmp_path: Path) -> dict[str, str]:
     sounds.write_text("tone.wav\tlow\n" * 4)
     images = write_images(tmp_path / "images")
     write_scenes(tmp_path / "scenes", {"train": 4}, size=32)
+    write_clips(tmp_path / "clips", {"train": 6}, size=24, frames=6)
     return {
         "text": str(text), "stories": str(stories), "sounds": str(sounds), "images": str(images),
-        "boxes": str(tmp_path / "scenes" / "train"),
+        "boxes": str(tmp_path / "scenes" / "train"), "clips": str(tmp_path / "clips" / "train"),
         "captions": str(images / "captions.tsv"), "series": str(write_series(tmp_path)),
         "graph": str(write_graph(tmp_path / "graph")),
     }  # fmt: skip

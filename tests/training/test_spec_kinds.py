@@ -35,6 +35,7 @@ POOL = spec.Pool("mean", None)
 CLASSES = spec.ClassifierHead(2)
 TAGS = spec.ClassifierHead(2, "tag")
 PATCHES = spec.Patches(16, 4)
+CLIPS = spec.Tubelets(16, 4, extras=0, position="sinusoidal", frames=4)
 SOUND = spec.Waveform((spec.Convolution(8, 10, 5),), spec.ConvPosition(4, 4))
 SPECTROGRAM = spec.Spectrogram(80, spec.FixedPosition(1500))
 WINDOWS = spec.SeriesPatches(16, 2, (spec.TimeScale(4, 2),))
@@ -77,6 +78,9 @@ SPECS: dict[str, spec.Model] = {
     "convolutional image classes": spec.ConvolutionalEncoder(
         WIDTH, spec.ConvStem(16), spec.ResidualStages((8, 8), (1, 1))
     ).with_head(spec.ClassifierHead(3)),
+    "clips": encoder(CLIPS, POOL),
+    "clip classes": encoder(CLIPS, POOL, CLASSES),
+    "masked clips": encoder(CLIPS, spec.TubeletDecoder(WIDTH, STACK)),
     "masked images": encoder(PATCHES, spec.PixelDecoder(WIDTH, STACK)),
     "image segments": encoder(PATCHES, spec.MaskDecoder(3, WIDTH, STACK)),
     "spectrograms": encoder(SPECTROGRAM),
@@ -131,6 +135,8 @@ AS_GIVEN: dict[str, set[str]] = {
     "stories": {"memory network"},
     "images": {"image classes", "convolutional image classes"},
     "masked_images": {"masked images"},
+    "clips": {"clip classes"},
+    "masked_clips": {"masked clips"},
     "detect": {"detector"},
     "segment": {"image segments"},
     "image_text": {"dual encoder"},
@@ -151,6 +157,8 @@ OF_FILES: dict[str, set[str]] = AS_GIVEN | {
     "images": IMAGES | {"convolutional image classes"},
     "masked_images": IMAGES,
     "segment": IMAGES,
+    "clips": {"clips", "clip classes", "masked clips"},
+    "masked_clips": {"clips", "clip classes", "masked clips"},
 }
 
 
@@ -340,6 +348,9 @@ SUITABLE: dict[str, set[str]] = {
     "image classes": {"images", "masked_images", "segment"},
     "masked images": {"images", "masked_images", "segment"},
     "image segments": {"images", "masked_images", "segment"},
+    "clips": {"clips", "masked_clips"},
+    "clip classes": {"clips", "masked_clips"},
+    "masked clips": {"clips", "masked_clips"},
     "spectrogram classes": {"sounds"},
     "waveforms": {"ctc", "sounds"},
     "waveform classes": {"ctc", "sounds"},

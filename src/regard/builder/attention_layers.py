@@ -22,7 +22,7 @@ from regard.core.mixers import (
     segment_attention,
 )
 from regard.core.positions import position_terms, relative_position, rotary
-from regard.core.stacks import pyramid, shifted_window_attention
+from regard.core.stacks import divided_attention, pyramid, shifted_window_attention
 
 
 class LayerParts(NamedTuple):
@@ -78,6 +78,9 @@ def build_self_attention(block: spec.Block, layer: LayerParts) -> attention.Atte
         return shifted_window_attention.WindowAttention(
             project, mixer, output, layer.windows, part.heads
         )
+    if isinstance(layer.scheme, spec.Divided):
+        frames = divided_attention.ClipRows(*_clip(layer.scheme), space=True)
+        return divided_attention.RowsAttention(project, mixer, output, frames)
     return attention.Attention(project, mixer, output, position)
 
 
@@ -90,6 +93,25 @@ def _reduced_attention(
         reduction = pyramid.SequenceReduction(layer.d_model, layer.reduction, reduction_norm)
     project = projection.CrossProjection(part, layer.d_model)
     return pyramid.ReducedAttention(project, mixer, output, reduction)
+
+
+def build_time_attention(
+    block: spec.Block, layer: LayerParts, clip: spec.Divided
+) -> divided_attention.RowsAttention:
+    """The attention of divided blocks over time; a linear map follows its own."""
+    part = block.attention
+    d_model = layer.d_model
+    return divided_attention.RowsAttention(
+        projection.SelfProjection(part, d_model),
+        _mixer(part, _scale(part, None), None),
+        _output_projection(part, d_model),
+        divided_attention.ClipRows(*_clip(clip), space=False),
+        linear.Linear(d_model, d_model),
+    )
+
+
+def _clip(part: spec.Divided) -> tuple[int, int, int]:
+    return part.frames, part.patches, part.extras
 
 
 def _shared_position(

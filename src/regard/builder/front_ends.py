@@ -19,6 +19,7 @@ from regard.core.frontends import (
     series_patches,
     spectrogram_frontend,
     time_scales,
+    tubelets,
     waveform_frontend,
 )
 from regard.core.positions import positional_encoding
@@ -38,6 +39,8 @@ def build_front_end(
             position = _input_position(part.position, d_model)
             scales = _time_scales(part, d_model)
             return spectrogram_frontend.Spectrogram(part, d_model, position, scales)
+        case spec.Tubelets():
+            return _tubelets(part, d_model)
         case spec.Patches():
             norm_part = optional_norm(part.norm, d_model)
             return patch_embedding.Patches(part, d_model, _patch_position(part, d_model), norm_part)
@@ -81,6 +84,17 @@ def overlap_embedding(
     """Overlapping patches of pixels, or of the positions of the stage before."""
     project = convolution.GridConvolution(inputs, outputs, kernel, stride)
     return overlap_patches.OverlapEmbedding(project, build_norm(PYRAMID_NORM, outputs))
+
+
+def _tubelets(part: spec.Tubelets, d_model: int) -> tubelets.Tubelets:
+    if part.position == "sinusoidal":
+        sinusoids = positional_encoding.Sinusoidal(d_model, "interleaved", 10_000.0)
+        return tubelets.Tubelets(part, d_model, sinusoids, None)
+    patches = positional_encoding.LearnedPosition(d_model, part.side**2 + part.extras)
+    times = None
+    if not part.separate:
+        times = positional_encoding.LearnedPosition(d_model, part.times)
+    return tubelets.Tubelets(part, d_model, patches, times)
 
 
 def build_residual_stages(part: spec.ResidualStages, inputs: int) -> resnet.ResidualStages:

@@ -63,7 +63,9 @@ def build_heads(
                 heads["contrastive"] = contrastive_head.ContrastiveHead(part, d_model, channels)
             case spec.PixelDecoder(inner):
                 decoder = build_stack(part.stack, inner)
-                heads["pixels"] = pixel_decoder.PixelDecoder(part, width, decoder, encoder.patches)
+                of_clips = isinstance(part, spec.TubeletDecoder)
+                kind = pixel_decoder.TubeletDecoder if of_clips else pixel_decoder.PixelDecoder
+                heads["pixels"] = kind(part, width, decoder, encoder.patches)
             case spec.PixelShuffleHead():
                 heads["pixels"] = pixel_decoder.PixelShuffleHead(part, width, encoder.patches)
             case _:

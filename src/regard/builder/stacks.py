@@ -13,6 +13,7 @@ from regard.builder.attention_layers import (
     build_cross_attention,
     build_length_projection,
     build_self_attention,
+    build_time_attention,
 )
 from regard.builder.front_ends import map_norm, overlap_embedding
 from regard.builder.masks import build_mask_pattern
@@ -23,6 +24,7 @@ from regard.core.masks import mask
 from regard.core.mixers import global_attention
 from regard.core.stacks import (
     conv_layer,
+    divided_attention,
     pyramid,
     reversible,
     shifted_window_attention,
@@ -38,6 +40,8 @@ def build_stack(part: spec.Stack, d_model: int) -> stack.Stack:
     final = build_block_norm(part.final, part.width(d_model)) if part.final else None
     parts = stack.StackParts(blocks, layer_types, final, part.dropout)
     match part.scheme:
+        case spec.Divided():  # divided are its blocks
+            return stack.Stack(parts)
         case spec.Plain(layer_drop):
             return stack.Stack(parts, layer_drop=layer_drop)
         case spec.Shared():
@@ -174,6 +178,16 @@ def _block(part: spec.Block, layer: LayerParts) -> block.AnyBlock:
     sequential = residual.SequentialResidual(connections)
     if isinstance(layer.scheme, spec.Reversible):
         return reversible.ReversibleBlock(self_attention, cross, feed_forward, sequential)
+    if isinstance(layer.scheme, spec.Divided):
+        return divided_attention.DividedBlock(
+            build_time_attention(part, layer, layer.scheme),
+            residual.PreNorm(build_block_norm(part.norm, d_model), part.dropout),
+            attention=self_attention,
+            cross=None,
+            feedforward=feed_forward,
+            residual=sequential,
+            drop_path=part.drop_path,
+        )
     layer_scales = None
     if part.layer_scale is not None:
         layer_scales = [residual.LayerScale(d_model, part.layer_scale) for _ in norms]

@@ -28,6 +28,7 @@ Examples:
   regard data sorting --max-length 30 --split longer > longer.tsv
   regard data addition --text > train.txt
   regard data scenes scenes --lines 4000
+  regard data clips clips --lines 4000
 """
 LINES = WholeNumber(1, 10**12)
 
@@ -86,6 +87,25 @@ def scenes(folder: str, lines: int, held_out: int | None, size: int, most: int, 
     others = held_out or max(1, lines // 10)
     counts = {"train": lines, "valid": others, "test": others}
     write_scenes(Path(folder), counts, seed, size, most)
+
+
+@command.command(epilog=EXAMPLES)
+@click.argument("folder")
+@options(
+    option("--lines", "number of clips to train on", LINES, default=2000),
+    option("--held-out", "number to validate, and as many to test  [a tenth]", COUNT),
+    option("--size", "side length in pixels", WholeNumber(16, 1024), default=24),
+    option("--frames", "frames of a clip", WholeNumber(4, 256), default=6),
+    option("--seed", "random seed", SEED, default=0),
+)
+def clips(folder: str, lines: int, held_out: int | None, size: int, frames: int, seed: int) -> None:
+    """Write clips of moving shapes to FOLDER/train, valid and test: a folder for each class (which
+    way a shape moves, which one follows which) with a folder of frames for each clip."""
+    from regard.data.generated.clips import write_clips
+
+    others = held_out or max(1, lines // 10)
+    counts = {"train": lines, "valid": others, "test": others}
+    write_clips(Path(folder), counts, seed, size, frames)
 
 
 # ------------------------------------------------------------------ and for each generated task

@@ -18,6 +18,7 @@ from regard.core.feedforward import PositionWise
 from regard.core.masks.attention_mask import AttentionMask
 from regard.core.norm import Norm, batch_norms, fixed_running_statistics, normalize
 from regard.core.positions.position_terms import PositionTerms
+from regard.core.probe import HasHeads
 from regard.core.residual import LayerScale, ParallelResidual, SequentialResidual
 
 # Of a sublayer in `layer_scales`, whose parameters are stored by index. The feed-forward's is the
@@ -51,6 +52,11 @@ class AnyBlock(nn.Module, ABC):
         self.cross = cross
         self.feedforward = feedforward
         self.residual = residual
+
+    def attentions(self) -> dict[str, HasHeads]:
+        """Its attentions by name, in forward order."""
+        attentions: dict[str, HasHeads] = {"self": self.attention}
+        return attentions if self.cross is None else attentions | {"cross": self.cross}
 
     @property
     def meets_padding(self) -> bool:

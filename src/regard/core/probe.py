@@ -47,6 +47,12 @@ class SelectsKeys(Protocol):
     def visible(self, q: Tensor, k: Tensor, mask: AttentionMask, rows: Tensor) -> Tensor: ...
 
 
+class RowsOfInputs(Protocol):
+    """How the inputs of an attention became rows of its batch: the frames of a clip."""
+
+    def whole(self, call: AttentionCall) -> AttentionCall: ...
+
+
 class HasHeads(Protocol):
     """A part with attention heads. `out_weight` [D, H·E] is the weight of the output projection."""
 
@@ -69,6 +75,8 @@ class AttentionCall:
     # Longformer: which queries [B, T] are global, and the call that computes their rows.
     global_rows: Tensor | None = None
     global_call: AttentionCall | None = None
+    # The call that was made, where its rows are parts of an input (frames of a clip).
+    in_rows: AttentionCall | None = None
 
     def weights(self, rows: Tensor | None = None, heads: Tensor | None = None) -> Tensor:
         """Attention weights [B, heads, rows, S] of the query rows and heads asked for, or of
@@ -115,10 +123,12 @@ class NullProbe:
         bias: ScoreBias | None = None,
         *,
         global_rows: Tensor | None = None,
+        rows: RowsOfInputs | None = None,
     ) -> None:
         """Records the kernel call of the attention whose scope this is.
 
-        With `global_rows` [B, T], it computes these rows of the attention around it.
+        With `global_rows` [B, T], it computes these rows of the attention around it. `rows` says
+        how its batch was made of inputs.
         """
 
 
@@ -169,12 +179,13 @@ class Probe(NullProbe):
         bias: ScoreBias | None = None,
         *,
         global_rows: Tensor | None = None,
+        rows: RowsOfInputs | None = None,
     ) -> None:
         name = self.prefix.removesuffix(".")
         call = AttentionCall(mixer, *qkv, mask, bias)
         # An attention is recorded if it is asked for, or any part of it: `encoder.0.self.weights`.
         if self._wants(name) or any(self._wants(f"{name}.{part}") for part in PARTS):
-            self.attentions[name] = call
+            self.attentions[name] = call if rows is None else rows.whole(call)
         outer = name.rpartition(".")[0]
         if global_rows is not None and outer in self.attentions:
             self.attentions[outer] = replace(

@@ -4,6 +4,7 @@ vectors into hidden states."""
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
 from itertools import count
 from typing import Any, ClassVar, Literal
 
@@ -55,6 +56,11 @@ class FrontEnd(nn.Module):
         """The hidden states of the inputs as they are shown: [B, T, D]."""
         return hidden
 
+    def of_inputs(self, answers: Tensor) -> Tensor:
+        """Answers to whole inputs, from those to its rows [rows, …]: other rows may be its
+        parts."""
+        return answers
+
     def vector(self, pooled: Tensor) -> Tensor:
         """A pooled vector as it is shown: [B, D]."""
         return pooled
@@ -66,6 +72,7 @@ class ImageFrontEnd(FrontEnd):
 
     has_padding = False
     patch: int  # pixels from one position to the next
+    frames: int | None = None  # of a clip, where it reads such
 
     def __init__(self) -> None:
         super().__init__()
@@ -82,6 +89,12 @@ class ImageFrontEnd(FrontEnd):
         sides = ((-(-rows // step), -(-columns // step)) for step in count(1))
         grid = next(grid for grid in sides if math.prod(grid) <= values.shape[1])
         return values[:, -math.prod(grid) :].mT.unflatten(2, grid)
+
+    def place_names(self, pixels: Tensor) -> Iterator[str]:
+        """A name for each position: `row,column` behind the extra vectors."""
+        yield from (f"extra {i}" for i in range(len(self.extras)))
+        rows, columns = self.grid(pixels)
+        yield from (f"{row},{column}" for row in range(rows) for column in range(columns))
 
 
 class Side(nn.Module):

@@ -247,13 +247,11 @@ class Stack(Side):
 
     def attentions(self) -> dict[str, HasHeads]:
         """Every application of an attention, by its name inside the stack."""
-        attentions: dict[str, HasHeads] = {}
-        for number in range(self.layers):
-            block = self.block(number)
-            attentions[f"{number}.self"] = block.attention
-            if block.cross is not None:
-                attentions[f"{number}.cross"] = block.cross
-        return attentions
+        return {
+            f"{number}.{name}": attention
+            for number in range(self.layers)
+            for name, attention in self.block(number).attentions().items()
+        }
 
 
 def _position_ids(mask: AttentionMask, call: Call, pattern: MaskPattern) -> Tensor:

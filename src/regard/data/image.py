@@ -294,6 +294,14 @@ _DEFAULTS["segformer"] = {
     "size": {"height": 512, "width": 512},
     "do_pad": False,
 }
+# Of clips; TimeSformer's files name VideoMAE's processor too.
+_DEFAULTS["videomae"] = {
+    **_COMMON,
+    "size": {"shortest_edge": 224},
+    "do_center_crop": True,
+    "crop_size": _SQUARE,
+}
+_DEFAULTS["timesformer"] = _DEFAULTS["videomae"]
 _DEFAULTS |= {"bit": _DEFAULTS["clip"], "dinov2": _DEFAULTS["clip"]}
 # Keys that may have one value only.
 _FIXED: dict[str, Any] = {

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import reprlib
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Any, TypeAlias
 
@@ -13,6 +13,7 @@ import numpy as np
 
 from regard.data import labelled, text_files
 from regard.data.boxes import BoxedImage, as_boxes, read_boxes
+from regard.data.clips import read_clips
 from regard.data.graphs import GraphData, read_graphs
 from regard.data.labelled import (
     LabelledImage,
@@ -233,6 +234,13 @@ IMAGE = ExampleKind(
     labelled.read_images,
     _LABELLED_IMAGE,
 )
+LABELLED_CLIP = ExampleKind(
+    "a folder of clips (folders of frames, GIFs or video files) with one subfolder for each class",
+    'a clip with its class: ("clip.gif", "left")',
+    read_clips,
+    _LABELLED_IMAGE,
+)
+CLIP = replace(LABELLED_CLIP, description='a clip with a text: ("clip.gif", "left")')
 BOXED_IMAGE = ExampleKind(
     "images with boxes: COCO's annotations.json, or a folder of Pascal VOC's XML",
     'an image with classes and corners: ("cells.png", [("cell", (0, 0, 30, 20))])',

@@ -125,6 +125,18 @@ _PRONOUNCE = replace(
         'echo "h e l l o" | regard translate FOLDER',
     ),
 )
+_MASKED_IMAGES = Task(
+    unit="images",
+    reads=examples.IMAGE,
+    predict={"prediction": reconstruct_patches},
+    metrics=("mse", "mae"),
+    scores=_by_name("mse", "mae"),
+    card=Card(
+        "image-feature-extraction",
+        "An encoder of images, trained to fill in masked patches",
+        "regard train --base FOLDER --objective images --images CLASSES",
+    ),
+)
 _NODES = replace(
     _CLASSES,
     answer=answers.classify_graphs,
@@ -291,16 +303,26 @@ TASKS: dict[str, Task] = {
             'regard.load("FOLDER").segment("image.png").mask',
         ),
     ),
-    "masked_images": Task(
-        unit="images",
-        reads=examples.IMAGE,
-        predict={"prediction": reconstruct_patches},
-        metrics=("mse", "mae"),
-        scores=_by_name("mse", "mae"),
+    "masked_images": _MASKED_IMAGES,
+    "clips": replace(
+        _RANKED,
+        unit="clips",
+        reads=examples.LABELLED_CLIP,
+        predict={"ranking": rank_image_classes},
         card=Card(
-            "image-feature-extraction",
-            "An encoder of images, trained to fill in masked patches",
-            "regard train --base FOLDER --objective images --images CLASSES",
+            "video-classification",
+            "A classifier of clips",
+            'regard.load("FOLDER").classify("clip.gif")',
+        ),
+    ),
+    "masked_clips": replace(
+        _MASKED_IMAGES,
+        unit="clips",
+        reads=examples.CLIP,
+        card=Card(
+            "feature-extraction",
+            "An encoder of clips, trained to fill in masked tubelets",
+            "regard train --base FOLDER --objective clips --images CLASSES",
         ),
     ),
     "image_text": replace(

@@ -16,6 +16,7 @@ Kind = Literal[
     "decoder",  # a language model
     "encoder",  # a masked language model, or a detector of replaced tokens
     "image",  # a classifier of images; the vocabulary are its classes, the context its side
+    "video",  # a classifier of clips; the vocabulary are its classes, the context their side
     "dual encoder",  # of texts and images
     "detector",  # of objects in images; the vocabulary are its classes, the context its side
     "speech",  # an encoder–decoder over spectrograms

@@ -97,6 +97,8 @@ FILES: dict[str, dict[str, str]] = {
     "vision.resnet": {"resnet": ""},
     "vision.detr": {"detr": ""},
     "vision.segformer": {"segformer": ""},
+    "vision.timesformer": {"timesformer": ""},
+    "vision.videomae": {"videomae": ""},
     "vision.clip": {"clip": "", "clip_text_model": "TEXT", "clip_vision_model": "VISION"},
     "vision.siglip": {"siglip": "", "siglip_text_model": "TEXT", "siglip_vision_model": "VISION"},
     "speech.whisper": {"whisper": ""},

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -286,6 +286,18 @@ def with_prefix(rules: Iterable[Rule], old: str, new: str) -> Rules:
         return new + name.removeprefix(old) if name.startswith(old) else name
 
     return [_renamed(rule, renamed, except_field="parameter") for rule in rules]
+
+
+def renamed(rules: Iterable[Rule], endings: Mapping[str, str]) -> Rules:
+    """The rules with other endings of the tensors' names in the file."""
+
+    def other(name: str) -> str:
+        for ending, new in endings.items():
+            if name.endswith(ending):
+                return name.removesuffix(ending) + new
+        return name
+
+    return [_renamed(rule, other, except_field="parameter") for rule in rules]
 
 
 def _renamed(rule: Rule, rename: Callable[[str], str], except_field: str = "") -> Rule:

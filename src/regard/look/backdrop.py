@@ -37,6 +37,7 @@ from regard.look.drawing import (
 VEIL = np.array([8, 10, 16])  # what is not attended to lies under it, as in the studio
 DENSEST_VEIL = 0.8
 IMAGE_SIDE = 208.0  # pixels of an image in a picture of several
+CLIP_WIDTH = 560.0  # of all frames
 SOUND_WIDTH = 720.0
 FAINTEST_SOUND = 0.25  # the strength of moments that nobody attends to
 SOUND_HEIGHT = 110.0
@@ -136,7 +137,7 @@ class ImageBackdrop(Backdrop):
         if panel.signed:
             values = np.where(np.arange(len(values)) < self.extras, 0.0, values)
         on_patches = replace(panel, weights=values).shades[self.extras :]
-        shares = on_patches.reshape(rows, columns).repeat(patch, 0).repeat(patch, 1)
+        shares = self._in_rows(on_patches, rows, columns).repeat(patch, 0).repeat(patch, 1)
         shares = shares[:height, :width]
         # The pixels of whole patches; those beyond are not read.
         picture = self.picture[: rows * patch, : columns * patch].astype(np.float64)
@@ -148,7 +149,7 @@ class ImageBackdrop(Backdrop):
             painted = grey * (1 - opacity) + colours * opacity
         else:
             painted = _veiled(picture, shares)
-        scale = IMAGE_SIDE / max(height, width)
+        scale = self._scale(height, width)
         bottom = scale * height
         across = scale * width
         painted = self._with_answer(np.round(painted).astype(np.uint8))
@@ -181,10 +182,39 @@ class ImageBackdrop(Backdrop):
         """The picture [H, W, 3] with what is drawn on it besides attention."""
         return painted
 
+    def _in_rows(self, on_patches: Array, rows: int, columns: int) -> Array:
+        """The values of patches where they stand in the picture: [rows, columns]."""
+        return on_patches.reshape(rows, columns)
+
+    def _scale(self, height: int, width: int) -> float:
+        """How large a pixel is drawn."""
+        return IMAGE_SIDE / max(height, width)
+
     def _shades(self) -> Colours:
         """From the darkest patch to the brightest."""
         strip = _veiled(np.full((1, 64, 3), 255.0), np.linspace(0.0, 1.0, 64)[None])
         return strip.round().astype(np.uint8)
+
+
+@dataclass(frozen=True, eq=False)
+class ClipBackdrop(ImageBackdrop):
+    """The frames of a clip side by side, one for each time."""
+
+    times: int
+    by_frame: bool  # patches of a frame follow each other, not the times of a patch
+
+    def position_name(self, label: str) -> str:
+        return super().position_name(label).replace(":", " at ")
+
+    def _grid(self, on_patches: Array, rows: int, columns: int) -> Array:
+        wide = columns // self.times
+        if not self.by_frame:  # [rows, columns of a frame, times]
+            return on_patches.reshape(rows, wide, self.times).swapaxes(1, 2).reshape(rows, columns)
+        frames = on_patches.reshape(self.times, rows, wide)
+        return frames.swapaxes(0, 1).reshape(rows, columns)
+
+    def _scale(self, height: int, width: int) -> float:
+        return CLIP_WIDTH / width
 
 
 class QueryBox(NamedTuple):

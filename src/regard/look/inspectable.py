@@ -16,7 +16,6 @@ from regard.data.labelled import IMAGE_SUFFIXES
 from regard.data.text.tokenizer import Tokenizer
 from regard.decode.batch_decoding import SpecialTokens
 from regard.spec import ModelSpec
-from regard.system import disk
 from regard.system.errors import DataError, SettingError
 from regard.wirings.core_model import CoreModel
 
@@ -101,6 +100,9 @@ class Inspectable(Protocol):
     def read_medium(self, data: bytes) -> MediaInput:
         """Prepares the contents of an image or sound file as an input."""
 
+    def read_file(self, path: Path) -> MediaInput:
+        """Prepares such a file, or a folder of the frames of a clip."""
+
 
 def token_ids(model: Inspectable, text: str) -> list[int]:
     """The token ids of an input text, of which there must be one at least."""
@@ -175,7 +177,7 @@ def read_input(model: Inspectable, text: Input) -> Reading:
 
 def _read_medium(model: Inspectable, path: Path) -> MediaInput:
     try:
-        return model.read_medium(disk.read_bytes(path))
+        return model.read_file(path)
     except FileNotFoundError:
         problem = f"there is no file {str(path)!r}"
     except (OSError, ValueError) as error:  # a name with a zero byte is a ValueError

@@ -155,9 +155,7 @@ def _position_names(model: CoreModel, inputs: Tensor) -> Iterator[str]:
     front_ends = model.front_ends()
     front_end = front_ends.get(tower, front_ends.get("encoder"))
     if isinstance(front_end, ImageFrontEnd):
-        yield from (f"extra {i}" for i in range(len(front_end.extras)))
-        rows, columns = front_end.grid(inputs)
-        yield from (f"{row},{column}" for row in range(rows) for column in range(columns))
+        yield from front_end.place_names(inputs)
         return
     length = inputs.shape[1]
     if front_end is not None:

@@ -101,9 +101,8 @@ def probes(model: CoreModel) -> list[str]:
             # which the residual connection adds.
             parts = ["input", *parts, "output"]
         for i in range(stack.layers):
-            for kind in ("self", "cross"):
-                attention = f"{prefix}.{i}.{kind}"
-                if attention in attention_names:
+            for attention in attention_names:
+                if attention.startswith(f"{prefix}.{i}."):
                     names += [f"{attention}.{part}" for part in parts]
             if isinstance(stack, Stack):
                 feedforward = f"{prefix}.{i}.feedforward"

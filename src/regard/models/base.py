@@ -443,6 +443,10 @@ class Model(Tasks):
         """Prepares the contents of an image or sound file as an input."""
         raise SettingError("this model reads text only", "pass a text")
 
+    def read_file(self, path: Path) -> MediaInput:
+        """Prepares such a file, or a folder of the frames of a clip."""
+        return self.read_medium(disk.read_bytes(path))
+
 
 class TokenizerModel(Model):
     """A model with one tokenizer, which is opened when text first comes.

@@ -258,6 +258,7 @@ class RecordedOutputs:
         if not calls:
             raise SettingError("this model has no attention", "remove output_attentions")
         names = [f"{stack}.{i}.{kind}" for i in self.model.stacks()[stack].weighed_layers]
-        weights = [calls[name].weights() for name in names if name in calls]
+        in_rows = [calls[name].in_rows or calls[name] for name in names if name in calls]
+        weights = [call.weights() for call in in_rows]
         # The sides of recurrent models have no self-attention.
         return tuple(weights) or None

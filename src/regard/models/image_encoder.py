@@ -7,6 +7,7 @@ from copy import copy
 from dataclasses import dataclass
 from functools import cached_property
 from io import BytesIO
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, Self
 
 import numpy as np
@@ -21,13 +22,14 @@ from regard.core.finite_outputs import require_finite
 from regard.core.frontends.patch_embedding import Patches, VisiblePatches
 from regard.core.heads.pixel_decoder import PixelDecoder, PixelShuffleHead
 from regard.core.side import ImageFrontEnd
+from regard.data.clips import ClipProcessor
 from regard.data.corruption import masking_noise
 from regard.data.image import FILE, ImageProcessor, Picture, open_image, read_image_processor
 from regard.models.base import Model
 from regard.models.labels import Scores
 from regard.models.saving import config_json
 from regard.models.tasks import one_or_many, one_or_stacked
-from regard.system.errors import ModelError
+from regard.system.errors import ModelError, SettingError
 from regard.wirings.encoder import Encoder
 
 if TYPE_CHECKING:
@@ -98,7 +100,9 @@ class ImageReader(Model):
                 "this model has no image processor",
                 "load it from a folder with a preprocessor_config.json",
             )
-        return read_image_processor(self.folder)
+        processor = read_image_processor(self.folder)
+        frames = self.front_end.frames
+        return processor if frames is None else ClipProcessor.of(processor, frames)
 
     @property
     def front_end(self) -> Any:
@@ -109,6 +113,8 @@ class ImageReader(Model):
     @torch.no_grad()
     def with_image_size(self, size: int) -> Self:
         """The same model for images of another side: learned positions are interpolated."""
+        if self.front_end.frames is not None:
+            raise SettingError("positions of clips are not interpolated", "remove `image_size`")
         other = copy(self)
         other.spec = self.spec.with_image_size(size)
         other.model = build(other.spec).eval()
@@ -125,14 +131,31 @@ class ImageReader(Model):
         return other
 
     def read_medium(self, data: bytes) -> MediaInput:
-        from regard.look import MediaInput
-        from regard.look.backdrop import ImageBackdrop
+        return self._read(data)
 
-        pixel_values = self.image_processor(data)  # [C, H, W]
+    def read_file(self, path: Path) -> MediaInput:
+        # The frames of a clip may be in a folder.
+        is_clip = self.front_end.frames is not None and path.is_dir()
+        return self._read(path) if is_clip else super().read_file(path)
+
+    def _read(self, data: bytes | Path) -> MediaInput:
+        from regard.look import MediaInput
+        from regard.look.backdrop import ClipBackdrop, ImageBackdrop
+
+        pixel_values = self.image_processor(data)  # [C, H, W], or [frames, C, H, W]
         inputs = pixel_values[None].to(self.device, self.dtype)
-        picture = self.image_processor.to_image(pixel_values)
         front = self.front_end
-        backdrop = ImageBackdrop(picture, front.patch, len(front.extras))
+        on = (front.patch, len(front.extras))
+        backdrop: ImageBackdrop
+        if front.frames is None:
+            picture = self.image_processor.to_image(pixel_values)
+            backdrop = ImageBackdrop(picture, *on)
+        else:
+            # One frame for each time, without the pixels that fill no patch.
+            side = front.side * front.patch
+            shown = pixel_values[front.shown_frames, :, :side, :side]
+            picture = self.image_processor.to_image(shown)
+            backdrop = ClipBackdrop(picture, *on, len(shown), front.by_frame)
         return MediaInput(inputs, picture=picture, backdrop=backdrop)
 
     @torch.inference_mode()
@@ -164,8 +187,9 @@ class ImageEncoder(ImageReader):
 
     @property
     def evaluations(self) -> tuple[str, ...]:
-        of_labels = "segment" if self.spec.task == "segment" else "images"
-        heads = {of_labels: self.spec.labels, "masked_images": self.spec.pixels}
+        data = "images" if self.front_end.frames is None else "clips"
+        of_labels = "segment" if self.spec.task == "segment" else data
+        heads = {of_labels: self.spec.labels, f"masked_{data}": self.spec.pixels}
         return tuple(name for name, head in heads.items() if head is not None)
 
     @property
@@ -265,7 +289,8 @@ class ImageEncoder(ImageReader):
         # A pooler with an activation (ViT's) was trained for a task; its vector is no image vector.
         pool = self.spec.pool
         if pool is not None and pool.activation is None:
-            return self.model.vector(pixel_values)
+            return self.front_end.of_inputs(self.model.vector(pixel_values))
         hidden, _ = self.model(pixel_values)  # [B, T, D]
         # The class token stands first; where there is none, the mean of the patches.
-        return hidden[:, 0] if len(self.front_end.extras) else hidden.mean(dim=1)
+        vectors = hidden[:, 0] if len(self.front_end.extras) else hidden.mean(dim=1)
+        return self.front_end.of_inputs(vectors)

@@ -17,6 +17,7 @@ from regard.spec.frontend import (
     SeriesPatches,
     Spectrogram,
     Tokens,
+    Tubelets,
     Waveform,
 )
 from regard.spec.head import (
@@ -31,6 +32,7 @@ from regard.spec.head import (
     Pool,
     SeriesHead,
     SeriesWindow,
+    TubeletDecoder,
 )
 from regard.spec.mask import NeighbourMask
 from regard.spec.model_spec import (
@@ -47,7 +49,7 @@ from regard.spec.model_spec import (
     heads,
 )
 from regard.spec.position import ShortestPathBias
-from regard.spec.stack import Stack, Stages
+from regard.spec.stack import Divided, Stack, Stages
 from regard.spec.validation import Size
 from regard.system.errors import ModelError
 
@@ -65,6 +67,7 @@ class Encoder(ModelSpec):
     def validate(self) -> None:
         check_no_cross(self.stack)
         _check_inputs_of_heads(self)
+        _check_clips(self)
         _check_series(self)
         _check_graph(self)
         if isinstance(self.input, Waveform) and self.d_model % self.input.position.groups:
@@ -90,6 +93,11 @@ class Encoder(ModelSpec):
         match self.input:
             case FeatureMap():
                 return arguments(name, self.input.mask_name)
+            case Tubelets():
+                # What is hidden in pre-training; a classifier sees all.
+                hides = self.input.position == "sinusoidal" and self.labels is None
+                clips = Input(name, content="clips")
+                return (clips, *arguments("", "bool_masked_pos" if hides else ""))
             # Images of a batch have one size: nothing is padded.
             case Patches(mask_token=True):
                 return arguments(name, "bool_masked_pos")
@@ -156,9 +164,13 @@ class Encoder(ModelSpec):
         front: Any = self.input
         front = dataclasses.replace(front, size=size)
         stack = self.stack
-        if isinstance(stack.scheme, Stages):
-            scheme = dataclasses.replace(stack.scheme, side=front.side)
-            stack = dataclasses.replace(stack, scheme=scheme)
+        match stack.scheme:
+            case Stages():
+                scheme = dataclasses.replace(stack.scheme, side=front.side)
+                stack = dataclasses.replace(stack, scheme=scheme)
+            case Divided():
+                divided = dataclasses.replace(stack.scheme, patches=front.side**2)
+                stack = dataclasses.replace(stack, scheme=divided)
         return dataclasses.replace(self, input=front, stack=stack)
 
     @property
@@ -200,6 +212,7 @@ _INPUTS: dict[type, type] = {
     LMHead: Tokens,
     ContrastiveHead: Waveform,
     PixelDecoder: Patches,
+    TubeletDecoder: Tubelets,
     PixelShuffleHead: Patches,
     ForecastHead: SeriesPatches,
     PatchHead: SeriesPatches,
@@ -230,6 +243,22 @@ def _check_series(model: Encoder) -> None:
         raise ModelError(
             "pool='first' of the head and class_token=True of the input belong together",
             "set both, or neither",
+        )
+
+
+def _check_clips(model: Encoder) -> None:
+    """Divided attention and its front end know the same clip."""
+    scheme = model.stack.scheme
+    part = model.input
+    if not isinstance(scheme, Divided):
+        return
+    clip = None
+    if isinstance(part, Tubelets) and part.position == "learned" and not part.separate:
+        clip = Divided(part.times, part.side**2, part.extras)
+    if scheme != clip:
+        raise ModelError(
+            f"{scheme} does not divide what {type(part).__name__} gives",
+            "set input=Tubelets(…) with learned positions and as many frames, patches and extras",
         )
 
 
@@ -384,7 +413,7 @@ def masked_image_model(
     `stride` is the side of what one position reconstructs, in pixels; None: so that all positions
     give the image. What one position reconstructs is hidden as a whole.
     """
-    if not isinstance(encoder.input, Patches):
+    if not isinstance(encoder.input, Patches) or isinstance(encoder.input, Tubelets):
         raise ModelError(
             "masked image modelling needs an encoder of patches of images",
             "use a ViT, or an Encoder with input=Patches(…)",

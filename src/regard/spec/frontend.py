@@ -120,6 +120,7 @@ class Patches(_FrontEnd):
     """
 
     main_input_name = "pixel_values"  # images [B, channels, size, size]
+    tubelet = 1  # frames of a patch: an image does not move
     size: Size  # side of the image in pixels
     patch: Size  # side of a patch in pixels
     channels: Size = 3
@@ -154,6 +155,11 @@ class Patches(_FrontEnd):
         return rows, self.channels, self.size, self.size
 
     @property
+    def pixels(self) -> int:
+        """The numbers of a patch, of all channels."""
+        return self.channels * self.tubelet * self.patch**2
+
+    @property
     def positions(self) -> int:
         """The sequence length: all patches, and the extra tokens.
 
@@ -172,6 +178,53 @@ class Patches(_FrontEnd):
     def maskable(self) -> int:
         """How many squares of an image are hidden or not: patches, or units of several."""
         return (-(-self.side // self.mask_unit)) ** 2
+
+
+@dataclass(frozen=True)
+class Tubelets(Patches):
+    """Tubelet embeddings of clips (Arnab et al. 2021, ViViT; Tong et al. 2022, VideoMAE).
+
+    A tubelet, the same patch of some frames, is mapped to a vector. Learned positions are those of
+    patches and, added to them, of frames; the tubelets of a patch follow each other (Bertasius et
+    al. 2021, TimeSformer). Sinusoids count all tubelets, frame after frame.
+    """
+
+    frames: Size = 8  # of a clip
+    tubelet: Size = 1  # frames that are one vector
+    # Each frame is a row of its own: nothing is attended to in other frames ("space only").
+    separate: bool = False
+
+    def validate(self) -> None:
+        super().validate()
+        if self.tubelet > self.frames:
+            raise ModelError(
+                f"a tubelet of {self.tubelet} frames does not fit into a clip of {self.frames}",
+                "set a smaller `tubelet`",
+            )
+        has_position = self.position in ("learned", "sinusoidal")
+        of_images = self.padded or self.interpolated or self.mask_token or self.mask_unit > 1
+        if of_images or not has_position:
+            raise ModelError(
+                "clips have learned or sinusoidal positions, and no mask tokens",
+                "remove the other options of Tubelets",
+            )
+        if self.position == "sinusoidal" and self.extras:
+            raise ModelError("sinusoids of tubelets have no extra tokens", "set extras=0")
+        if self.separate and self.tubelet > 1:
+            raise ModelError("a tubelet joins frames, which are separate", "set tubelet=1")
+
+    def shape(self, rows: int, length: int) -> tuple[int, ...]:
+        return rows, self.frames, self.channels, self.size, self.size
+
+    @property
+    def times(self) -> int:
+        """Tubelets one after the other; frames at the end that fill none are ignored."""
+        return self.frames // self.tubelet
+
+    @property
+    def positions(self) -> int:
+        times = 1 if self.separate else self.times
+        return self.side**2 * times + self.extras
 
 
 @dataclass(frozen=True)

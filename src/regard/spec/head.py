@@ -251,6 +251,15 @@ class PixelDecoder(Part):
 
 
 @dataclass(frozen=True)
+class TubeletDecoder(PixelDecoder):
+    """Decoder of a masked autoencoder of clips (Tong et al. 2022, VideoMAE).
+
+    Its positions are sinusoids, its map from the encoder has no bias, and the pixels of each
+    channel of a tubelet are normalized by themselves.
+    """
+
+
+@dataclass(frozen=True)
 class PixelShuffleHead(Part):
     """One-layer decoder of masked image modelling (Xie et al. 2022, SimMIM), trained by an L1 loss.
 
@@ -261,7 +270,7 @@ class PixelShuffleHead(Part):
     stride: Size  # side of such a square, in pixels
 
 
-MaskedImageDecoder = PixelDecoder | PixelShuffleHead
+MaskedImageDecoder = PixelDecoder | TubeletDecoder | PixelShuffleHead
 
 
 # ------------------------------------------------------------------ time series

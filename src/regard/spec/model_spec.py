@@ -48,6 +48,7 @@ _ARGUMENTS = {
     "story": _Argument("tokens", "[stories, sentences, tokens]"),
     "question": _Argument("tokens", "[stories, tokens]"),
     "pixel_values": _Argument("pixels", "[images, channels, height, width]"),
+    "clips": _Argument("pixels", "[clips, frames, channels, height, width]"),
     "input_values": _Argument("samples", "[recordings, samples]"),
     "input_features": _Argument("frames", "[recordings, mels, frames]"),
     "past_values": _Argument("values", "[series, steps, channels]"),
@@ -68,6 +69,7 @@ class Input(NamedTuple):
 
     name: str
     required: bool = True
+    content: str = ""  # what it is where the name does not say it: clips are pixel_values too
 
     @property
     def kind(self) -> InputKind:
@@ -92,6 +94,8 @@ class Input(NamedTuple):
     @property
     def _known(self) -> str:
         """The name without the word before it."""
+        if self.content:
+            return self.content
         names = (name for name in _ARGUMENTS if self.name.endswith(f"_{name}"))
         return self.name if self.name in _ARGUMENTS else next(names, self.name)
 
@@ -149,6 +153,11 @@ class ModelSpec(Part, ABC):
     def main_input_name(self) -> str:
         """The first argument: token ids, images, samples or frames."""
         return self.inputs[0].name
+
+    @property
+    def reads(self) -> str:
+        """The same, or what it holds where the name does not say it: clips are pixel_values."""
+        return self.inputs[0].content or self.main_input_name
 
     @property
     def is_encoder_decoder(self) -> bool:

@@ -45,6 +45,7 @@ from regard.spec.residual import (
 from regard.spec.validation import (
     Count,
     Depth,
+    ExtraTokens,
     GridSide,
     NonNegative,
     Part,
@@ -405,7 +406,32 @@ class Pyramid(_Scheme):
         return [stage for stage, depth in enumerate(self.depths) for _ in range(depth)]
 
 
-Scheme = Plain | Shared | Universal | ConvLayer | Reversible | Segments | Stages | Pyramid
+@dataclass(frozen=True)
+class Divided(_Scheme):
+    """Divided space–time attention over clips (Bertasius et al. 2021, TimeSformer).
+
+    In each block every patch attends to itself in all frames, and then to the patches of its own
+    frame. The tubelets of a patch follow each other, as `Tubelets` with learned positions has them.
+    """
+
+    frames: Size
+    patches: Size  # of a frame
+    extras: ExtraTokens = 1  # which every frame sees, and whose outputs are averaged over them
+
+    def check(self, blocks: tuple[Block, ...]) -> None:
+        for block in blocks:
+            softmax = isinstance(block.attention.mixer, SoftmaxAttention)
+            alone = block.position is None and block.cross is None
+            sequential = isinstance(block.residual, PreNorm) and block.layer_scale is None
+            if not softmax or not alone or not sequential or block.pattern != FullMask():
+                raise ModelError(
+                    "divided space–time attention needs softmax attention with a full mask in "
+                    "PreNorm blocks, and neither positions nor cross-attention",
+                    "change the blocks, or use the scheme Plain",
+                )
+
+
+Scheme = Plain | Shared | Universal | ConvLayer | Reversible | Segments | Stages | Pyramid | Divided
 
 # ------------------------------------------------------------------ the stack
 

@@ -72,6 +72,7 @@ TEXT_READERS = (
 _MEDIA = {
     "input_ids": "text",
     "pixel_values": "images",
+    "clips": "clips",
     "input_values": "waveforms",
     "input_features": "spectrograms",
     "past_values": "time series",
@@ -87,7 +88,7 @@ def check_kind(
     objective: str,
 ) -> None:
     """Refuses a spec of another kind than the objective trains, or that reads something else."""
-    if isinstance(model, classes) and model.main_input_name in input_names:
+    if isinstance(model, classes) and model.reads in input_names:
         described: Any = model
         is_spectrogram = model.main_input_name == "input_features"
         if is_spectrogram and described.spectrogram.max_length is None:
@@ -99,7 +100,7 @@ def check_kind(
     names = " or ".join(f"spec.{kind.__name__}" for kind in classes)
     media = " or ".join(_MEDIA[name] for name in input_names)
     raise SettingError(
-        f"a spec.{type(model).__name__} that reads {_MEDIA[model.main_input_name]} is not a model "
+        f"a spec.{type(model).__name__} that reads {_MEDIA[model.reads]} is not a model "
         f"for the objective {objective!r}",
         f"give a {names} that reads {media}, or another objective",
     )

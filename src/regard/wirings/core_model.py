@@ -113,7 +113,10 @@ class CoreModel(nn.Module, ABC):
         parts = [head for head in self.heads().values() if isinstance(head, Head)]
         # A pooled vector answers where no other head does.
         parts.sort(key=lambda head: isinstance(head, Pool))
-        return parts[0].prediction(hidden, self.reading(inputs)) if parts else hidden
+        if not parts:
+            return hidden
+        reading = self.reading(inputs)
+        return reading.front.of_inputs(parts[0].prediction(hidden, reading))
 
     def classes(
         self, hidden: Tensor, padding_mask: Tensor | None = None, inputs: Tensor | None = None
@@ -121,7 +124,7 @@ class CoreModel(nn.Module, ABC):
         """Logits of the labels: [B, T, count] if each token has one, else [B, count]. A pool that
         looks for the end token needs the `inputs`."""
         reading = Reading(inputs, padding_mask, self._front, self.part(Pool))
-        return self.require(LabelHead).prediction(hidden, reading)
+        return reading.front.of_inputs(self.require(LabelHead).prediction(hidden, reading))
 
     def reading(self, inputs: Inputs, options: OutputOptions | None = None) -> Reading:
         """What heads may ask of a call."""

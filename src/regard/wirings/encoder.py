@@ -139,11 +139,14 @@ class Encoder(CoreModel):
             more["masked"] = draw_masked_patches(front.spec.masking, size, reading.main.device)
         decodes = self.part(PixelDecoder) is not None
         hides = isinstance(front, Patches) and (decodes or front.spec.masked_share)
-        if isinstance(front, Patches) and hides and front.mask_token is None:
+        if isinstance(front, Patches) and "masked" in more and front.mask_token is None:
+            reading.order = front.hidden_patches(more.pop("masked"))
+            more |= front.encoder_inputs(reading.order)
+        elif isinstance(front, Patches) and hides and front.mask_token is None:
             noise = reading.inputs.get("noise")
             if noise is None and drawn:
                 pixels = reading.main
-                noise = torch.rand(len(pixels), front.side**2, device=pixels.device)
+                noise = torch.rand(len(pixels), front.spec.maskable, device=pixels.device)
             if noise is not None:
                 reading.order = front.random_masking(noise)
                 more |= front.encoder_inputs(reading.order)
@@ -151,7 +154,7 @@ class Encoder(CoreModel):
 
     def _asides(self, reading: Reading, outputs: Outputs) -> Outputs:
         """What was hidden, and the statistics of a series that no head forecasts."""
-        if reading.order is not None:
+        if reading.order is not None and reading.front.gives_order:
             masked = reading.order.masked.to(reading.main.dtype)
             return asides(mask=masked, ids_restore=reading.order.restore)
         if not isinstance(self.input, SeriesPatches) or self.heads():

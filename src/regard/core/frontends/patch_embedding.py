@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from typing import NamedTuple
+from typing import ClassVar, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -40,6 +40,8 @@ class Patches(ImageFrontEnd):
     one here.
     """
 
+    gives_order: ClassVar[bool] = True  # a call says which patches were hidden
+
     def __init__(
         self, part: spec.Patches, d_model: int, position: PatchPosition | None, norm: Norm | None
     ) -> None:
@@ -47,7 +49,7 @@ class Patches(ImageFrontEnd):
         self.spec = part
         self.patch = part.patch
         self.side = part.side
-        self.project = Linear(part.channels * part.patch**2, d_model, bias=part.bias)
+        self.project = Linear(part.pixels, d_model, bias=part.bias)
         extras = [nn.Parameter(normal(1, d_model)[0]) for _ in range(part.extras)]
         self.extras = nn.ParameterList(extras)
         self.position = position
@@ -76,14 +78,17 @@ class Patches(ImageFrontEnd):
     ) -> Tensor:
         """pixels [B, channels, size, size] → [B, extras + patches, D], patches row by row.
 
-        At the `masked` patches [B, patches] the mask token stands instead. If numbers of `visible`
-        patches [B, K] are given, only these are read, in their order.
+        At the `masked` patches [B, patches] the mask token stands instead; without one, they are
+        left out. If numbers of `visible` patches [B, K] are given, only these are read, in their
+        order.
         """
         self._check_size(pixels, interpolates=context is not None and context.interpolates)
         x = self.project(self.unfold(pixels))  # [B, patches, D]
         if self.norm is not None and self.norm_before_masks:
             x = self.norm(x)
-        if masked is not None:
+        if masked is not None and self.mask_token is None:
+            visible = self.hidden_patches(masked).visible
+        elif masked is not None:
             x = self._with_mask_tokens(x, masked)
         if len(self.extras):
             extras = torch.stack(list(self.extras)).expand(x.shape[0], -1, -1)
@@ -104,6 +109,17 @@ class Patches(ImageFrontEnd):
         shuffled = noise.argsort(dim=1)
         restore = shuffled.argsort(dim=1)
         return VisiblePatches(shuffled[:, :count], restore, restore >= count)
+
+    def hidden_patches(self, masked: Tensor) -> VisiblePatches:
+        """Hides these patches [B, N], as many in every image; the others keep their order."""
+        counts = (~masked).sum(dim=1)
+        if masked.ndim != 2 or bool((counts != counts[0]).any()):
+            raise DataError(
+                "the images of a batch have different numbers of masked patches",
+                "mask as many in each of them",
+            )
+        shuffled = masked.long().argsort(dim=1, stable=True)
+        return VisiblePatches(shuffled[:, : int(counts[0])], shuffled.argsort(dim=1), masked)
 
     def encoder_inputs(self, order: VisiblePatches) -> dict[str, Tensor]:
         """The arguments of `forward` besides an image: masked patches if there are mask tokens."""

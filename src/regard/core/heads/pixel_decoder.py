@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from typing import ClassVar
 
 import torch
 from torch import Tensor, nn
@@ -13,12 +14,15 @@ from regard.core.frontends.patch_embedding import VisiblePatches
 from regard.core.heads.head import Head, Reading
 from regard.core.linear import Linear, normal
 from regard.core.output import Output, Outputs, asides
-from regard.core.positions.positional_encoding import FixedPosition
+from regard.core.positions.positional_encoding import FixedPosition, Sinusoidal
 from regard.core.stack import Stack
 from regard.system.errors import ModelError
 
 _MASKED_PIXELS_EPS = 1e-5
 _VARIANCE_EPS = 1e-6  # the authors' code: a patch of one colour has no variance
+# By which the pixels of clips were normalized; what is reconstructed is as before it.
+IMAGENET_MEAN = (0.485, 0.456, 0.406)
+IMAGENET_STD = (0.229, 0.224, 0.225)
 
 
 class PixelDecoder(Head):
@@ -27,17 +31,19 @@ class PixelDecoder(Head):
     Pixels of a patch are in the order row, column, channel (He et al. 2022).
     """
 
+    project_bias: ClassVar[bool] = True
+
     def __init__(
         self, part: spec.PixelDecoder, inputs: int, stack: Stack, patches: spec.Patches
     ) -> None:
         super().__init__()
         width = part.d_model
         self.spec = part
-        self.project = Linear(inputs, width)
+        self.project = Linear(inputs, width, bias=self.project_bias)
         self.mask_token = nn.Parameter(normal(1, width)[0])
-        self.position = FixedPosition.grid(width, patches.side, patches.extras)
+        self.position = self.positions(width, patches)
         self.stack = stack
-        self.output = Linear(width, patches.channels * patches.patch**2)
+        self.output = Linear(width, patches.pixels)
         self.channels = patches.channels
         self.extras = patches.extras
 
@@ -51,8 +57,12 @@ class PixelDecoder(Head):
         # Not `take_along_dim`, which the ONNX exporter traces for one number of rows.
         patches = shuffled.gather(1, order.restore[..., None].expand_as(shuffled))
         x = torch.cat([extras, patches], dim=1)
-        x = x + self.position.rows(x.shape[1])
+        x = x + self.position.rows(x.shape[1])[: x.shape[1]]
         return self.output(self.stack(x)[:, self.extras :])
+
+    def positions(self, width: int, patches: spec.Patches) -> FixedPosition | Sinusoidal:
+        """Those of all patches, behind the extras."""
+        return FixedPosition.grid(width, patches.side, patches.extras)
 
     def targets(self, patches: Tensor) -> Tensor:
         """The targets of the loss: pixels [B, N, P] of unfolded patches, normalized or not."""
@@ -76,7 +86,35 @@ class PixelDecoder(Head):
         patches = reading.front.unfold(reading.main)
         predicted = self(hidden, order)
         loss = self.error(predicted, patches, order.masked).sum() / order.masked.sum()
-        return {**asides(loss=loss), "logits": Output(predicted)}
+        return {**asides(loss=loss), "logits": Output(self.shown(predicted, order))}
+
+    def shown(self, predicted: Tensor, order: VisiblePatches) -> Tensor:
+        """The pixels that a call gives: of all patches."""
+        return predicted
+
+
+class TubeletDecoder(PixelDecoder):
+    """The pixel decoder of clips (Tong et al. 2022, VideoMAE); in a tubelet, the order of pixels is
+    frame, row, column, channel."""
+
+    project_bias = False
+
+    def positions(self, width: int, patches: spec.Patches) -> FixedPosition | Sinusoidal:
+        return Sinusoidal(width, "interleaved", 10_000.0)
+
+    def targets(self, patches: Tensor) -> Tensor:
+        """Pixels [B, N, P] between 0 and 1, or each channel of a tubelet normalized by itself."""
+        pixels = patches.unflatten(-1, (self.channels, -1)).mT  # [B, N, pixels, channels]
+        if self.channels == len(IMAGENET_MEAN):
+            pixels = pixels * pixels.new_tensor(IMAGENET_STD) + pixels.new_tensor(IMAGENET_MEAN)
+        if self.spec.normalized:
+            variance, mean = torch.var_mean(pixels, dim=-2, keepdim=True)
+            pixels = (pixels - mean) / (variance.sqrt() + _VARIANCE_EPS)
+        return pixels.flatten(-2)
+
+    def shown(self, predicted: Tensor, order: VisiblePatches) -> Tensor:
+        """Of the masked tubelets, in their order: [B, M, P]."""
+        return predicted[order.masked].unflatten(0, (len(predicted), -1))
 
 
 class PixelShuffleHead(Head):

@@ -54,7 +54,7 @@ _SCHEMA = ConfigSchema(
     unsupported=frozenset({"head_dim"}),
 )
 _PATCH_KEYS = {**PATCH_KEYS, "mask_ratio": "masked_share"}
-_DECODER_SIZES = (
+DECODER_SIZES = (
     "hidden_size",
     "num_hidden_layers",
     "num_attention_heads",
@@ -81,7 +81,7 @@ def to_config(model: spec.Encoder, positions: int) -> Config:
     return {
         **config,
         "architectures": ["ViTMAEForPreTraining"],
-        **{f"decoder_{key}": decoder[key] for key in _DECODER_SIZES},
+        **{f"decoder_{key}": decoder[key] for key in DECODER_SIZES},
         "norm_pix_loss": model.pixels.normalized,
     }
 
@@ -95,7 +95,7 @@ def to_spec(config: Config, stored: Collection[str] = ()) -> spec.Encoder:
     pixels = None
     if architecture(config, "ViTMAE", ("Model", "ForPreTraining")) == "ForPreTraining":
         # All else of a decoder's layers is as in the encoder's.
-        sizes = {key: values[f"decoder_{key}"] for key in _DECODER_SIZES}
+        sizes = {key: values[f"decoder_{key}"] for key in DECODER_SIZES}
         pixels = spec.PixelDecoder(
             sizes["hidden_size"], _stack(values | sizes), values["norm_pix_loss"]
         )

@@ -54,6 +54,7 @@ RANGES = {
 # By what is masked: words (Wettig et al. 2023), patches (He et al. 2022), spans of sound.
 MASK_RATIOS = {
     "masked_images": Range((0.2, 0.95), (0.02, 0.99), 0.75),
+    "masked_clips": Range((0.5, 0.97), (0.02, 0.99), 0.9),
     "speech_contrastive": Range((0.2, 0.9), (0.02, 0.99), 0.65),
 }
 WORDS = Range((0.05, 0.6), (0.005, 0.9), 0.15)

@@ -41,6 +41,7 @@ _BY_INPUTS = {
     "input_ids pixel_values": "image_text",
     "input_features decoder_input_ids": "transcribe",
     "pixel_values": "images",
+    "clips": "clips",
     "story question": "stories",
     "input_values": "sounds",
     "input_features": "sounds",
@@ -145,8 +146,9 @@ def _of_heads(objective: str, description: Any) -> str:
         return objective if description.labels is not None else "contrastive"
     if description.task == "segment":
         return "segment"
-    if objective == "images" and description.part(specs.PixelDecoder, specs.PixelShuffleHead):
-        return "masked_images"
+    has_pixels = description.part(specs.PixelDecoder, specs.PixelShuffleHead)
+    if objective in ("images", "clips") and has_pixels:
+        return f"masked_{objective}"
     if objective == "sounds" and description.part(specs.ContrastiveHead):
         return "speech_contrastive"
     if objective == "sounds" and each:
@@ -175,7 +177,8 @@ def _of_file(path: Path, request: Request) -> Subject:
 
 def _objective(description: Any) -> str:
     """What a model of unknown family learns, by what it reads and writes."""
-    needed = [one.name for one in description.inputs if one.required and one.kind != "more"]
+    inputs = [one for one in description.inputs if one.required and one.kind != "more"]
+    needed = [one.content or one.name for one in inputs]
     if needed == ["input_ids"] and description.kv_cache_size is not None:
         return "causal"
     return _of_heads(_BY_INPUTS.get(" ".join(needed), "outputs"), description)
@@ -349,16 +352,16 @@ def _describe(recipe: Recipe) -> tuple[Any, specs.Model | None, tuple[str, ...]]
         case "translate":
             description = model_spec.describe(recipe, vocabulary, vocabulary)
             notes = (assumed,)
-        case "masked_images":
+        case "masked_images" | "masked_clips":
             description = model_spec.describe_masked_images(recipe)
         case "speech_contrastive":
             description = contrastive_encoder(model_spec.describe(recipe, 1))
         case "sounds":
             description = sound_classifier(model_spec.describe(recipe, count), LABELS)
             notes = (f"{LABELS} labels",)
-        case "images" | "detect" | "segment" | "ctc" | "forecast":
+        case "images" | "clips" | "detect" | "segment" | "ctc" | "forecast":
             description = model_spec.describe(recipe, count)
-            units = dict.fromkeys(("images", "detect", "segment"), f"{count:,} classes")
+            units = dict.fromkeys(("images", "clips", "detect", "segment"), f"{count:,} classes")
             units["forecast"] = f"{count} channels"
             notes = tuple(units[name] for name in units if name == recipe.objective)
         case "nodes" | "graphs" as level:

@@ -425,7 +425,9 @@ def _story_rows(model: Any, sizes: Sizes) -> Made:
 # How a batch of each objective is made; of any other, from what the model reads.
 _BATCHES: dict[str, Callable[[Any, Sizes], Made]] = {
     **dict.fromkeys(("translate", "span", "denoise", "transcribe"), _pairs),
-    **dict.fromkeys(("classify", "tag", "images", "sounds", "nodes", "graphs"), _labelled_rows),
+    **dict.fromkeys(
+        ("classify", "tag", "images", "clips", "sounds", "nodes", "graphs"), _labelled_rows
+    ),
     "causal": _text,
     "masked": _masked_text,
     "replaced": partial(_masked_text, loss=_replaced),
@@ -433,7 +435,7 @@ _BATCHES: dict[str, Callable[[Any, Sizes], Made]] = {
     "regress": _ratings,
     "contrastive": _text_pairs,
     "segment": _masks,
-    "masked_images": _masked_images,
+    **dict.fromkeys(("masked_images", "masked_clips"), _masked_images),
     "image_text": _captioned_images,
     "ctc": _recordings,
     "speech_contrastive": _masked_recordings,

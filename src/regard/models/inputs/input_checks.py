@@ -22,9 +22,9 @@ def check_inputs(spec: kinds.Model, tensors: Mapping[str, Tensor], dtype: torch.
 
     What is there comes first: of a tensor of the wrong shape, it matters less what else is missing.
     """
-    names = [one.name for one in spec.inputs]
+    names = {one.name: one for one in spec.inputs}
     for name, value in tensors.items():
-        one = kinds.Input(name)
+        one = names.get(name) or kinds.Input(name)
         dimensions = one.dimensions.count(",") + 1
         # Windows of one channel may come as [series, steps], as transformers has them.
         is_flat = one.kind == "values" and value.ndim == 2 and "future_values" in names

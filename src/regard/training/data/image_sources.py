@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from functools import partial
 from typing import Any, ClassVar
 
@@ -41,9 +41,9 @@ from regard.training.data.stored_items import (
 from regard.training.setup import Setup
 
 _COLOURS = 3
-_SCENES = {"valid": 400, "test": 1000}  # generated, unless a recipe says how many
 # Before the names of tensors that hold, for each row of a batch, the row before it.
 PREVIOUS = "previous_"
+_GENERATED = {"valid": 400, "test": 1000}  # examples, unless a recipe says how many
 # The end token is not the third: a config.json with eos_token_id 2 means the highest id of a row.
 _CLIP_TOKENS = SpecialTokenTemplate(
     ("<pad>", "<|startoftext|>", "<unk>", "<|endoftext|>"), "<|startoftext|> $A <|endoftext|>"
@@ -64,7 +64,8 @@ class Images(ItemSource):
 
     def __init__(self, model: Model, data: ItemData, setup: Setup) -> None:
         super().__init__(model, data, setup)
-        _, *self.size, _ = data.sets["train"].values.shape  # height and width
+        *_, height, width, _ = data.sets["train"].values.shape
+        self.size = [height, width]
         settings = self.settings
         # 4 pixels at CIFAR's 32 (He et al. 2016, Section 4.2), in proportion for larger images.
         padding = self.size[0] // 8 if settings.crop_padding is None else settings.crop_padding
@@ -93,6 +94,30 @@ class Images(ItemSource):
         return ItemData(sets, cls.vocabulary(setup, base, sets["train"].texts), processor)
 
     @classmethod
+    def stored(
+        cls, setup: Setup, item: Callable[[Any], tuple[NDArray[Any], str]]
+    ) -> dict[str, StoredItems]:
+        folder = setup.run_folder.data
+        if not setup.recipe.files and not (folder / "train").is_dir():
+            data = setup.recipe.data
+            processor = cls.image_processor(setup)
+            begin = data.builtin_lines
+            for name, usual in _GENERATED.items():
+                count = data.test_lines or usual
+                numbers = range(begin, begin + count)
+                write_items(folder / name, map(item, cls.generated(numbers, processor)))
+                begin += count
+            # Last: its presence says that all are there.
+            numbers = range(data.builtin_lines)
+            write_items(folder / "train", map(item, cls.generated(numbers, processor)))
+        return super().stored(setup, item)
+
+    @classmethod
+    def generated(cls, numbers: range, processor: Any) -> Iterable[Any]:
+        """The generated examples of these numbers, of a kind that has such."""
+        raise NotImplementedError
+
+    @classmethod
     def item(cls, processor: ImageProcessor, example: Any) -> tuple[NDArray[np.uint8], str]:
         """An example as it is stored: its pixels [1, height, width, 3], and its text."""
         return processor.resized(example.image)[None], example.text
@@ -100,16 +125,18 @@ class Images(ItemSource):
     @classmethod
     def image_processor(cls, setup: Setup) -> ImageProcessor:
         """The preprocessing of a new model, of its image size."""
-        description = model_spec.read(setup.run_folder, setup.parts.kinds)
-        if description is None:
-            # The sizes of images do not depend on how many classes or tokens there will be.
-            description = model_spec.describe(setup.recipe, vocabulary=2)
-        front = cls.image_front_end(description)
+        front = cls.image_front_end(cls.description(setup))
         if front.channels != 3:
             raise SettingError(
                 f"the model reads {front.channels} channels", "give one that reads colours (3)"
             )
         return new_image_processor(cls.processor_kind, front.size)
+
+    @classmethod
+    def description(cls, setup: Setup) -> spec.Model:
+        """The spec of a new model, whose images do not depend on how many classes there will be."""
+        description = model_spec.read(setup.run_folder, setup.parts.kinds)
+        return description or model_spec.describe(setup.recipe, vocabulary=2)
 
     @classmethod
     def image_front_end(cls, description: spec.Model) -> Any:
@@ -181,13 +208,23 @@ class Images(ItemSource):
             }
             neighbours = torch.cat([self._normalized(before), values[:-1]])
         weight = tensors["mixup"]
+        if weight.ndim == 4 and values.ndim == 5:  # of each clip of a divided batch
+            weight = weight[:, None]
         return weight * values + (1 - weight) * neighbours
 
     def _normalized(self, tensors: Mapping[str, Tensor]) -> Tensor:
-        pixels = self.cropped(tensors["pixels"], tensors)
-        if "operation" in tensors:
-            pixels = trivial_augment(pixels, tensors["operation"], tensors["magnitude"])
-        return self._values[self._channels, pixels.long()]
+        # Clips are stored as several images, all of which are augmented alike.
+        shape = tensors["pixels"].shape[:-3]  # [B], or [B, frames]
+        frames = shape.numel() // shape[0]
+        drawn = {
+            name: tensors[name].repeat_interleave(frames, dim=0)
+            for name in ("corner", "mirrored", "scale", "operation", "magnitude")
+            if name in tensors
+        }
+        pixels = self.cropped(tensors["pixels"].flatten(0, -4), drawn)  # [B · frames, 3, H, W]
+        if "operation" in drawn:
+            pixels = trivial_augment(pixels, drawn["operation"], drawn["magnitude"])
+        return self._values[self._channels, pixels.long()].unflatten(0, shape)
 
     @staticmethod
     def cropped(pixels: Tensor, tensors: Mapping[str, Tensor]) -> Tensor:
@@ -219,22 +256,8 @@ class SceneImages(Images):
         """A scene as an example of its files would be."""
 
     @classmethod
-    def stored(
-        cls, setup: Setup, item: Callable[[Any], tuple[NDArray[Any], str]]
-    ) -> dict[str, StoredItems]:
-        folder = setup.run_folder.data
-        if not setup.recipe.files and not (folder / "train").is_dir():
-            data = setup.recipe.data
-            counts = {name: data.test_lines or count for name, count in _SCENES.items()}
-            counts["train"] = data.builtin_lines  # last: its presence says that all are there
-            begins = {"train": 0, "valid": data.builtin_lines}
-            begins["test"] = data.builtin_lines + counts["valid"]
-            side = cls.image_processor(setup).side
-            for name, count in counts.items():
-                numbers = range(begins[name], begins[name] + count)
-                examples = (cls.of_scene(scene(0, number, side)) for number in numbers)
-                write_items(folder / name, map(item, examples))
-        return super().stored(setup, item)
+    def generated(cls, numbers: range, processor: Any) -> Iterable[Any]:
+        return (cls.of_scene(scene(0, number, processor.side)) for number in numbers)
 
 
 class LabelledImages(LabelledItems, Images):

@@ -30,8 +30,9 @@ from regard.models import GraphModel, Model
 from regard.models.memory_network import MemoryNetworkModel, pad_stories, split_sentences
 from regard.system.errors import DataError, ModelError
 from regard.training import model_spec
+from regard.training.data.clip_sources import LabelledClips
 from regard.training.data.graph_sources import Graphs, GraphSource, Nodes
-from regard.training.data.image_sources import PREVIOUS, LabelledImages
+from regard.training.data.image_sources import PREVIOUS, Images, LabelledImages
 from regard.training.data.labelled_text import Generator, stored_tokenizer
 from regard.training.data.sound_sources import (
     SPECTROGRAM,
@@ -118,7 +119,7 @@ def without_masks(description: spec.Encoder) -> spec.Encoder:
     et al. 2022, Appendix A.1).
     """
     patches = replace(description.patches, masked_share=0.0, mask_token=False, mask_unit=1)
-    if isinstance(description.pixels, spec.PixelDecoder):
+    if isinstance(description.pixels, spec.PixelDecoder) and patches.position == "fixed":
         dropout = description.stack.block.dropout
         patches = replace(patches, position="learned", dropout=dropout)
     pooled = spec.heads(description.pool, description.labels)
@@ -155,7 +156,7 @@ class ImageClassification(MediaClassification):
 
     name = "images"
     unit = "images"
-    source_class = LabelledImages
+    source_class: ClassVar[type[Images]] = LabelledImages
     spec_classes = (spec.Encoder, spec.ConvolutionalEncoder)
     classifier = staticmethod(image_classifier)
     base_tasks = ("embed",)
@@ -167,6 +168,16 @@ class ImageClassification(MediaClassification):
     def describe(cls, setup: Setup, data: ItemData) -> spec.Model:
         count = len(data.vocabulary)
         return cls.classifier(model_spec.describe(setup.recipe, count), count)
+
+
+class ClipClassification(ImageClassification):
+    """The class of a clip, from its class token (TimeSformer) or the mean of all tubelets."""
+
+    name = "clips"
+    unit = "clips"
+    source_class = LabelledClips
+    input_names = ("clips",)
+    base_advice = "give an encoder of clips, such as TimeSformer or VideoMAE"
 
 
 _POOLED_WIDTH = 256  # transformers' classifier_proj_size, unless the model is narrower

@@ -20,6 +20,7 @@ from regard.evaluation.scores import Score
 from regard.models import Model
 from regard.system.errors import ModelError
 from regard.training import model_spec
+from regard.training.data.clip_sources import Clips
 from regard.training.data.image_sources import Images
 from regard.training.data.source import Position
 from regard.training.data.stored_items import ItemData
@@ -97,6 +98,16 @@ class MaskedImages(ScoredObjective):
         if isinstance(self.model.pixels, PixelShuffleHead):
             return Score(mae=loss / count, examples=count)
         return Score(mse=loss / count, examples=count)
+
+
+class MaskedClips(MaskedImages):
+    """The pixels of masked tubelets, hidden at all times alike (VideoMAE)."""
+
+    name = "masked_clips"
+    unit = "clips"
+    source_class = Clips
+    input_names = ("clips",)
+    base_advice = "give a model with a decoder of pixels, such as VideoMAE"
 
 
 def reconstruction_loss(model: Any, pixels: Tensor, order: VisiblePatches) -> LossTerms:

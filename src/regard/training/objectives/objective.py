@@ -139,7 +139,7 @@ class Objective(ABC):
     @classmethod
     def can_tune(cls, base: Model) -> bool:
         """Whether a model reads the data, and has what the objective does not make anew."""
-        reads = base.spec.main_input_name in cls.input_names
+        reads = base.spec.reads in cls.input_names
         return reads and (not cls.base_tasks or any(task in base.tasks for task in cls.base_tasks))
 
     @classmethod

@@ -206,14 +206,15 @@ _READ_BY: dict[str, tuple[str, ...]] = {
     **dict.fromkeys(("series_split", "columns", "horizon"), _learning_from("series")),
     "span_length": ("span", "denoise", "speech_contrastive"),
     "label_smoothing": (
-        "translate", "classify", "tag", "stories", "images", "segment", "sounds", "transcribe",
+        "translate", "classify", "tag", "stories", "images", "clips", "segment", "sounds",
+        "transcribe",
         "nodes", "graphs",
     ),
     "r_drop": ("translate", "nodes", "graphs"),
     "memory": ("causal",),
     "next_sentence": ("masked",),
     "mask_ratio": tuple(name for name, each in OBJECTIVES.items() if each.corrupts),
-    **dict.fromkeys(("mixup", "cutmix"), ("images",)),
+    **dict.fromkeys(("mixup", "cutmix"), ("images", "clips")),
     # Contrastive learning has masks of its own (`mask_ratio`, `span_length`).
     **dict.fromkeys(("time_masks", "frequency_masks"), ("ctc", "transcribe", "sounds")),
 }  # fmt: skip

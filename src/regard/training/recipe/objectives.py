@@ -192,6 +192,25 @@ OBJECTIVES: dict[str, ObjectiveSettings] = {
         initialization="xavier",  # the authors'; the decoder is narrow
         corrupts=True,
     ),
+    "clips": ObjectiveSettings(
+        "classification:ClipClassification",
+        "images",
+        "timesformer",
+        ("video",),
+        metrics=_CLASSIFICATION_METRICS,
+        finetuning_metric="accuracy",
+        initialization="xavier",  # models are small: with 0.02, nothing was learnt for long
+        generates=True,
+    ),
+    "masked_clips": ObjectiveSettings(
+        "masked_images:MaskedClips",
+        "images",
+        "videomae",
+        ("video",),
+        initialization="xavier",  # as of masked_images
+        generates=True,
+        corrupts=True,
+    ),
     "image_text": ObjectiveSettings(
         "contrastive:ImageTextContrastive",
         "images",
@@ -259,6 +278,7 @@ _OF_KIND = {
     "encoder-decoder": "denoise",
     "memory network": "stories",
     "image": "images",
+    "video": "clips",
     "dual encoder": "image_text",
     "detector": "detect",
     "speech": "transcribe",
@@ -273,6 +293,7 @@ _FAMILY_OBJECTIVES = {
     "mt5": "span",
     "vit-mae": "masked_images",
     "segformer": "segment",
+    "videomae": "masked_clips",
 }
 # Each is a language model, or both sides of a translator.
 CELLS = ("rnn", "rnn_relu", "gru", "lstm")

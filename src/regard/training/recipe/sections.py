@@ -240,6 +240,10 @@ class ModelSettings(Section):
     """image side length in pixels"""
     patch: PositiveInt | None = None
     """side of an image patch in pixels, or length of a time-series patch in steps"""
+    frames: PositiveInt | None = None
+    """frames of a clip"""
+    tubelet: PositiveInt | None = None
+    """frames of a tubelet, the patch of a clip"""
     stride: PositiveInt | None = None
     """stride between time-series patches, in steps"""
     scales: str | None = None
@@ -331,17 +335,19 @@ class TrainSettings(Section):
     without --text), tagging (tag), extractive QA (answer), regression (regress), sentence
     embeddings (contrastive), speech recognition (ctc, Wav2Vec2; transcribe, Whisper), audio
     classification (sounds), contrastive speech pretraining (speech_contrastive, wav2vec 2.0), image
-    classification (images), masked image modeling (masked_images, MAE, SimMIM), image–text
-    contrastive (image_text, CLIP), object detection (detect, DETR; scenes without --images),
-    semantic segmentation (segment, SegFormer; scenes without --images), time-series forecasting
-    (forecast), node or graph classification (nodes, graphs), questions about stories (stories;
-    generated without --text)  [by model]"""
+    classification (images), masked image modeling (masked_images, MAE, SimMIM), video
+    classification (clips, TimeSformer) and masked video (masked_clips, VideoMAE; moving shapes
+    without --images), image–text contrastive (image_text, CLIP), object detection (detect, DETR;
+    scenes without --images), semantic segmentation (segment, SegFormer; scenes without --images),
+    time-series forecasting (forecast), node or graph classification (nodes, graphs), questions
+    about stories (stories; generated without --text)  [by model]"""
     # Masked LM, span corruption and denoising.
     next_sentence: bool = False
     """masked: add next-sentence prediction"""
     mask_ratio: float | None = Field(None, gt=0, lt=1)
     """mask ratio: fraction of tokens to mask  [0.15; denoise 0.3; speech_contrastive 0.65 of
-    positions, overlaps counted twice; masked_images 0.75 of patches, SimMIM 0.6]"""
+    positions, overlaps counted twice; masked_images 0.75 of patches, SimMIM 0.6,
+    masked_clips 0.9]"""
     span_length: float | None = Field(None, ge=1)
     """mean length of a masked span (span, denoise)  [3; audio 10]"""
     # Steps and batches.
