@@ -206,7 +206,7 @@ class ClipBackdrop(ImageBackdrop):
     def position_name(self, label: str) -> str:
         return super().position_name(label).replace(":", " at ")
 
-    def _grid(self, on_patches: Array, rows: int, columns: int) -> Array:
+    def _in_rows(self, on_patches: Array, rows: int, columns: int) -> Array:
         wide = columns // self.times
         if not self.by_frame:  # [rows, columns of a frame, times]
             return on_patches.reshape(rows, wide, self.times).swapaxes(1, 2).reshape(rows, columns)
