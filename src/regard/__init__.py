@@ -50,6 +50,7 @@ __all__ = [
     "SeriesModel",
     "SoundClassifier",
     "SpectrogramClassifier",
+    "SpeechSynthesizer",
     "SpeechToText",
     "TextEncoder",
     "Translator",

@@ -69,6 +69,7 @@ def _an_example(task: str) -> Any:
         "stories": LabelledText("Ada sleeps. Who?", None, "Ada"),
         "sounds": (Path("a.wav"), "yes"),
         "transcribe": (Path("a.wav"), "yes"),
+        "speak": (Path("a.wav"), "yes\tAda"),
         "translate": ("a", "b"),
         "summarize": ("a", "b"),
         "pronounce": ("a", "b"),

@@ -31,6 +31,7 @@ CLASS_GUESSES = ["a", "a", "a", "b"]
 RANKINGS = [["a", "b"], ["c", "b"], ["b", "c"], ["b", "c"]]
 BOX = (10.0, 10.0, 50.0, 40.0)
 OTHER_BOX = (12.0, 14.0, 55.0, 41.0)
+SPECTROGRAMS = [np.outer(np.arange(4.0 + i), np.arange(9.0)) for i in range(4)]
 OBJECTS = [[("a", BOX)], [("b", BOX), ("a", OTHER_BOX)], [("a", OTHER_BOX)], [("b", BOX)]]
 DETECTIONS = [
     [("a", 0.9, BOX)],
@@ -71,11 +72,13 @@ EXAMPLES: dict[str, tuple[list[Any], list[Any]]] = {
     "spearman": ([0.0, 2.5, 3.0, -2.0], NUMBERS),
     "quantile_loss": (QUANTILES, NUMBERS),
     "coverage": (QUANTILES, NUMBERS),
+    "mcd": ([spoken[::-1] for spoken in SPECTROGRAMS], SPECTROGRAMS),
     **dict.fromkeys(("ap", "ap50", "ap75"), (DETECTIONS, OBJECTS)),
     **dict.fromkeys(("miou", "pixel_accuracy"), (MASK_GUESSES, MASKS)),
 }
 LIKELIHOOD = ("loss", "perplexity", "bits_per_character")
-SMALLER_IS_BETTER = (*LIKELIHOOD, "wer", "cer", "per", "word_error", "mse", "mae", "quantile_loss")
+SMALLER_IS_BETTER = (*LIKELIHOOD, "wer", "cer", "per", "word_error", "mse", "mae", "mcd",
+                     "quantile_loss")  # fmt: skip
 
 
 def test_every_metric_has_examples_here() -> None:

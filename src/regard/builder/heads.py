@@ -18,9 +18,11 @@ from regard.core.heads import (
     contrastive_head,
     detection_head,
     head,
+    hifi_gan,
     mask_decoder,
     pixel_decoder,
     series_head,
+    speech_head,
 )
 from regard.core.mixers import scaled_dot_product_attention
 from regard.system.errors import ModelError
@@ -48,16 +50,21 @@ def build_heads(
                 heads["pool"] = build_pool(part, width, d_model)
             case spec.LMHead():
                 heads["head"] = build_lm_head(part, table(), width)
-            case spec.ClassifierHead():
-                heads["labels"] = _classifier(part, model, d_model, width)
-            case spec.DetectionHead(count):
-                heads["labels"] = detection_head.DetectionHead(width, count, table())
-            case spec.DistilledHead() | spec.MaskDecoder():
-                heads["labels"] = _of_positions(part, encoder, width)
+            case (
+                spec.ClassifierHead()
+                | spec.DetectionHead()
+                | spec.DistilledHead()
+                | spec.MaskDecoder()
+            ):
+                heads["labels"] = _label_head(part, model, d_model, width, table)
             case spec.ForecastHead() | spec.PatchHead() | spec.ChannelHead():
                 heads["series"] = SERIES_HEADS[type(part)](part, d_model, encoder.windows)
             case spec.ContactHead(count):
                 heads["contacts"] = contact_head.ContactHead(count)
+            case spec.SpectrogramHead():
+                heads["spectrogram"] = speech_head.SpectrogramHead(part, width)
+            case spec.HifiGan():
+                heads["vocoder"] = hifi_gan.HifiGan(part)
             case spec.ContrastiveHead():
                 channels = encoder.waves.convolutions[-1].channels
                 heads["contrastive"] = contrastive_head.ContrastiveHead(part, d_model, channels)
@@ -82,6 +89,22 @@ def _of_positions(
     stack = build_stack(part.stack, part.width)
     front: Any = model.input
     return mask_decoder.MaskDecoder(width, part.width, part.count, stack, front.extras)
+
+
+def _label_head(
+    part: spec.ClassifierHead | spec.DetectionHead | spec.DistilledHead | spec.MaskDecoder,
+    model: spec.ModelSpec,
+    d_model: int,
+    width: int,
+    table: Callable[[], Any],
+) -> nn.Module:
+    match part:
+        case spec.ClassifierHead():
+            return _classifier(part, model, d_model, width)
+        case spec.DetectionHead(count):
+            return detection_head.DetectionHead(width, count, table())
+        case _:
+            return _of_positions(part, cast(spec.Encoder, model), width)
 
 
 def build_lm_head(part: spec.LMHead, table: embedding.Table, d_model: int) -> head.LMHead:

@@ -17,7 +17,7 @@ from regard.builder.front_ends import (
 )
 from regard.builder.heads import build_heads
 from regard.builder.stacks import build_stack
-from regard.core.frontends import embedding, feature_map, lagged_values
+from regard.core.frontends import embedding, feature_map, lagged_values, variance_adaptor
 from regard.core.heads import series_head
 from regard.core.linear import Linear
 from regard.core.meta_parameters import are_parameters_on_meta
@@ -37,6 +37,7 @@ from regard.wirings.encoder import Encoder
 from regard.wirings.encoder_decoder import EncoderDecoder
 from regard.wirings.model_variants import LayerMatchedEncoderDecoder, RecomputingDecoder
 from regard.wirings.series_encoder_decoder import SeriesEncoderDecoder
+from regard.wirings.text_to_speech import TextToSpeech, Vocoder
 
 if TYPE_CHECKING:
     from torch._subclasses.fake_tensor import FakeTensorMode
@@ -90,6 +91,10 @@ def _build(model: spec.Model) -> CoreModel:
             return _encoder(model)
         case spec.Decoder() | spec.RecurrentDecoder():
             return _decoder(model)
+        case spec.TextToSpeech():
+            return _text_to_speech(model)
+        case spec.Vocoder():
+            return Vocoder(build_heads(model, 0, 0, _no_table))
         case spec.ModelSpec():  # from outside the package: it builds itself
             return model.build()
         case _:
@@ -181,6 +186,21 @@ def _series_encoder_decoder(model: spec.SeriesEncoderDecoder) -> SeriesEncoderDe
         series=head,
         horizon=model.horizon,
     )
+
+
+def _text_to_speech(model: spec.TextToSpeech) -> TextToSpeech:
+    d_model = model.d_model
+    return TextToSpeech(
+        source=build_front_end(model.source, d_model),
+        encoder=build_stack(model.encoder, d_model),
+        adaptor=variance_adaptor.VarianceAdaptor(model.adaptor, model.voice, d_model),
+        decoder=build_stack(model.decoder, d_model),
+        heads=build_heads(model, d_model, d_model, _no_table),
+    )
+
+
+def _no_table() -> embedding.Table:
+    raise AssertionError("speech has no vocabulary")
 
 
 def _encoder(model: spec.Encoder | spec.RecurrentEncoder | spec.ConvolutionalEncoder) -> Encoder:

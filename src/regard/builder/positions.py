@@ -89,9 +89,11 @@ def build_layer_position(
     match part:
         case spec.RelativeKeys(distance):
             return relative_position.RelativeKeys(attention_spec.d_k, distance, scale)
-        case spec.RelativeSinusoids():
+        case spec.RelativeSinusoids(order):
             heads = attention_spec.heads
-            return relative_position.RelativeSinusoids(d_model, heads, attention_spec.d_k, scale)
+            return relative_position.RelativeSinusoids(
+                d_model, heads, attention_spec.d_k, scale, order
+            )
         case _:
             return None
 

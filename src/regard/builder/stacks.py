@@ -19,10 +19,11 @@ from regard.builder.front_ends import map_norm, overlap_embedding
 from regard.builder.masks import build_mask_pattern
 from regard.builder.norms import PYRAMID_NORM, build_block_norm, build_norm
 from regard.builder.positions import build_stack_position, position_sizes
-from regard.core import block, feedforward, linear, mixture_of_experts, residual, stack
+from regard.core import attention, block, feedforward, linear, mixture_of_experts, residual, stack
 from regard.core.masks import mask
 from regard.core.mixers import global_attention
 from regard.core.stacks import (
+    conformer,
     conv_layer,
     divided_attention,
     pyramid,
@@ -176,6 +177,8 @@ def _block(part: spec.Block, layer: LayerParts) -> block.AnyBlock:
         case _:
             assert_never(part.residual)
     sequential = residual.SequentialResidual(connections)
+    if part.conformer is not None:
+        return _conformer(part, self_attention, feed_forward, sequential, d_model)
     if isinstance(layer.scheme, spec.Reversible):
         return reversible.ReversibleBlock(self_attention, cross, feed_forward, sequential)
     if isinstance(layer.scheme, spec.Divided):
@@ -194,6 +197,25 @@ def _block(part: spec.Block, layer: LayerParts) -> block.AnyBlock:
     return block.Block(
         self_attention, cross, feed_forward, sequential, layer_scales, part.drop_path
     )
+
+
+def _conformer(
+    part: spec.Block,
+    self_attention: attention.Attention,
+    feed_forward: feedforward.PositionWise,
+    sequential: residual.SequentialResidual,
+    d_model: int,
+) -> conformer.ConformerBlock:
+    assert part.conformer is not None
+    kind = residual.PreNorm if isinstance(part.residual, spec.PreNorm) else residual.PostNorm
+    more: list[feedforward.PositionWise] = [conformer.ConvolutionModule(part.conformer, d_model)]
+    if part.conformer.macaron:
+        more.append(_feedforward(part.feedforward, d_model, causal=False))
+    sublayers = [
+        (module, kind(build_block_norm(part.norm, d_model), part.dropout)) for module in more
+    ]
+    final = build_block_norm(part.norm, d_model)
+    return conformer.ConformerBlock(self_attention, feed_forward, sequential, sublayers, final)
 
 
 def _feedforward(

@@ -31,7 +31,7 @@ from regard.cli.shared_options import (
     refuse_flags,
 )
 from regard.cli.texts_and_files import PAGE, PICTURE, check_is_text, check_page, with_space
-from regard.look.views import VIEWS, reads_paths, require_view, spells_frames
+from regard.look.views import VIEWS, reads_paths, require_view, speaks, spells_frames
 from regard.system.errors import DataError, SettingError
 
 if TYPE_CHECKING:
@@ -157,6 +157,9 @@ def _result(model: Model, text: str | Path, what: str, flags: Flags) -> Analysis
     view = VIEWS[what]
     target = flags["target"]
     part = flags["part"]
+    if what == "alignment" and speaks(model.model):
+        refuse_flags(view.options, "durations are predicted, without attention")
+        return model.speak(text).look()
     if what == "alignment" and spells_frames(model.model):
         refuse_flags(view.options, "CTC aligns letters without attention")
         run = look.look(model, text, ask=["logits"])

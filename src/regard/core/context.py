@@ -63,7 +63,8 @@ class Context:
     target_documents: DocumentMask | None = None
     # [B, T], True at target tokens. Attention needs none: a causal mask hides padding on the right.
     target_padding_mask: Tensor | None = None
-    # The padding mask of the decoder at hand, for BatchNorm and experts only.
+    # The padding mask of the stack at hand, for parts besides attention only, where it is another:
+    # decoders need none for attention, and some models let convolutions read padding.
     token_mask: Tensor | None = None
     # The inputs of the model by name, for masks and positions that depend on them.
     inputs: Mapping[str, Tensor | None] = field(default_factory=dict)

@@ -61,11 +61,14 @@ class DilatedConvolution(nn.Module):
         dilation: int,
         *,
         bias: bool = True,
+        groups: int = 1,
         initialization: Literal["fan_in", "xavier"] = "fan_in",
     ) -> None:
         super().__init__()
         self.dilation = dilation
         self.reach = (kernel - 1) * dilation  # the receptive field is one more
+        self.groups = groups
+        inputs //= groups  # of each output: one, where each channel is by itself (depthwise)
         self.weight = nn.Parameter(torch.empty(outputs, inputs, kernel))
         self.bias = nn.Parameter(torch.zeros(outputs)) if bias else None
         if self.weight.is_meta:
@@ -84,7 +87,8 @@ class DilatedConvolution(nn.Module):
 
     def start(self, rows: int, like: Tensor) -> ConvState:
         """Zeros for the inputs before the first position."""
-        return ConvState(like.new_zeros(rows, self.reach, self.weight.shape[1]))
+        inputs = self.weight.shape[1] * self.groups
+        return ConvState(like.new_zeros(rows, self.reach, inputs))
 
     def forward(self, x: Tensor, past: ConvState | None = None) -> Tensor:
         """[B, T, inputs] → [B, T, outputs]"""
@@ -95,8 +99,9 @@ class DilatedConvolution(nn.Module):
             # Not x[:, -reach:], which for a kernel of 1 would keep everything.
             past.x = x[:, x.shape[1] - self.reach :]
         # conv1d takes channels before positions: [B, inputs, T].
+        dilation = self.dilation
         x = functional.conv1d(
-            x.transpose(1, 2), self.weight, self.bias, padding=padding, dilation=self.dilation
+            x.transpose(1, 2), self.weight, self.bias, 1, padding, dilation, self.groups
         )
         return x.transpose(1, 2)
 

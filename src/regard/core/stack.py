@@ -184,7 +184,7 @@ class Stack(Side):
             )
         # What follows a prompt is never padding.
         begins = context.state is None or context.state.position == 0
-        if padding_mask is None:
+        if context.token_mask is not None:
             padding_mask = context.token_mask
         if padding_mask is None or not begins:
             return None

@@ -196,7 +196,7 @@ def _windowed_sinc(distances: NDArray[np.float64], up: int, down: int) -> NDArra
 
 
 SECONDS = 30  # of a window
-_FFT = 400  # samples of a frame: 25 ms
+FFT = 400  # samples of a frame: 25 ms
 HOP = 160  # samples from frame to frame: 10 ms
 # After a recording: as many as hear a part of it, and as the reflection at the end is long.
 _SILENT_FRAMES = 4
@@ -215,7 +215,7 @@ def log_mel(samples: Samples, mels: int = 80, seconds: float = SECONDS) -> Tenso
     # Most of a window may be the silence that fills it: no frame of it is transformed.
     heard = HOP * (-(-len(samples) // HOP) + _SILENT_FRAMES)
     spectrum = torch.stft(
-        waves[:, :heard], _FFT, HOP, window=torch.hann_window(_FFT), return_complex=True
+        waves[:, :heard], FFT, HOP, window=torch.hann_window(FFT), return_complex=True
     )
     # The last frame would begin where the window ends.
     power = spectrum[..., :-1].abs().square()  # [W, 201, frames]
@@ -236,7 +236,7 @@ def mel_filters(mels: int) -> NDArray[np.float64]:
     # Filter i rises from corner i, peaks at i + 1 and falls to i + 2.
     corners = _hertz(np.linspace(0.0, _mel(RATE / 2), mels + 2))
     # Frequencies of the FFT, in Hz: [201].
-    bins = np.linspace(0.0, RATE / 2, 1 + _FFT // 2)
+    bins = np.linspace(0.0, RATE / 2, 1 + FFT // 2)
     low = corners[:-2, None]  # [mels, 1], as the next two
     middle = corners[1:-1, None]
     high = corners[2:, None]

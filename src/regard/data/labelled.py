@@ -384,6 +384,21 @@ def read_transcripts(table: str | Path) -> list[Recording]:
     return [Recording(path, text) for path, text in _named_files(table, "audio")]
 
 
+def read_spoken_texts(table: str | Path) -> list[Recording]:
+    """A table of what was said by whom: file, tab, text and, behind another tab, the speaker.
+
+    The text of a recording is "TEXT<TAB>SPEAKER"; without speakers there is no tab.
+    """
+    rows = []
+    for line in lines(table):
+        name, _, spoken = line.rstrip("\n").partition("\t")
+        if name:
+            rows.append(Recording(_file_beside(Path(table), name), spoken.strip()))
+    if not rows:
+        raise DataError(f"{table} names no files", "write a line for each: file, a tab, text")
+    return rows
+
+
 def read_labelled_recordings(path: str | Path) -> list[Recording]:
     """Recordings with classes: a folder with a subfolder for each, or a table of files and labels.
 

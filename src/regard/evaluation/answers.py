@@ -113,6 +113,21 @@ def _first(scores: Scores, options: PredictionOptions) -> Scores:
     return dict(list(scores.items())[: options.top])
 
 
+# --- speech ---
+
+
+def speak(model: Any, inputs: list[str], options: PredictionOptions) -> Sequence[Any]:
+    """How long each text and each of its tokens lasts; `regard speak` writes the sound."""
+    return [
+        {
+            "tokens": list(speech.tokens),
+            "frames": list(speech.durations),
+            "seconds": speech.seconds,
+        }
+        for speech in model.speak(inputs)
+    ]
+
+
 # --- questions ---
 
 

@@ -266,6 +266,12 @@ TRANSCRIPT = ExampleKind(
     labelled.read_transcripts,
     _recording,
 )
+SPOKEN_TEXT = ExampleKind(
+    "a table of recordings and how they came about: file, a tab, text, and a tab and the speaker",
+    'a recording with its text: ("speech.wav", "text") or ("speech.wav", "text\\tspeaker")',
+    labelled.read_spoken_texts,
+    _recording,
+)
 LABELLED_RECORDING = ExampleKind(
     "recordings with classes: a table of file, a tab, class, or a folder with one "
     "subfolder for each class",

@@ -27,6 +27,7 @@ from regard.data.labelled import (
 )
 from regard.data.masks import NO_CLASS, SegmentedImage
 from regard.data.series import Series, windows
+from regard.data.speech import whole_log_mel
 from regard.data.tag_alignment import align_words, word_tags
 from regard.evaluation.metrics.metric import OutputKind
 from regard.evaluation.metrics.regression import point_forecasts
@@ -39,6 +40,7 @@ from regard.models import (
     TextEncoder,
     Translator,
 )
+from regard.models.inputs.sound import read_recordings
 from regard.models.inputs.token_batches import smaller_limit
 from regard.models.labels import label_scores
 from regard.models.memory_network import MemoryNetworkModel
@@ -82,7 +84,7 @@ def predict_numbers(
 def tag_words(model: TextEncoder, examples: Sequence[TaggedWords], settings: Settings) -> Outputs:
     """The tag of each word of a sentence, at its first token.
 
-    Words behind the length limit have the tag O, which is said.
+    Words behind the length limit have the tag O, which is utterances.
     """
     limit = smaller_limit(settings.max_length, model.spec.max_length)
     aligned = align_words(model.tokenizer, examples, limit)
@@ -266,6 +268,15 @@ def transcribe(model: Any, examples: Sequence[Recording], settings: Settings) ->
     if model.special_tokens is not None:
         options["strategy"] = settings.decoding.strategy
     return Outputs(model.transcribe(sounds, **options), [example.text for example in examples])
+
+
+def speak(model: Any, examples: Sequence[Recording], settings: Settings) -> Outputs:
+    """The spectrogram of each text as the model says it, and that of its recording."""
+    utterances = model.speak([example.text for example in examples])
+    recordings = read_recordings([example.audio for example in examples], model.say, RATE)
+    mels = model.spec.spectrogram.mels
+    references = [whole_log_mel(samples, mels).T.numpy() for samples in recordings]
+    return Outputs([one.spectrogram for one in utterances], references)
 
 
 # --- forecasts: every window of a series, on standardized values ---

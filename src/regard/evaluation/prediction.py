@@ -131,6 +131,10 @@ def _as_text(answer: Any) -> str:
             for step, row in enumerate(answer["forecast"], 1):
                 lines.append(",".join([str(step), *(f"{value:.6g}" for value in row)]))
             return "\n".join(lines)
+        if "frames" in answer and "tokens" in answer:
+            each = zip(answer["tokens"], answer["frames"], strict=True)
+            lasting = " ".join(f"{token}:{frames}" for token, frames in each)
+            return f"{answer['seconds']:.2f} s  {lasting}"
         # A span has a text; of classes, one may be called so, and has a number.
         if isinstance(answer.get("text"), str):
             return f"{answer['text']} {answer['probability']:.4f}"

@@ -39,6 +39,7 @@ from regard.evaluation.outputs import (
     reconstruct_patches,
     reference_likelihood,
     segment_images,
+    speak,
     tag_words,
     transcribe,
     translate,
@@ -197,6 +198,18 @@ TASKS: dict[str, Task] = {
             "automatic-speech-recognition",
             "A model that transcribes speech",
             'regard.load("FOLDER").transcribe("speech.wav")',
+        ),
+    ),
+    "speak": Task(
+        method="speak",
+        answer=answers.speak,
+        unit="recordings",
+        reads=examples.SPOKEN_TEXT,
+        predict={"prediction": speak},
+        metrics=("mcd",),
+        scores=_by_name("mcd"),
+        card=Card(
+            "text-to-speech", "A model that speaks", 'regard speak FOLDER "a text" --out a.wav'
         ),
     ),
     # --- heads of encoders of text ---

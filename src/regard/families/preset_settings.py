@@ -20,6 +20,7 @@ Kind = Literal[
     "dual encoder",  # of texts and images
     "detector",  # of objects in images; the vocabulary are its classes, the context its side
     "speech",  # an encoder–decoder over spectrograms
+    "speaker",  # text to speech; the vocabulary are its letters
     "ctc",  # an encoder of sound that spells letters
     "memory network",
     "graph",  # a classifier of nodes or graphs; the vocabulary are its classes

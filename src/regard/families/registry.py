@@ -104,6 +104,11 @@ FILES: dict[str, dict[str, str]] = {
     "speech.whisper": {"whisper": ""},
     "speech.wav2vec2": {"wav2vec2": "WAV2VEC2"},
     "speech.hubert": {"hubert": "HUBERT"},
+    "speech.fastspeech2": {
+        "fastspeech2_conformer": "",
+        "fastspeech2_conformer_hifigan": "HIFI_GAN",
+        "fastspeech2_conformer_with_hifigan": "WITH_HIFI_GAN",
+    },
     # Time series.
     "series.patchtst": {"patchtst": ""},
     "series.time_series_transformer": {"time_series_transformer": ""},

@@ -17,7 +17,14 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from regard.look.activation_patching import Patching, patched, patching
-    from regard.look.alignments import Alignment, CTCAlignment, alignment, ctc_alignment
+    from regard.look.alignments import (
+        Alignment,
+        CTCAlignment,
+        SpokenAlignment,
+        alignment,
+        ctc_alignment,
+        spoken_alignment,
+    )
     from regard.look.attention_summaries import Entropy, Rollout, entropy, rollout
     from regard.look.circuit_search import Choices, Circuit, chosen_right, circuit, stored_circuit
     from regard.look.circuit_views import Circuits, HeadCircuit, circuits, head_circuit
@@ -43,7 +50,7 @@ if TYPE_CHECKING:
 # none of them, and they take a fifth of the time that its modules take to import.
 _NAMES_BY_MODULE = {
     "activation_patching": "Patching patched patching",
-    "alignments": "Alignment CTCAlignment alignment ctc_alignment",
+    "alignments": "Alignment CTCAlignment SpokenAlignment alignment ctc_alignment spoken_alignment",
     "attention_summaries": "Entropy Rollout entropy rollout",
     "circuit_search": "Choices Circuit chosen_right circuit stored_circuit",
     "circuit_views": "Circuits HeadCircuit circuits head_circuit",

@@ -200,3 +200,29 @@ def ctc_alignment(run: Look, names: Mapping[int, str], blank: int) -> CTCAlignme
         begin = end
     table = np.array(rows).reshape(len(rows), len(best))
     return CTCAlignment(tuple(letters), tuple(spans), table, backdrop.seconds, backdrop)
+
+
+@dataclass(frozen=True)
+class SpokenAlignment(CTCAlignment):
+    """The tokens of a spoken text over its spectrogram: each lasts as many frames as predicted."""
+
+    note = "Durations that the model predicts; each token is repeated so often (length regulation)."
+    title = "durations of the tokens"
+    numbers = "frames"
+
+
+def spoken_alignment(
+    tokens: Sequence[str], durations: Sequence[int], spectrogram: Array, seconds: float
+) -> SpokenAlignment:
+    """The durations of tokens, in frames, over a spectrogram [frames, mels] that they made."""
+    ends = np.cumsum(durations)
+    frames = int(ends[-1])
+    spans = tuple(zip((ends - durations).tolist(), ends.tolist(), strict=True))
+    table = np.zeros((len(tokens), frames))
+    for row, (begin, end) in enumerate(spans):
+        table[row, begin:end] = 1.0
+    low = spectrogram.min()
+    loudness = (spectrogram - low) / max(1e-9, float(spectrogram.max() - low))
+    picture = (loudness.T * 255).round().astype(np.uint8)
+    backdrop = SoundBackdrop(picture, seconds)
+    return SpokenAlignment(tuple(tokens), spans, table, seconds, backdrop)

@@ -79,7 +79,7 @@ def _without_attention(model: Inspectable, name: str = "", kind: str = "attentio
 
 
 def _without_alignment(model: Inspectable) -> Obstacle:
-    if spells_frames(model.model):
+    if spells_frames(model.model) or speaks(model.model):
         return None
     return _without_attention(model, ".cross", "cross-attention")
 
@@ -88,6 +88,11 @@ def spells_frames(core: CoreModel) -> bool:
     """Whether it gives a letter to each frame of a recording (CTC)."""
     heads = core.heads()
     return core.inputs[0].kind == "samples" and "labels" in heads and "pool" not in heads
+
+
+def speaks(core: CoreModel) -> bool:
+    """Whether it makes the spectrogram of a text, each of whose tokens lasts for some frames."""
+    return "spectrogram" in core.heads()
 
 
 def reads_paths(model: Inspectable) -> bool:

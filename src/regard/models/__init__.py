@@ -18,6 +18,7 @@ from regard.models.sound_models import (
     WaveformModel,
 )
 from regard.models.spans import Answer, Filling, Suspect, Tagged
+from regard.models.speech_synthesizer import Speech, SpeechSynthesizer
 from regard.models.speech_to_text import SpeechToText
 from regard.models.text_encoder import TextEncoder
 from regard.models.translator import Translator

@@ -35,6 +35,7 @@ from regard.models.sound_models import (
     SpectrogramClassifier,
     WaveformModel,
 )
+from regard.models.speech_synthesizer import SpeechSynthesizer
 from regard.models.speech_to_text import SpeechToText
 from regard.models.text_encoder import TextEncoder
 from regard.models.translator import Translator
@@ -60,10 +61,10 @@ def load(
     The class that is returned follows from the folder: `Translator` (`translate`),
     `LanguageModel` (`generate`), `TextEncoder` (`classify`, `tag`, `answer`, `fill`, `embed`),
     `ImageEncoder` (`classify`, `embed`), `DualEncoderModel` (`classify` by captions),
-    `SpeechToText` or `CTCModel` (`transcribe`), `SoundClassifier` or `SpectrogramClassifier`
-    (`classify`), and others. `tasks` lists the methods that a model supports. Every model can be
-    called with tensors under the argument names of `transformers`, saved (`save`) and inspected
-    (`look`).
+    `SpeechSynthesizer` (`speak`), `SpeechToText` or `CTCModel` (`transcribe`), `SoundClassifier` or
+    `SpectrogramClassifier` (`classify`), and others. `tasks` lists the methods that a model
+    supports. Every model can be called with tensors under the argument names of `transformers`,
+    saved (`save`) and inspected (`look`).
 
     Args:
         folder: Path of the folder, or with `download` a model name on the Hub (owner/name).
@@ -185,6 +186,12 @@ def _wrap(folder: Path, core: CoreModel, opened: folders.ModelFolder, say: Say) 
     return Model(model, spec, config)
 
 
+_OF_WAVEFORMS: dict[str | None, type[WaveformModel]] = {
+    "classify": SoundClassifier,
+    "transcribe": CTCModel,
+}
+
+
 def _reader(core: CoreModel, spec: Any) -> type[Any]:
     """The class of a model that writes no text, by what it reads; of two towers, the second reads
     images."""
@@ -193,6 +200,8 @@ def _reader(core: CoreModel, spec: Any) -> type[Any]:
             return MemoryNetworkModel
         case "input_ids" if "image.encoder" in core.stacks():
             return DualEncoderModel
+        case "input_ids" if "spectrogram" in core.heads():
+            return SpeechSynthesizer
         case "input_ids":
             return TextEncoder
         case "pixel_values" if "decoder" in core.stacks():
@@ -203,13 +212,9 @@ def _reader(core: CoreModel, spec: Any) -> type[Any]:
             return GraphModel
         case "past_values":
             return SeriesModel
-        case "input_values" if spec.task == "classify":
-            return SoundClassifier
-        case "input_values" if spec.task == "transcribe":
-            return CTCModel
         case "input_values":
             # A bare Wav2Vec2 has no alphabet to transcribe with.
-            return WaveformModel
+            return _OF_WAVEFORMS.get(spec.task, WaveformModel)
         case "input_features" if spec.task == "classify":
             return SpectrogramClassifier
         case _:

@@ -19,7 +19,7 @@ from regard.core.finite_outputs import require_finite
 from regard.core.frontends.waveform_frontend import Waveform
 from regard.data.audio import RATE, Samples, log_mel
 from regard.data.padding import pad_rows
-from regard.data.text.ctc import CTCDecoder
+from regard.data.text.ctc import CTCDecoder, forced_alignment
 from regard.decode.batch_decoding import SpecialTokens, batch_by_length
 from regard.models.base import Files, Model
 from regard.models.inputs.sound import Sound, read_recordings, spectrogram_image
@@ -277,21 +277,43 @@ class CTCModel(WaveformModel):
         """
         return [self.decoder.text(ids) for ids in self.frame_labels(sounds, sampling_rate)]
 
-    @torch.inference_mode()
     def frame_labels(
         self, sounds: Sequence[Sound], sampling_rate: int | None = None
     ) -> list[list[int]]:
         """The likeliest label of each frame of some recordings, as `decoder` reads them."""
+        each = self.frame_logits(sounds, sampling_rate)
+        return [logits.argmax(dim=-1).tolist() for logits in each]
+
+    def align(
+        self, sounds: Sequence[Sound], texts: Sequence[str], sampling_rate: int | None = None
+    ) -> list[list[float]]:
+        """Where each character of a text but the first begins, as a share of its recording.
+
+        By forced alignment: the likeliest of all alignments of this text.
+        """
+        results = []
+        for logits, text in zip(self.frame_logits(sounds, sampling_rate), texts, strict=True):
+            log_p = logits.float().log_softmax(dim=-1).numpy()
+            labels = self.decoder.labels(text, allow_unknown=True)
+            begins = forced_alignment(log_p, labels, self.decoder.blank)
+            results.append([begin / len(log_p) for begin in begins])
+        return results
+
+    @torch.inference_mode()
+    def frame_logits(
+        self, sounds: Sequence[Sound], sampling_rate: int | None = None
+    ) -> list[Tensor]:
+        """The logits of the labels of each frame [T, V] of some recordings."""
         self.model.eval()
-        results: dict[int, list[int]] = {}
+        results: dict[int, Tensor] = {}
         for rows, inputs, padding_mask in self.batches(sounds, sampling_rate):
             hidden, _ = self.model(inputs, padding_mask)
             logits = require_finite(self.model.classes(hidden, None), self.model)
-            labels = logits.argmax(dim=-1).cpu()  # [B, T]
+            logits = logits.cpu()  # [B, T, V]
             frame_mask = self.model.input.output_padding_mask(padding_mask)  # [B, T]
             for row, i in enumerate(rows):
-                frames = labels[row]
+                frames = logits[row]
                 if frame_mask is not None:
                     frames = frames[frame_mask[row].cpu()]
-                results[i] = frames.tolist()
+                results[i] = frames
         return [results[i] for i in range(len(sounds))]

@@ -119,6 +119,7 @@ class Tasks:
     answer: Any = Lacking("an encoder with a question-answering head")
     # --- time series and speech ---
     forecast: Any = Lacking("a forecaster of time series, such as PatchTST")
+    speak: Any = Lacking("a model that speaks, such as FastSpeech 2")
     transcribe: Any = Lacking("a speech model, such as Whisper or Wav2Vec2")
 
     @property

@@ -24,6 +24,7 @@ from regard.spec.model_spec import *
 from regard.spec.position import *
 from regard.spec.residual import *
 from regard.spec.serialization import from_dict, own_kinds, register, to_dict
+from regard.spec.speech import *
 from regard.spec.stack import *
 
 

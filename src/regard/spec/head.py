@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, field
 from typing import Literal, NamedTuple
 
 from regard.spec.attention import QuestionTokens
 from regard.spec.feedforward import Activation
-from regard.spec.residual import LayerNorm, Norm
+from regard.spec.residual import BatchNorm, LayerNorm, Norm
 from regard.spec.stack import Stack
 from regard.spec.validation import Count, Depth, NonNegative, Part, Positive, Rate, Size
 from regard.system.errors import ModelError
@@ -197,6 +198,57 @@ class MaskDecoder(Part):
     def excludes(self) -> None:
         """Nothing: no part of an image is a question."""
         return None
+
+
+@dataclass(frozen=True)
+class SpectrogramHead(Part):
+    """Spectrogram head: a linear map to mel bands, and a residual of convolutions (the postnet).
+
+    Shen et al. 2018 (Tacotron 2), Section 2.2: batch norms, and tanh behind all but the last.
+    """
+
+    mels: Size = 80
+    frames: Size = 1  # that a position gives (the reduction factor)
+    layers: Count = 5  # of the postnet
+    channels: Size = 256
+    kernel: Size = 5
+    dropout: Rate = 0.5
+    norm: BatchNorm = field(default_factory=BatchNorm)
+
+
+@dataclass(frozen=True)
+class HifiGan(Part):
+    """HiFi-GAN's generator (Kong et al. 2020): samples of a spectrogram by transposed convolutions.
+
+    Behind each, residual blocks of several kernels hear other lengths; their mean goes on.
+    """
+
+    mels: Size = 80
+    channels: Size = 512  # before the first of them, each of which halves the number
+    rates: tuple[Size, ...] = (8, 8, 2, 2)  # by how much each lengthens
+    kernels: tuple[Size, ...] = (16, 16, 4, 4)
+    block_kernels: tuple[Size, ...] = (3, 7, 11)
+    dilations: tuple[tuple[Size, ...], ...] = ((1, 3, 5), (1, 3, 5), (1, 3, 5))
+    slope: NonNegative = 0.1  # of the leaky ReLU
+    normalized: bool = True  # the spectrogram, by a mean and a deviation of each band
+
+    def validate(self) -> None:
+        sides = len(self.rates) == len(self.kernels)
+        if not sides or len(self.block_kernels) != len(self.dilations):
+            raise ModelError(
+                "a vocoder needs one kernel for each rate, and dilations for each block kernel",
+                "give tuples of the same length",
+            )
+        if self.channels >> len(self.rates) == 0:
+            raise ModelError(
+                f"{self.channels} channels cannot be halved {len(self.rates)} times",
+                "raise `channels`",
+            )
+
+    @property
+    def hop(self) -> int:
+        """Samples of each frame."""
+        return math.prod(self.rates)
 
 
 @dataclass(frozen=True)

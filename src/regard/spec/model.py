@@ -18,6 +18,7 @@ from regard.spec.model_spec import (
     ModelSpec,
     arguments,
 )
+from regard.spec.speech import TextToSpeech, Vocoder
 from regard.spec.validation import Depth, Size
 
 
@@ -81,4 +82,6 @@ Model = (
     | DualEncoder
     | MemoryNetwork
     | LinearForecaster
+    | TextToSpeech
+    | Vocoder
 )

@@ -16,11 +16,13 @@ from regard.spec.head import (
     DetectionHead,
     DistilledHead,
     HeadTask,
+    HifiGan,
     LMHead,
     MaskDecoder,
     MaskedImageDecoder,
     Pool,
     SeriesHead,
+    SpectrogramHead,
 )
 from regard.spec.mask import counts_from_the_end, is_causal
 from regard.spec.stack import Stack
@@ -51,6 +53,7 @@ _ARGUMENTS = {
     "clips": _Argument("pixels", "[clips, frames, channels, height, width]"),
     "input_values": _Argument("samples", "[recordings, samples]"),
     "input_features": _Argument("frames", "[recordings, mels, frames]"),
+    "spectrogram": _Argument("frames", "[recordings, frames, mels]"),
     "past_values": _Argument("values", "[series, steps, channels]"),
     "node_features": _Argument("nodes", "[graphs, nodes, features]"),
     # Whisper hears its whole window: the mask is taken, as in transformers, and not read.
@@ -124,6 +127,8 @@ Head = (
     | SeriesHead
     | ContrastiveHead
     | ContactHead
+    | SpectrogramHead
+    | HifiGan
     | MaskedImageDecoder
 )
 Heads = tuple[Head, ...]

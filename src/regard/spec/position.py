@@ -237,6 +237,9 @@ class RelativeSinusoids(Part):
     query, u for the content and v for the distance.
     """
 
+    # Sines and cosines of a vector: the authors' order, or one after the other (ESPnet).
+    order: Literal["halves", "interleaved"] = "halves"
+
 
 @dataclass(frozen=True)
 class AddedPosition(Part):

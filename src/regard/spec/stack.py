@@ -62,6 +62,26 @@ from regard.system.errors import ModelError
 
 
 @dataclass(frozen=True)
+class Conformer(Part):
+    """What a Conformer's block has besides (Gulati et al. 2020, Section 2): a convolution module.
+
+    It stands behind self-attention, with a residual and a norm as there; a norm ends the block.
+    """
+
+    kernel: Size = 31  # positions of the depthwise convolution, centred
+    # Feed-forward networks on both sides of them, of which the residual adds one half each.
+    macaron: bool = True
+    bias: bool = True  # of the convolutions
+    batch_norm: BatchNorm = field(default_factory=BatchNorm)  # behind the depthwise convolution
+
+    def validate(self) -> None:
+        if self.kernel % 2 == 0:
+            raise ModelError(
+                f"the kernel of a Conformer must be odd, not {self.kernel}", "set an odd kernel"
+            )
+
+
+@dataclass(frozen=True)
 class Block(Part):
     """Transformer block (Section 3.1): self-attention, cross-attention, feed-forward network."""
 
@@ -78,8 +98,16 @@ class Block(Part):
     drop_path: Share = 0.0
     pattern: MaskPattern = field(default_factory=FullMask)  # mask of the self-attention
     position: StackPosition | None = None  # equal ones of several blocks are one part, with weights
+    conformer: Conformer | None = None  # a Conformer's convolutions
 
     def validate(self) -> None:
+        plain = isinstance(self.residual, PreNorm | PostNorm) and not self.changes_outputs
+        alone = self.cross is None and not is_causal(self.pattern)
+        if self.conformer is not None and not (plain and alone):
+            raise ModelError(
+                "a Conformer's block reads both ways, with PreNorm or PostNorm and nothing else",
+                "remove `cross`, a causal mask, `layer_scale` and `drop_path`, or `conformer`",
+            )
         if self.changes_outputs and isinstance(self.residual, Parallel):
             raise ModelError(
                 "LayerScale and stochastic depth need PreNorm or PostNorm blocks",

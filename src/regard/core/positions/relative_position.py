@@ -243,10 +243,11 @@ class RelativeSinusoids(RelativeScores):
     """Transformer-XL's relative positions: (q + u) · k + (q + v) · W r of the distance, r a
     sinusoid (Dai et al. 2019)."""
 
-    def __init__(self, d_model: int, heads: int, d_k: int, scale: float) -> None:
+    def __init__(self, d_model: int, heads: int, d_k: int, scale: float, order: str) -> None:
         super().__init__()
         self.scale = scale
         self.d_model = d_model
+        self.order = order
         self.content = nn.Parameter(torch.zeros(heads, 1, d_k))  # u
         self.position = nn.Parameter(torch.zeros(heads, 1, d_k))  # v
         self.project = Linear(d_model, heads * d_k, bias=False)
@@ -260,7 +261,7 @@ class RelativeSinusoids(RelativeScores):
         apart = queries if queries.ndim == 1 else keys
         count = len(apart) + len(keys) - 1
         every = torch.arange(count, device=q.device) + first
-        waves = sinusoids(every, self.d_model, "halves", 10_000.0).to(q.dtype)  # [R, D]
+        waves = sinusoids(every, self.d_model, self.order, 10_000.0).to(q.dtype)  # [R, D]
         position_k = (
             self.project(waves).unflatten(-1, (q.shape[1], -1)).transpose(0, 1)
         )  # [H, R, K]

@@ -13,6 +13,9 @@ from itertools import groupby
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+from numpy.typing import NDArray
+
 from regard.data.text.tokenizer_files import token_content
 from regard.system.disk import read_json_object
 from regard.system.errors import DataError
@@ -147,6 +150,40 @@ class CTCDecoder:
         )
         text = " ".join(spelled.split())
         return text.lower() if self.lower else text
+
+
+def forced_alignment(log_p: NDArray[Any], labels: Sequence[int], blank: int) -> list[int]:
+    """Where each label but the first begins, by the likeliest alignment of log p [T, V].
+
+    The path of Graves et al. (Section 4.1), by Viterbi: labels with blanks between them. Half of
+    the blanks between two labels are those of either.
+    """
+    path = [blank]
+    for label in labels:
+        path += [label, blank]
+    count = len(path)
+    # A blank may be left out between two labels that differ.
+    skips = [i > 1 and path[i] not in (blank, path[i - 2]) for i in range(count)]
+    scores = np.full(count, -np.inf)
+    scores[:2] = log_p[0, path[:2]]
+    steps = np.zeros((len(log_p), count), np.int64)  # back to the place in the path before
+    for frame in range(1, len(log_p)):
+        choices = np.full((3, count), -np.inf)
+        choices[0] = scores
+        choices[1, 1:] = scores[:-1]
+        choices[2, 2:] = np.where(skips[2:], scores[:-2], -np.inf)
+        steps[frame] = choices.argmax(axis=0)
+        scores = choices.max(axis=0) + log_p[frame, path]
+    place = count - 1 - int(scores[-2] > scores[-1])
+    places = [place]
+    for frame in range(len(log_p) - 1, 0, -1):
+        place -= int(steps[frame, place])
+        places.append(place)
+    # Of the odd places of the path, which are labels, the first frame and the one after the last.
+    numbers = np.array(places[::-1])
+    begins = np.searchsorted(numbers, np.arange(1, count, 2), side="left")
+    ends = np.searchsorted(numbers, np.arange(1, count, 2), side="right")
+    return [int(middle) for middle in (begins[1:] + ends[:-1]) // 2]
 
 
 def _token(settings: Mapping[str, Any], key: str, default: str) -> str:

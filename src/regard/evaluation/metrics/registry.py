@@ -11,6 +11,7 @@ from regard.evaluation.metrics import (
     perplexity,
     regression,
     segmentation,
+    speech,
     texts,
 )
 from regard.evaluation.metrics.metric import Metric
@@ -18,7 +19,15 @@ from regard.system.options import parse_option
 
 METRICS: dict[str, Callable[..., Metric]] = {
     kind.name: kind
-    for module in (classification, detection, perplexity, regression, segmentation, texts)
+    for module in (
+        classification,
+        detection,
+        perplexity,
+        regression,
+        segmentation,
+        speech,
+        texts,
+    )
     for kind in vars(module).values()
     if isinstance(kind, type) and issubclass(kind, Metric) and isinstance(kind.name, str)
 }

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from regard.core.frontends.waveform_frontend import Waveform
-from regard.data.audio import HOP, RATE, Samples, read_wav_and_rate, resample
+from regard.data.audio import HOP, RATE, SECONDS, Samples, read_wav_and_rate, resample
 from regard.data.batching import Batch, Rows
 from regard.data.labelled import (
     Recording,
@@ -45,7 +45,7 @@ SPECTROGRAM = "input_features"
 POSITIONS_PER_SECOND = 50
 
 
-def _stored_recording(recording: Recording, rates: set[int]) -> tuple[Samples, str]:
+def stored_recording(recording: Recording, rates: set[int]) -> tuple[Samples, str]:
     """Samples at 16 kHz and the text of a recording, whose file's rate is added to `rates`."""
     name: str | Path = "a recording"
     if isinstance(recording.audio, Path):
@@ -86,7 +86,7 @@ class Recordings(ItemSource):
     @classmethod
     def prepare(cls, setup: Setup, base: Model | None) -> ItemData:
         rates: set[int] = set()
-        sets = cls.stored(setup, partial(_stored_recording, rates=rates))
+        sets = cls.stored(setup, partial(stored_recording, rates=rates))
         say_resampled(rates, setup.say)
         counts = ", ".join(f"{len(speech):,} {name}" for name, speech in sets.items())
         setup.say(f"data: {counts} recordings")
@@ -364,13 +364,15 @@ def feature_extractor_config(description: Any) -> dict[str, Any]:
             # Norms over time count the padding: such models were pretrained without a mask.
             "return_attention_mask": not description.waves.normalizes_over_time,
         }
+    # What a model that speaks makes has no window.
+    positions = getattr(description.spectrogram, "max_length", None) or 0
     return {
         "feature_extractor_type": "WhisperFeatureExtractor",
         "feature_size": description.spectrogram.mels,
         "sampling_rate": RATE,
         "hop_length": 160,
         "n_fft": 400,
-        "chunk_length": round(description.spectrogram.max_length / POSITIONS_PER_SECOND),
+        "chunk_length": round(positions / POSITIONS_PER_SECOND) or SECONDS,
         "padding_side": "right",
         "padding_value": 0.0,
         "return_attention_mask": False,

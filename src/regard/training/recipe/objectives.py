@@ -149,6 +149,13 @@ OBJECTIVES: dict[str, ObjectiveSettings] = {
         metrics=_TRANSCRIPTION_METRICS,
         initialization="xavier",  # as of ctc
     ),
+    "speak": ObjectiveSettings(
+        "speaking:Speaking",
+        "sounds",
+        "fastspeech2",
+        ("speaker",),
+        initialization="xavier",  # as of ctc
+    ),
     "sounds": ObjectiveSettings(
         "classification:SoundClassification",
         "sounds",
@@ -282,6 +289,7 @@ _OF_KIND = {
     "dual encoder": "image_text",
     "detector": "detect",
     "speech": "transcribe",
+    "speaker": "speak",
     "ctc": "ctc",
     "series": "forecast",
     "graph": "nodes",

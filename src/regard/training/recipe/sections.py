@@ -46,7 +46,7 @@ _PARSERS = {
     "decoder_attention": "families.attention_options:parse_attention",
 }
 # Made absolute: a run is resumed from anywhere.
-_PATHS = ("base", "teacher", "files", "valid", "test")
+_PATHS = ("base", "teacher", "aligner", "files", "valid", "test")
 
 
 class Section(BaseModel):
@@ -143,6 +143,9 @@ class DataSettings(Section):
     """a table of recordings: WAV or FLAC file, tab, transcript or class; or .jsonl with audio and
     text. For sounds also a folder with one subfolder per class, for speech_contrastive any folder;
     paths are relative to the table"""
+    aligner: str | None = None
+    """speak: a run of the objective ctc, whose forced alignment says how long each letter lasts; by
+    default all letters of a recording last alike"""
     valid_sounds: str | None = None
     """validation recordings; without them, a tenth of `sounds` is held out"""
     test_sounds: str | None = None
