@@ -20,6 +20,7 @@ from regard.data.audio import RATE, read_wav_and_rate
 from regard.data.speech import write_wav
 from regard.data.text.ctc import CTCDecoder
 from regard.families.presets import preset
+from regard.lab.plan.planner import plan
 from regard.models import CTCModel, SpeechSynthesizer
 from regard.models.saving import config_json
 from regard.system.errors import DataError, ModelError, SettingError, TrainingInterrupted
@@ -173,3 +174,8 @@ def test_a_look_at_its_durations(run: Path) -> None:
     assert alignment.probabilities.sum(axis=1).tolist() == list(speech.durations)
     assert alignment.spans[-1][1] == len(speech.spectrogram)
     assert len(alignment.table()) == 1 + len(speech.tokens)
+
+
+def test_a_speaker_is_planned() -> None:
+    result = plan("fastspeech2:tiny", device="H200")
+    assert result.subject.objective == "speak"

@@ -41,6 +41,7 @@ def pitch_of_frames(samples: Samples) -> Tensor:
     half = (_PITCH_WINDOW + _LAGS[1]) // 2
     frames = len(samples) // HOP
     padded = functional.pad(torch.from_numpy(samples), (half, half + HOP))
+    # Around the middle of each frame.
     windows = padded.unfold(0, 2 * half, HOP)[:frames]  # [frames, samples]
     windows = windows - windows.mean(dim=1, keepdim=True)
     size = 2 * windows.shape[1]

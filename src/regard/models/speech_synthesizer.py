@@ -38,11 +38,11 @@ _PUBLISHED_RATE = 22_050  # samples a second of the vocoders that are published
 class Speech:
     """A spoken text: its samples, and what was decided on the way to them."""
 
-    text: str
+    text: str  # without the name of the speaker
     rate: int  # samples a second
     hop: int  # samples of a frame
     spectrogram: NDArray[Any] = field(repr=False)  # [frames, mels], on the scale of the model
-    tokens: tuple[str, ...]
+    tokens: tuple[str, ...]  # letters, and those around the text
     durations: tuple[int, ...]  # of the tokens, in frames
     pitch: tuple[float, ...] = field(repr=False)  # of the tokens, as the model was taught it
     energy: tuple[float, ...] = field(repr=False)
@@ -93,6 +93,7 @@ class SpeechSynthesizer(TokenizerModel):
         """
         if not 0.1 <= slowness <= 10:
             raise SettingError(f"speech cannot be {slowness} times as slow", "set 0.1 to 10")
+        # As pairs of texts are written everywhere: with a tab between.
         parts = [text.partition("\t") for text in texts]
         read = [" ".join(text.split()) for text, _, _ in parts]
         voices = [self._speaker(name or speaker) for _, _, name in parts]

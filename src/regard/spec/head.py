@@ -210,9 +210,9 @@ class SpectrogramHead(Part):
     mels: Size = 80
     frames: Size = 1  # that a position gives (the reduction factor)
     layers: Count = 5  # of the postnet
-    channels: Size = 256
-    kernel: Size = 5
-    dropout: Rate = 0.5
+    channels: Size = 256  # of its convolutions
+    kernel: Size = 5  # frames that each of them sees
+    dropout: Rate = 0.5  # behind each of them
     norm: BatchNorm = field(default_factory=BatchNorm)
 
 
@@ -223,12 +223,12 @@ class HifiGan(Part):
     Behind each, residual blocks of several kernels hear other lengths; their mean goes on.
     """
 
-    mels: Size = 80
+    mels: Size = 80  # that it reads
     channels: Size = 512  # before the first of them, each of which halves the number
     rates: tuple[Size, ...] = (8, 8, 2, 2)  # by how much each lengthens
-    kernels: tuple[Size, ...] = (16, 16, 4, 4)
-    block_kernels: tuple[Size, ...] = (3, 7, 11)
-    dilations: tuple[tuple[Size, ...], ...] = ((1, 3, 5), (1, 3, 5), (1, 3, 5))
+    kernels: tuple[Size, ...] = (16, 16, 4, 4)  # of each
+    block_kernels: tuple[Size, ...] = (3, 7, 11)  # of the residual blocks behind each
+    dilations: tuple[tuple[Size, ...], ...] = ((1, 3, 5), (1, 3, 5), (1, 3, 5))  # of each block
     slope: NonNegative = 0.1  # of the leaky ReLU
     normalized: bool = True  # the spectrogram, by a mean and a deviation of each band
 

@@ -29,10 +29,10 @@ class VariancePredictor(Part):
     Behind each convolution stand ReLU, a norm of its channels and dropout.
     """
 
-    layers: Depth = 2
-    channels: Size = 256
-    kernel: Size = 3
-    dropout: Rate = 0.5
+    layers: Depth = 2  # convolutions
+    channels: Size = 256  # of each of them
+    kernel: Size = 3  # tokens that each sees
+    dropout: Rate = 0.5  # behind each norm
     detached: bool = False  # its loss does not reach the encoder
 
     def validate(self) -> None:
@@ -47,8 +47,8 @@ class Variance(Part):
     """Pitch or energy: predicted for each token, and added to its vector by a convolution."""
 
     predictor: VariancePredictor = field(default_factory=VariancePredictor)
-    kernel: Size = 1
-    dropout: Rate = 0.0
+    kernel: Size = 1  # of the convolution that makes vectors of the numbers
+    dropout: Rate = 0.0  # on these vectors
 
     def validate(self) -> None:
         if self.kernel % 2 == 0:
@@ -64,9 +64,9 @@ class VarianceAdaptor(Part):
     Each token is repeated as many times as it lasts (length regulation).
     """
 
-    durations: VariancePredictor = field(default_factory=VariancePredictor)
-    pitch: Variance = field(default_factory=Variance)
-    energy: Variance = field(default_factory=Variance)
+    durations: VariancePredictor = field(default_factory=VariancePredictor)  # log(frames + 1)
+    pitch: Variance = field(default_factory=Variance)  # the mean over the frames of a token
+    energy: Variance = field(default_factory=Variance)  # the same
     slowness: Positive = 1.0  # durations are multiplied by it
     dropout: Rate = 0.0  # on what the decoder reads, which is multiplied by √d_model
 
@@ -88,12 +88,12 @@ class TextToSpeech(ModelSpec):
     """
 
     d_model: Size
-    source: Tokens
-    encoder: Stack
-    adaptor: VarianceAdaptor
-    decoder: Stack
-    heads: Heads = (SpectrogramHead(),)
-    voice: Voice = field(default_factory=Voice)
+    source: Tokens  # letters or phonemes
+    encoder: Stack  # of tokens
+    adaptor: VarianceAdaptor  # from tokens to frames
+    decoder: Stack  # of frames
+    heads: Heads = (SpectrogramHead(),)  # and HifiGan, if there is a vocoder
+    voice: Voice = field(default_factory=Voice)  # of several
 
     def validate(self) -> None:
         check_no_cross(self.encoder)
@@ -107,6 +107,7 @@ class TextToSpeech(ModelSpec):
 
     @property
     def inputs(self) -> Inputs:
+        # Labels are read in training only, as in transformers.
         labels = "spectrogram_labels duration_labels pitch_labels energy_labels"
         voice = "speaker_ids lang_ids speaker_embedding"
         return arguments("input_ids", f"attention_mask {labels} {voice}")

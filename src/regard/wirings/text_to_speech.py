@@ -101,19 +101,20 @@ class TextToSpeech(CoreModel):
         `frames` as the longest row has. With `reads_padding`, convolutions and the decoder see what
         stands behind the end of a row, as they do in transformers.
         """
+        # What convolutions see as zeros.
         of_parts = None if reads_padding else padding_mask
         within = context.scope("encoder")
         if reads_padding and padding_mask is not None:
             within = replace(within, token_mask=torch.ones_like(padding_mask))
         encoded = self.encoder(self.source(tokens, None, context), padding_mask, within)
-        x = self.adaptor.voices(encoded, voice)
+        x = self.adaptor.voices(encoded, voice)  # [B, S, D]
         predicted = self.adaptor.predict(x, padding_mask, of_parts)
         used = truth
         if truth is None:
             frames_of = self._frames(predicted.durations, padding_mask, slowness, reads_padding)
             used = predicted._replace(durations=frames_of)
         assert used is not None
-        y, is_frame = self.adaptor(x, used, frames)
+        y, is_frame = self.adaptor(x, used, frames)  # [B, T, D], [B, T]
         # Teacher forcing tells transformers where a row ends, and prediction does not.
         mask = None if reads_padding and truth is None else is_frame
         within = context.scope("decoder")
@@ -155,6 +156,7 @@ class TextToSpeech(CoreModel):
         if truth is not None:
             losses = speech_losses(utterance.predicted, truth, mask, before, after, inputs)
             outputs |= asides(loss=losses)
+        # Whole frames are predicted, and logarithms of them in training.
         durations = utterance.predicted.durations
         if truth is None:
             changed = self.adaptor.slowness != 1.0

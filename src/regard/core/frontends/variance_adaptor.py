@@ -89,6 +89,7 @@ class Voices(nn.Module):
                 x = x + functional.embedding(inputs[name].view(-1), table)[:, None]
         vector = inputs.get("speaker_embedding")
         if self.joined is not None and vector is not None:
+            # [B, S, width]
             each = functional.normalize(vector)[:, None].expand(-1, x.shape[1], -1)
             x = self.joined(torch.cat([x, each.to(x.dtype)], dim=-1))
         return x
@@ -128,8 +129,10 @@ class VarianceAdaptor(FrontEnd):
     ) -> tuple[Tensor, Tensor]:
         """Length regulation of x [B, S, D]: what the decoder reads [B, T, D], and which of it is a
         frame [B, T]. Durations are whole here; without `frames` there are as many as they say."""
+        # Both at the level of tokens, as FastPitch has it.
         x = x + self.energy.vectors(variances.energy) + self.pitch.vectors(variances.pitch)
         ends = variances.durations.cumsum(dim=1)  # [B, S]
+        # Counting the frames waits for the device.
         count = int(ends[:, -1].max()) if frames is None else frames
         times = torch.arange(count, device=x.device).expand(len(x), -1).contiguous()  # [B, T]
         tokens = torch.searchsorted(ends, times, right=True)  # [B, T], S beyond the end

@@ -50,10 +50,12 @@ class HifiGan(Head):
     def __init__(self, part: spec.HifiGan) -> None:
         super().__init__()
         width = part.channels
+        # PyTorch's convolutions: all of them read channels before positions.
         self.first = nn.Conv1d(part.mels, width, _ENDS, padding=_ENDS // 2)
         self.upsampling = nn.ModuleList()
         self.blocks = nn.ModuleList()  # several for each of these
         for rate, kernel in zip(part.rates, part.kernels, strict=True):
+            # `rate` times as many positions, half as many channels.
             longer = nn.ConvTranspose1d(
                 width, width // 2, kernel, rate, padding=(kernel - rate) // 2
             )
@@ -76,7 +78,7 @@ class HifiGan(Head):
             spectrogram = (spectrogram - self.mean) / self.deviation
         x = self.first(spectrogram.mT)  # [B, C, T]
         for longer, blocks in zip(self.upsampling, self.blocks, strict=True):
-            x = longer(functional.leaky_relu(x, self.slope))
+            x = longer(functional.leaky_relu(x, self.slope))  # [B, C / 2, T · rate]
             heard = [block(x) for block in cast(nn.ModuleList, blocks)]
             x = torch.stack(heard).mean(dim=0)
         # The authors' last slope is PyTorch's own, not that of the others.

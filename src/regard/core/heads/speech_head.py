@@ -38,8 +38,9 @@ class SpectrogramHead(Head):
 
     def forward(self, hidden: Tensor, padding_mask: Tensor | None = None) -> tuple[Tensor, Tensor]:
         """hidden [B, T, D] → [B, T · frames, mels] before the postnet, and after it"""
+        # [B, T · frames, mels]
         before = self.output(hidden).unflatten(-1, (-1, self.mels)).flatten(1, 2)
-        if padding_mask is not None:
+        if padding_mask is not None:  # of positions: each of its frames is as it is
             padding_mask = padding_mask.repeat_interleave(before.shape[1] // hidden.shape[1], 1)
         x = before
         last = len(self.convolutions) - 1

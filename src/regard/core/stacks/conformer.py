@@ -69,6 +69,7 @@ class ConformerBlock(Block):
         final_norm: Norm,
     ) -> None:
         super().__init__(attention, None, feedforward, residual)
+        # Not among `residual`, whose connections are those that every block has.
         self.convolution, *macaron = (module for module, _ in more)
         self.convolution_residual, *macaron_residual = (connection for _, connection in more)
         self.macaron = macaron[0] if macaron else None

@@ -168,12 +168,14 @@ def forced_alignment(log_p: NDArray[Any], labels: Sequence[int], blank: int) -> 
     scores[:2] = log_p[0, path[:2]]
     steps = np.zeros((len(log_p), count), np.int64)  # back to the place in the path before
     for frame in range(1, len(log_p)):
+        # From the same place, the one before, and over a blank.
         choices = np.full((3, count), -np.inf)
         choices[0] = scores
         choices[1, 1:] = scores[:-1]
         choices[2, 2:] = np.where(skips[2:], scores[:-2], -np.inf)
         steps[frame] = choices.argmax(axis=0)
         scores = choices.max(axis=0) + log_p[frame, path]
+    # It ends in the last label, or in the blank behind it.
     place = count - 1 - int(scores[-2] > scores[-1])
     places = [place]
     for frame in range(len(log_p) - 1, 0, -1):

@@ -54,6 +54,7 @@ def warped(distances: NDArray[np.float64]) -> tuple[float, float]:
     for row in distances.tolist():
         here = [(math.inf, 0.0)]
         for column, distance in enumerate(row):
+            # A step in both, in the reference alone, or in the prediction alone.
             total, steps = min(above[column], above[column + 1], here[column])
             here.append((total + distance, steps + 1.0))
         above = here

@@ -41,21 +41,21 @@ _STACK: Config = {
 _SCHEMA = ConfigSchema(
     defaults={
         "hidden_size": 384,
-        "vocab_size": 78,
+        "vocab_size": 78,  # of phonemes
         "num_mel_bins": 80,
         **{f"encoder_{key}": value for key, value in _STACK.items()},
         **{f"decoder_{key}": value for key, value in _STACK.items()},
-        "encoder_kernel_size": 7,
+        "encoder_kernel_size": 7,  # of the convolution modules
         "decoder_kernel_size": 31,
-        "positionwise_conv_kernel_size": 3,
+        "positionwise_conv_kernel_size": 3,  # of the feed-forward networks
         "use_macaron_style_in_conformer": True,
         "convolution_bias": True,
         "speech_decoder_postnet_layers": NonNegative(5),
         "speech_decoder_postnet_units": 256,
         "speech_decoder_postnet_kernel": 5,
         "speech_decoder_postnet_dropout": 0.5,
-        "reduction_factor": 1,
-        "speaking_speed": 1.0,
+        "reduction_factor": 1,  # frames of a position
+        "speaking_speed": 1.0,  # by which durations are multiplied
         **{f"{name}_predictor_layers": 2 for name in _PREDICTORS},
         **{f"{name}_predictor_channels": 256 for name in _PREDICTORS},
         **{f"{name}_predictor_kernel_size": 3 for name in _PREDICTORS},
@@ -70,6 +70,7 @@ _SCHEMA = ConfigSchema(
         "energy_embed_kernel_size": 1,
         "pitch_embed_dropout": 0.0,
         "energy_embed_dropout": 0.0,
+        # With tables, or a vector that is joined.
         "num_speakers": SizeOrNull(None),
         "num_languages": SizeOrNull(None),
         "speaker_embed_dim": SizeOrNull(None),
@@ -100,6 +101,7 @@ _LAYER = LayerNames(
     feedforward_norm="ff_layer_norm",
     layer="conformer_layers.{i}",
 )
+# Their files count batches.
 _NORM = spec.BatchNorm(counts=True)
 
 # ------------------------------------------------------------------ config.json
@@ -300,6 +302,7 @@ def _stack_rules(stack: spec.Stack, side: str) -> Rules:
     d_model = block.attention.heads * block.attention.d_k
     ours = f"{side}.blocks.{{i}}"
     hf = f"{side}.conformer_layers.{{i}}"
+    # u and v of Transformer-XL, for each head.
     biases = (block.attention.heads, block.attention.d_k)
     column = (*biases[:1], 1, *biases[1:])
     more: Rules = [
@@ -315,6 +318,7 @@ def _stack_rules(stack: spec.Stack, side: str) -> Rules:
         *norm_rules(f"{ours}.convolution_residual.norm", f"{hf}.conv_layer_norm"),
         *norm_rules(f"{ours}.final_norm", f"{hf}.final_layer_norm"),
     ]
+    # Convolutions of one position, which are linear maps here.
     pointwise = {"gated": (1, 2 * d_model), "outer": (2, d_model)}
     for name, (number, outputs) in pointwise.items():
         theirs = f"{hf}.conv_module.pointwise_conv{number}"

@@ -140,6 +140,8 @@ def _context(about: presets.Preset, request: Request) -> int | None:
 def _of_heads(objective: str, description: Any) -> str:
     """The objective of a model's heads, where what it reads leaves several."""
     each = description.labels is not None and description.labels.each
+    if objective == "masked" and description.part(specs.SpectrogramHead) is not None:
+        return "speak"
     if objective == "masked" and description.head is None:
         # An encoder without a head over the vocabulary learns vectors, or its labels.
         objective = "tag" if each else "classify"

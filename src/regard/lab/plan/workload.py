@@ -45,6 +45,7 @@ from regard.training.objectives.losses import (
 from regard.training.objectives.masked_images import reconstruction_loss
 from regard.training.objectives.replaced_token_detection import replaced_loss, share_embeddings
 from regard.training.objectives.sequence_to_sequence import teacher_forced_loss
+from regard.training.objectives.speaking import spoken_loss
 from regard.training.objectives.speech import NEGATIVES, alignment_loss, contrastive_loss
 
 Tensors = Mapping[str, Tensor]
@@ -58,6 +59,7 @@ NEIGHBOURS = 4  # of a node: Cora's papers have 3.9
 GRAPH_STRUCTURE = ("edges", "eigenvectors", "distances")
 MASKED_SPEECH = 0.49  # of the positions: spans overlap (Baevski et al. 2020, Section 4.2)
 CTC_LABELS_PER_SECOND = 14  # characters of English speech
+FRAMES_PER_LETTER = 7  # the same, in frames of 10 ms
 SAMPLES_PER_SECOND = 16_000
 
 
@@ -241,6 +243,10 @@ def _ctc(core: Any, tensors: Tensors, _unused: TokenLoss) -> LossTerms:
     return alignment_loss(core, {**tensors, "labels": labels, "label_lengths": lengths}, blank=0)
 
 
+def _spoken(core: Any, tensors: Tensors, _unused: TokenLoss) -> LossTerms:
+    return spoken_loss(core, tensors)
+
+
 def _masked_speech(core: Any, tensors: Tensors, _unused: TokenLoss) -> LossTerms:
     return LossTerms(*contrastive_loss(core, tensors), {}, 1)
 
@@ -422,6 +428,19 @@ def _story_rows(model: Any, sizes: Sizes) -> Made:
     return inputs, sizes.rows, _stories
 
 
+def _spoken_texts(model: Any, sizes: Sizes) -> Made:
+    shape = (sizes.rows, sizes.length)
+    frames = FRAMES_PER_LETTER * sizes.length
+    inputs = _first(model, sizes, "tokens") | {
+        "durations": Input(shape, content=torch.full(shape, FRAMES_PER_LETTER)),
+        "pitch": Input(shape),
+        "energy": Input(shape),
+        "speakers": Input((sizes.rows,), model.voice.speakers or 1),
+        "spectrogram": Input((sizes.rows, frames, model.spectrogram.mels)),
+    }
+    return inputs, sizes.rows * frames, _spoken
+
+
 # How a batch of each objective is made; of any other, from what the model reads.
 _BATCHES: dict[str, Callable[[Any, Sizes], Made]] = {
     **dict.fromkeys(("translate", "span", "denoise", "transcribe"), _pairs),
@@ -438,6 +457,7 @@ _BATCHES: dict[str, Callable[[Any, Sizes], Made]] = {
     **dict.fromkeys(("masked_images", "masked_clips"), _masked_images),
     "image_text": _captioned_images,
     "ctc": _recordings,
+    "speak": _spoken_texts,
     "speech_contrastive": _masked_recordings,
     "forecast": _windows,
     "stories": _story_rows,

@@ -53,11 +53,11 @@ class Spoken(NamedTuple):
     """A row as it is learnt from."""
 
     tokens: list[int]
-    speaker: int
+    speaker: int  # its number among those of the training data
     spectrogram: Tensor  # [frames, mels]
-    durations: Tensor  # [tokens]
-    pitch: Tensor
-    energy: Tensor
+    durations: Tensor  # [tokens], in frames
+    pitch: Tensor  # [tokens]
+    energy: Tensor  # [tokens]
 
 
 class SpokenTexts(ItemSource):
@@ -100,6 +100,7 @@ class SpokenTexts(ItemSource):
         def learn(kind: str) -> str:
             return train_tokenizer(texts, kind, setup.recipe.tokens.vocabulary).to_json()
 
+        # A model that is fine-tuned keeps its letters.
         if isinstance(base, SpeechSynthesizer):
             return ItemData(sets, base.tokenizer)
         return ItemData(sets, stored_tokenizer(setup, "characters", learn))
@@ -138,6 +139,7 @@ class SpokenTexts(ItemSource):
         ends = (0, *spoken.ends)
         spans = tokenizer.input_offsets(spoken.text)
         durations = torch.tensor([ends[end] - ends[begin] for begin, end in spans])
+        # Means over the frames of a token, of those that are voiced.
         pitch = means_of_tokens(pitch_of_frames(samples), durations)
         energy = means_of_tokens(energy_of_frames(spectrogram), durations)
         speaker = self.model.speakers.index(spoken.speaker) if self.model.speakers else 0

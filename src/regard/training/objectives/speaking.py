@@ -23,6 +23,32 @@ from regard.training.setup import Setup
 from regard.wirings.text_to_speech import variance_losses
 
 
+def spoken_loss(model: Any, tensors: Tensors) -> LossTerms:
+    """The loss of a batch of `SpokenTexts`, summed over frames."""
+    wanted = tensors["spectrogram"]  # [B, T, mels]
+    mask = tensors["padding_mask"]
+    truth = Variances(
+        tensors["durations"], tensors["pitch"][..., None], tensors["energy"][..., None]
+    )
+    context = Context()
+    voice = {"speaker_ids": tensors["speakers"]}
+    utterance = model.utter(
+        tensors["tokens"], mask, context, voice, truth=truth, frames=wanted.shape[1]
+    )
+    is_frame = utterance.is_frame
+    before, after = model.require(SpectrogramHead)(utterance.hidden, is_frame)
+
+    def distance(one: Tensor) -> Tensor:
+        of_frames = (one.float() - wanted).abs().mean(dim=-1)  # [B, T]
+        return (of_frames * is_frame).sum()
+
+    errors = variance_losses(utterance.predicted, truth, mask)
+    auxiliary = {**(context.losses or {}), **errors}
+    # There is no likelihood: what validation shows is the distance after the postnet.
+    nll = distance(after)
+    return LossTerms(distance(before) + nll, nll.detach(), auxiliary, is_frame.sum())
+
+
 class Speaking(ScoredObjective):
     """The L1 distance of spectrograms, before and after the postnet, and the squared errors of
     (logarithms of) durations, pitch and energy, which the decoder is given (teacher forcing)."""
@@ -61,35 +87,7 @@ class Speaking(ScoredObjective):
     # --- loss -------------------------------------------------------------------------------------
 
     def loss(self, tensors: Tensors) -> LossSums:
-        wanted = tensors["spectrogram"]  # [B, T, mels]
-        mask = tensors["padding_mask"]
-        truth = Variances(
-            tensors["durations"], tensors["pitch"][..., None], tensors["energy"][..., None]
-        )
-        context = Context()
-        utterance = self.model.utter(
-            tensors["tokens"],
-            mask,
-            context,
-            {"speaker_ids": tensors["speakers"]},
-            truth=truth,
-            frames=wanted.shape[1],
-        )
-        is_frame = utterance.is_frame
-        before, after = self.model.require(SpectrogramHead)(utterance.hidden, is_frame)
-
-        def distance(one: Tensor) -> Tensor:
-            of_frames = (one.float() - wanted).abs().mean(dim=-1)  # [B, T]
-            return (of_frames * is_frame).sum()
-
-        errors = variance_losses(utterance.predicted, truth, mask)
-        terms = LossTerms(
-            distance(before) + distance(after),
-            distance(after).detach(),
-            {**(context.losses or {}), **errors},
-            is_frame.sum(),
-        )
-        return self.total(terms)
+        return self.total(spoken_loss(self.model, tensors))
 
     # --- evaluation -------------------------------------------------------------------------------
 
