@@ -194,7 +194,7 @@ def step_logits(
 
 
 # Fused also on a CPU, and in float32.
-fused_step._is_single_token = lambda tokens: tokens.shape[1] == 1
+fused_step._takes_kernels = lambda tokens: True
 fused_step._compiles_fast = lambda x: True
 
 
@@ -234,12 +234,14 @@ for size, count in combinations((5, 16, 50), (1, 4)):
 class RandomModel:
     """Five tokens with random logits, so that the end token comes soon."""
 
+    keeps_cache = False
+
     def step(self, last: Tensor, state: DecoderState) -> Tensor:
         # float32: in low precision two tokens could be equally likely.
         return torch.randn(7, 1, 5, device=device)
 
 
-fused_step._is_single_token = lambda tokens: False  # a random model has no parts to fuse
+fused_step._takes_kernels = lambda tokens: False  # a random model has no parts to fuse
 
 results = []
 for fast in (False, True):
@@ -259,7 +261,8 @@ for fast in (False, True):
         ended=torch.zeros(7, dtype=torch.bool, device=device),
         noise=None,
     )
-    greedy_and_sampling.has_greedy_kernel = lambda logits, fast=fast: fast  # type: ignore[assignment, attr-defined, misc]
+    kernel = topk.take_best if fast else None
+    greedy_and_sampling.greedy_kernel = lambda logits, kernel=kernel: kernel  # type: ignore[assignment, misc]
     for _ in range(9):
         greedy_and_sampling.generation_step(RandomModel(), state, Greedy(), None, first=False)  # type: ignore[arg-type]
         state.t.add_(1)

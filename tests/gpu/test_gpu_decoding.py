@@ -61,7 +61,7 @@ def run_plainly(model: Model, strategy: Strategy, batch_tokens: int) -> list[lis
     """Step by step, with growing caches, one module after the other."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(cuda_graphs, "enabled", lambda device: False)
-        patch.setattr(fused_step, "_is_single_token", lambda tokens: False)
+        patch.setattr(fused_step, "_takes_kernels", lambda tokens: False)
         return run(model, strategy, batch_tokens)
 
 

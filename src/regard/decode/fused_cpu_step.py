@@ -50,7 +50,7 @@ _PLANS: WeakKeyDictionary[nn.Module, _Plan | None] = WeakKeyDictionary()
 
 def step(model: Generative, tokens: Tensor, state: DecoderState) -> Tensor | None:
     """tokens [rows, 1] → logits [rows, 1, V], as `model.step`; None where that is to be called."""
-    if model.head.packed is None:  # weights may still change
+    if tokens.device.type != "cpu" or model.head.packed is None:  # its weights may still change
         return None
     if model not in _PLANS:
         _PLANS[model] = _plan(model)

@@ -48,11 +48,9 @@ def step(model: Generative, tokens: Tensor, state: DecoderState) -> Tensor:
     where it can."""
     if state.probe.active or tokens.shape[1] > 1 or not model.keeps_cache:
         return model.step(tokens, state)
-    if tokens.device.type == "cpu":
+    if not _takes_kernels(tokens):
         fused = fused_cpu_step.step(model, tokens, state)
         return model.step(tokens, state) if fused is None else fused
-    if not _are_few_rows(tokens):
-        return model.step(tokens, state)
     context = Context.decoding(state)
     embedding = cast(Embedding, model.front_ends()["decoder"])
     row_padding, key_padding = model.step_padding(state, 1)
@@ -79,8 +77,8 @@ def _run_side(
 # ------------------------------------------------------------------ what fits
 
 
-def _are_few_rows(tokens: Tensor) -> bool:
-    """Whether these are tokens of few rows, on a GPU, and nothing is learnt from it."""
+def _takes_kernels(tokens: Tensor) -> bool:
+    """Whether these are tokens of few rows on a GPU, and nothing is learnt from it."""
     return (
         tokens.is_cuda
         and scaled_dot_product_attention.HAS_TRITON
