@@ -15,12 +15,14 @@ from starlette.types import Message
 
 from regard.serve.api import ApiError, ApiModel, HttpLimits, refusal
 from regard.serve.service import Endpoint
+from regard.system import memory
 from regard.system.web_server import limited_body
 
 # It warns of every form that is none, with what stands there.
 logging.getLogger("python_multipart").setLevel(logging.ERROR)
 _JSON = "application/json"
 _MOST_FIELDS = 256  # of a form
+_LARGE = 1 << 14  # bytes
 
 
 class KeyRequest(ApiModel):
@@ -43,6 +45,8 @@ async def read_request(endpoint: Endpoint, limits: HttpLimits, http: HttpRequest
         )
     most = limits.file_bytes if endpoint.reads_files else limits.body_bytes
     body = await _bytes(http, most, limits.body_seconds)
+    if len(body) > _LARGE:
+        memory.give_back()  # what the large ones before it have left
     try:
         if content_type == _JSON:
             return kind.model_validate_json(body)
