@@ -28,6 +28,18 @@ def receptive_field(**other: int) -> Numbers:
     return {"depths": [1, 2], "fields": fields, "length": 65}
 
 
+def sentences(*accuracies: tuple[float, ...]) -> Numbers:
+    """Accuracies by seed within sentences, flat and hierarchical, and between them."""
+    inside, across = accuracies[:2], accuracies[2:]
+    return {
+        "accuracies": {
+            kind: {"flat": [*flat], "hierarchical": [*hierarchical]}
+            for kind, (flat, hierarchical) in {"within": inside, "between": across}.items()
+        },
+        "steps": 10,
+    }
+
+
 def residuals(pre_norm: float, none: float, loss: float) -> Numbers:
     """Gradient ratios at 100 layers, and the loss without residuals where with them it is 1.0."""
     ratios = {
@@ -105,6 +117,14 @@ VERDICTS: dict[str, list[Case]] = {
         (receptive_field(), Outcome.HOLDS),
         (receptive_field(convolution=4), Outcome.LIMITED),
         (receptive_field(attention=4), Outcome.FAILS),
+    ],
+    "hierarchical": [
+        (sentences((50, 52, 51), (99, 100, 99), (90, 91, 91), (91, 90, 91)), Outcome.HOLDS),
+        (sentences((50, 52, 51), (99, 100, 99), (90, 91, 91), (80, 81, 80)), Outcome.LIMITED),
+        (sentences((99, 99, 99), (99, 100, 99), (90, 91, 91), (91, 90, 91)), Outcome.FAILS),
+        # One seed of flat attention has found it, too.
+        (sentences((50, 99, 51), (99, 99, 99), (90, 91, 91), (91, 90, 91)), Outcome.UNDECIDED),
+        (sentences((50,), (99,), (90,), (91,)), Outcome.UNDECIDED),
     ],
     "residuals": [
         (residuals(2.0, 1e-6, 3.0), Outcome.HOLDS),

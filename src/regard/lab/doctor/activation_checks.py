@@ -172,6 +172,18 @@ def _earlier_summaries(run: RunEvidence) -> dict[str, AttentionSummary]:
     }
 
 
+def _still_learns(run: RunEvidence) -> bool:
+    """Whether the weights are better than in the earlier checkpoint: damaged ones are not."""
+    assert run.weights is not None
+    if run.earlier is None:
+        return False
+    losses = []
+    for weights in (run.weights, run.earlier.groups["weights"]):
+        with torch.no_grad(), run.loaded(weights):
+            losses.append(float(torch.stack(list(run.losses(BATCHES)))[:, 1].mean()))
+    return losses[0] < losses[1]
+
+
 def attention_weights(run: RunEvidence) -> Iterator[Finding]:
     """Attention that has become one-hot in all heads, or uniform, compared with the start."""
     assert run.weights is not None
@@ -196,6 +208,9 @@ def attention_weights(run: RunEvidence) -> Iterator[Finding]:
             "scale down or reinitialize its query and key weights; lower learning_rate",
             0.85,
         )
+    # Before a translator has learnt where to look, its random cross-attention becomes uniform.
+    if all(name.endswith(".cross") for name in uniform) and _still_learns(run):
+        return
     if uniform:
         yield Finding(
             "uniform_attention",

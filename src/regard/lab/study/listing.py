@@ -54,6 +54,9 @@ TOPICS: dict[str, dict[str, Listing]] = {
     },
     "The block": {
         "pointwise": Listing("Feed-forward as 1×1 convolutions", "convolutions.Pointwise"),
+        "hierarchical": Listing(
+            "Attention within sentences, then between them", "sentences.HierarchicalAttention"
+        ),
         "receptive_field": Listing("Receptive fields of layers", "convolutions.ReceptiveField"),
         "residuals": Listing("Residual connections over depth", "norms.Residuals"),
         "norms": Listing("LayerNorm, RMSNorm, BatchNorm", "norms.Norms"),
