@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shutil
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -27,7 +28,7 @@ from test_studio_server import InMemory
 
 from regard.studio.model_store import DEMO, ModelStore
 from regard.studio.offline.model_data import check_tokenizer, model_data
-from regard.studio.offline.page import export, modules, page
+from regard.studio.offline.page import ENGINE, WEB, export, modules, page
 from regard.studio.views import VIEWS, Packed
 
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser")
@@ -58,6 +59,19 @@ def test_scripts_import_each_other_by_the_names_in_the_page() -> None:
         assert "%22./" not in address
         assert "%22../" not in address
     assert {"regard/main.js", "regard/network.js"} <= addresses.keys()
+
+
+CHECKED = [*sorted(ENGINE.glob("*.js")), WEB / "lesson.js"]
+
+
+@pytest.mark.parametrize("file", CHECKED, ids=lambda file: file.name)
+def test_scripts_have_checked_types_and_short_functions(file: Path) -> None:
+    """As `tsc` and eslint hold them before a commit; prettier closes each at its own indent."""
+    lines = file.read_text(encoding="utf-8").splitlines()
+    assert lines[0] == "// @ts-check"
+    for number, line in enumerate(lines):
+        if re.match(r"(export )?(async )?function ", line):
+            assert lines.index("}", number) - number < 60, line
 
 
 def test_weights_are_stored_in_half_precision_only_where_that_is_exact() -> None:

@@ -43,12 +43,12 @@ export function next_tokens(opened, question) {
   const logits = logitsAt(opened, run, [at])[0].map((z) => z / temperature);
   const found = shares(opened, logits, top);
   const goesOn = opened.network.writes && !opened.network.reads_target && at === length - 1;
-  const labels = found.map(({ label }) => label);
+  const names = found.map(({ label }) => label);
   return {
     position: at,
     length,
     shares: found,
-    continued: goesOn ? continuations(opened, run, labels) : null,
+    continued: goesOn ? continuations(opened, run, names) : null,
   };
 }
 
@@ -106,7 +106,7 @@ export function look(opened, question) {
   for (const [name, call] of run.calls) {
     attentions[name] = { heads: call.part.heads, ...labels(run, name) };
   }
-  const answer = {
+  const said = {
     version: 0,
     source: run.source,
     target: run.decoderTokens.slice(1),
@@ -119,13 +119,13 @@ export function look(opened, question) {
   };
   if (question.off?.length && opened.network.writes) {
     const usual = record(opened, { ...question, off: [] });
-    answer.usual = usual.written;
-    answer.surprise = {
+    said.usual = usual.written;
+    said.surprise = {
       usual: lossOf(opened, usual, []),
       off: lossOf(opened, usual, question.off),
     };
   }
-  return answer;
+  return said;
 }
 
 const MODEL_ANSWER = {
@@ -155,13 +155,13 @@ function wordsToMask(opened, text, word) {
     text.slice(text.indexOf(mask) + mask.length),
   ];
   const space = before && !before.endsWith(" ") && /^[\p{L}\p{N}]/u.test(word) ? " " : "";
-  const filled = before + space + word + after;
+  const whole = before + space + word + after;
   const hidden = (before + space).length;
-  return [...filled.matchAll(WORD)]
+  return [...whole.matchAll(WORD)]
     .filter((match) => match.index !== hidden)
     .map((match) => [
       match[0],
-      maskedText(opened, filled, match.index, match.index + match[0].length),
+      maskedText(opened, whole, match.index, match.index + match[0].length),
     ])
     .slice(0, MAX_SPANS);
 }
@@ -409,6 +409,18 @@ function metricOf({ network }, answers, others, at) {
   return { position, answer: answers[position], contrast: isOther ? others[position] : null };
 }
 
+/** [layers][positions]: the score with one vector of the clean run in place. @param {Opened} opened @param {Run} clean @param {Run["ids"]} ids @param {any} what */
+function patchedScores({ network }, clean, ids, { names, positions, score }) {
+  return names.map((/** @type {string} */ name) => {
+    const rows = clean.rows.get(name) || [];
+    return positions.map((/** @type {string} */ _, /** @type {number} */ at) => {
+      const edit = (/** @type {Float32Array[]} */ all) =>
+        all.map((row, i) => (i === at ? rows[i] : row));
+      return score(forward(network, ids, { edits: new Map([[name, edit]]) }));
+    });
+  });
+}
+
 /** @param {Opened} opened @param {any} question */
 export function patching(opened, question) {
   const { network, input, output } = opened;
@@ -440,14 +452,7 @@ export function patching(opened, question) {
     (each) => `${stack.name}.${each}`,
   );
   const positions = tokensOf(clean, stack.name);
-  const scores = names.map((name) => {
-    const rows = clean.rows.get(name) || [];
-    return positions.map((_, at) => {
-      const edit = (/** @type {Float32Array[]} */ all) =>
-        all.map((row, i) => (i === at ? rows[i] : row));
-      return score(forward(network, ids, { edits: new Map([[name, edit]]) }));
-    });
-  });
+  const scores = patchedScores(opened, clean, ids, { names, positions, score });
   const [right, wrong] = [score(clean.hidden), score(hidden)];
   const nameOf = (/** @type {number} */ id) => output.tokens([id])[0];
   const instead = metric.contrast === null ? null : nameOf(metric.contrast);
@@ -466,7 +471,7 @@ export function patching(opened, question) {
     clean: right,
     corrupted: wrong,
     scores,
-    effect: scores.map((row) =>
+    effect: scores.map((/** @type {number[]} */ row) =>
       row.map((v) => (Math.abs(right - wrong) > 1e-12 ? (v - wrong) / (right - wrong) : 0)),
     ),
     target: clean.decoderTokens.slice(1),

@@ -118,10 +118,10 @@ function measures(opened, run, name) {
     let nats = 0;
     let share = 0;
     weights.forEach((row, i) => {
-      const entropy = entropyOf(row);
+      const own = entropyOf(row);
       const visible = visibleKeys(call, i);
-      nats += entropy;
-      if (visible > 1) share += entropy / Math.max(1e-9, Math.log(visible));
+      nats += own;
+      if (visible > 1) share += own / Math.max(1e-9, Math.log(visible));
       row.forEach((weight, j) => (received[j] += weight));
     });
     const favourite = Math.max(...received) / length;
@@ -221,7 +221,7 @@ export function alignment(opened, question) {
   const run = record(opened, question);
   const names = [...run.calls.keys()].filter((name) => name.endsWith(".cross"));
   const means = names.map((name) => meanWeights(run, name));
-  const scores = means.map((weights) => {
+  const informative = means.map((weights) => {
     const average = weights[0].map(
       (_, j) => weights.reduce((sum, row) => sum + row[j], 0) / weights.length,
     );
@@ -230,7 +230,7 @@ export function alignment(opened, question) {
     );
   });
   const isBest = (question.layer ?? null) === null;
-  const layer = isBest ? scores.indexOf(Math.max(...scores)) : question.layer;
+  const layer = isBest ? informative.indexOf(Math.max(...informative)) : question.layer;
   const weights = means[layer];
   const call = callOf(run, names[layer]);
   const relative = isRelative(call.k.length);

@@ -187,7 +187,8 @@ function draw({ ids, shares }, at) {
 export function decodeSteps(network, input, settings, probe) {
   const limit = limitOf(network, input.length, settings.most);
   const numbers = settings.sample ? noise(settings.seed, limit) : [];
-  let { past, last } = start(network, input, probe);
+  const { past, last: first } = start(network, input, probe);
+  let last = first;
   const steps = [];
   for (let t = 0; t < limit; t++) {
     const logits = allowed(network, step(network, past, last, probe));

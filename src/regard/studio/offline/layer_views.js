@@ -95,7 +95,8 @@ export function tensor(opened, question) {
   const axes = axisTokens(opened, run, name);
   const corner = (/** @type {ArrayLike<number>[]} */ rows) =>
     rows.slice(0, CORNER).map((row) => Array.from(row).slice(0, CORNER));
-  let { rows, parts, heads, call } = point(run, name);
+  const { parts, heads, call, ...found } = point(run, name);
+  let { rows } = found;
   let shades = null;
   let shape =
     parts > 1
@@ -197,6 +198,14 @@ function pathWeights(run, name, head, rows, columns) {
   };
 }
 
+/** The likeliest answer at some positions before and after each layer; null below the last stack. @param {Opened} opened @param {Run} run @param {any} stack @param {number[]} rows */
+function guesses(opened, run, stack, rows) {
+  const { stacks, head } = opened.network;
+  if (stack !== stacks[stacks.length - 1] || !head) return null;
+  const found = layerShares(opened, run, rows, 1);
+  return found.map((all) => all.map(([best]) => [best.label, best.probability]));
+}
+
 /** The vectors of tokens at every station of one layer. @param {Opened} opened @param {any} question */
 export function path(opened, question) {
   const { head = 0, row: marked = null } = question;
@@ -230,15 +239,14 @@ export function path(opened, question) {
     if (run.calls.has(name))
       weights[name] = pathWeights(run, name, head, rows, kind === "cross" ? columns : rows);
   }
-  const isLast = stack === stacks[stacks.length - 1] && opened.network.head;
-  const guesses = isLast ? layerShares(opened, run, rows, 1) : null;
+  const words = guesses(opened, run, stack, rows);
   const ids = stack.reads === "target" ? run.ids.target : run.ids.input;
   return {
     stack: stack.name,
     layer,
     stations,
     weights,
-    words: guesses && guesses.map((all) => all.map(([best]) => [best.label, best.probability])),
+    words,
     rows: rows.map((i) => [i, queriesOf(run, stack.name)[i]]),
     ids: rows.map((i) => ids[i]),
     columns: columns.map((i) => [i, run.source[i]]),

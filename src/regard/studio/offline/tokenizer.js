@@ -355,7 +355,6 @@ const decoded = (part, tokens) => DECODERS[part.type](part, tokens);
 function spelt(token) {
   const text = token.replace(/^Ġ+/, "");
   const letters = [...text];
-  // eslint-disable-next-line no-control-regex
   if (/^[\x00-\x7f]*$/.test(text) || letters.some((letter) => !LETTER_BYTES.has(letter)))
     return token;
   const bytes = letters.map((letter) => /** @type {number} */ (LETTER_BYTES.get(letter)));
