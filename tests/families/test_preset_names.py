@@ -105,7 +105,7 @@ def forward(model: spec.Model) -> torch.Tensor:
             case spec.EncoderDecoder() | spec.SequenceToSequence():
                 return module(tokens, tokens)[0]
             case (
-                spec.Encoder(input=spec.Patches() as part)
+                spec.Encoder(input=(spec.Patches() | spec.OverlapPatches()) as part)
                 | spec.ConvolutionalEncoder(input=spec.ConvStem() as part)
             ):
                 return module(torch.randn(part.shape(1, 0)))[0]

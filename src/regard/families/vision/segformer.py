@@ -16,7 +16,7 @@ from regard.families.block_config import block_from_config, stack_config
 from regard.families.config_schema import IGNORED_KEYS, NOT_ENCODER_DECODER, Config, ConfigSchema
 from regard.families.heads import architecture, label_count, label_names
 from regard.families.layer_names import LayerNames, norm_rules
-from regard.families.preset_settings import NO_DROPOUT, PresetFamily, Settings, Size
+from regard.families.preset_settings import NO_DROPOUT, ROUNDED, PresetFamily, Settings, Size
 from regard.families.tensor_table import Rename, Reshape, Rules, fused_module_rules, module_rules
 from regard.system.errors import ModelError
 
@@ -242,7 +242,8 @@ def _size(depths: tuple[int, ...], published: float, decoder: int = 768) -> Size
 SIZES = {
     "tiny": Size({"depths": (1, 1, 1), "widths": (16, 32, 64), "stage_heads": (1, 2, 4),
                   "fused": 64, "patch": 2}, context=64),
-    "b0": Size({"depths": (2, 2, 2, 2), "widths": (32, 64, 160, 256), "fused": 256}, 3.8),
+    "b0": Size({"depths": (2, 2, 2, 2), "widths": (32, 64, 160, 256), "fused": 256}, 3.8,
+               ROUNDED),
     "b1": _size((2, 2, 2, 2), 13.7, 256),
     "b2": _size((3, 4, 6, 3), 27.5),
     "b3": _size((3, 4, 18, 3), 47.3),
