@@ -131,6 +131,12 @@ def test_attention_is_drawn_on_the_frames(tmp_path: Path) -> None:
     patch = np.arange(16) // 4
     assert (inside[:, 1:, 1:][:, frame[:, None] != frame] == 0).all()
     assert (over[:, 1:, 1:][:, patch[:, None] != patch] == 0).all()
+    medium = model.read_file(source)
+    images = model.image_processor.resized(source)
+    # Position 6 is the second time of the second patch: row 1, column 2 of a square of four.
+    cell = medium.picture[8:16, 8:16]
+    assert medium.picture.shape == (32, 32, 3)
+    assert abs(cell.astype(int) - images[1, 0:8, 8:16]).max() <= 1
     picture = run.attention("encoder.1.self")
     assert picture.backdrop.position_name("1:0,1") == "patch 1 at 0,1"
     picture.to_png(tmp_path / "frames.png")

@@ -154,8 +154,10 @@ class ImageReader(Model):
             # One frame for each time, without the pixels that fill no patch.
             side = front.side * front.patch
             shown = pixel_values[front.shown_frames, :, :side, :side]
-            picture = self.image_processor.to_image(shown)
-            backdrop = ClipBackdrop(picture, *on, len(shown), front.by_frame)
+            strip = self.image_processor.to_image(shown)
+            backdrop = ClipBackdrop(strip, *on, len(shown), front.by_frame)
+            # On a page, positions stand row by row in a square.
+            picture = self.image_processor.to_image(front.mosaic(pixel_values)[None])
         return MediaInput(inputs, picture=picture, backdrop=backdrop)
 
     @torch.inference_mode()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 
 import torch
@@ -43,6 +44,17 @@ class Tubelets(Patches):
         if self.spec.separate:
             return slice(1)
         return slice(0, self.spec.times * self.spec.tubelet, self.spec.tubelet)
+
+    def mosaic(self, pixels: Tensor) -> Tensor:
+        """The first frame of each tubelet of a clip [frames, C, H, W], in the order of positions,
+        row by row in a square: [C, side · patch, side · patch]."""
+        part = self.spec
+        cut = self.unfold(pixels[None])[0].unflatten(1, (part.channels, -1, self.patch, self.patch))
+        side = math.ceil(len(cut) ** 0.5)
+        cells = cut.new_zeros(side**2, part.channels, self.patch, self.patch)
+        cells[: len(cut)] = cut[:, :, 0]
+        rows = cells.unflatten(0, (side, side)).permute(2, 0, 3, 1, 4)
+        return rows.flatten(3).flatten(1, 2)
 
     def extra_repr(self) -> str:
         return f"frames={self.frames}, tubelet={self.spec.tubelet}, {super().extra_repr()}"
