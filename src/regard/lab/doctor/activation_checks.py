@@ -68,7 +68,8 @@ def _dead_shares(run: RunEvidence) -> dict[str, float]:
     """The share of units that no position of some batches activates, by module."""
     tracker = ModelTracker(run.objective.model)
     activity = _UnitActivity(tracker)
-    with torch.no_grad(), tracker, activity:
+    # With gradients: the tracker asks for those of parameters that are inputs of modules (DeBERTa).
+    with torch.enable_grad(), tracker, activity:
         list(run.losses(BATCHES))
     return {
         # GELU and SiLU come close to zero, and never reach it.
