@@ -308,9 +308,13 @@ export async function seen(
     if (own)
       pin(
         image
-          ? extras +
-              Math.min(side - 1, Math.floor(y * side)) * side +
-              Math.min(side - 1, Math.floor(x * side))
+          ? // The last cells of a clip may be empty.
+            Math.min(
+              rows.length - 1,
+              extras +
+                Math.min(side - 1, Math.floor(y * side)) * side +
+                Math.min(side - 1, Math.floor(x * side)),
+            )
           : Math.min(places - 1, Math.floor(x * places)),
       );
   });
