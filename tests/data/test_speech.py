@@ -126,3 +126,11 @@ def test_the_nearest_path() -> None:
     table = np.array([[1.0, 9.0, 9.0], [2.0, 9.0, 1.0]])
     assert warped(table) == (4.0, 4.0) or warped(table) == (11.0, 3.0)
     assert warped(np.array([[1.0, 5.0], [5.0, 1.0]])) == (2.0, 2.0)
+
+
+def test_samples_of_any_spectrogram() -> None:
+    for frames in (1, 2, 3):
+        samples = griffin_lim(50 * torch.randn(80, frames))
+        assert samples.shape == (HOP * frames,)
+        assert np.isfinite(samples).all()
+        assert np.abs(samples).max() <= 1.0

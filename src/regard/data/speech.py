@@ -21,6 +21,7 @@ _LAGS = (RATE // 400, RATE // 60)  # of the highest and of the lowest voice, in 
 _VOICED = 0.4  # of the energy of a window, that it shares with itself one period later
 _OCTAVE_COST = 0.05  # of the likeness
 _REFERENCE = 128.0  # Hz, at which the pitch is 0
+_LOUDNESS = (-1.5, 2.0)  # of a log-mel spectrogram
 _UPDATES = 20  # halve the distance of what comes out, and more do little
 _MOMENTUM = 0.99  # of the fast Griffin–Lim algorithm (Perraudin et al. 2013)
 
@@ -105,24 +106,27 @@ def griffin_lim(spectrogram: Tensor, rounds: int = 60, seed: int = 0) -> Samples
     A spectrogram has no phases: random ones are replaced, in turn, by those of the samples that
     they give.
     """
-    spectrogram = spectrogram.float().cpu()
+    length = HOP * spectrogram.shape[1]
+    # What no samples between −1 and 1 have is cut off, and no transform is of a single frame.
+    spectrogram = spectrogram.float().cpu().clamp(*_LOUDNESS)
+    spectrogram = functional.pad(spectrogram, (0, max(0, 2 - spectrogram.shape[1])), "replicate")
     size = _power_of_mels(10.0 ** (4.0 * spectrogram - 4.0)).sqrt()  # [201, frames]
     size = functional.pad(size, (0, 1))  # the frame that `log_mel` leaves out
     window = torch.hann_window(FFT)
-    length = HOP * spectrogram.shape[1]
+    whole = HOP * spectrogram.shape[1]
     generator = torch.Generator().manual_seed(seed)
     phase = torch.exp(2j * torch.pi * torch.rand(size.shape, generator=generator))
     before = torch.zeros_like(phase)
 
     def samples_of(spectrum: Tensor) -> Tensor:
-        return torch.istft(spectrum, FFT, HOP, window=window, length=length)
+        return torch.istft(spectrum, FFT, HOP, window=window, length=whole)
 
     for _ in range(rounds):
         heard = torch.stft(samples_of(size * phase), FFT, HOP, window=window, return_complex=True)
         phase = heard + _MOMENTUM * (heard - before)
         phase = phase / phase.abs().clamp_min(1e-9)
         before = heard
-    samples = samples_of(size * phase)
+    samples = samples_of(size * phase)[:length]
     # As loud as it says, unless that is cut off.
     return (samples / samples.abs().max().clamp_min(1.0)).numpy()
 
