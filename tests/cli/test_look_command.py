@@ -101,6 +101,9 @@ def test_every_view_and_what_is_refused(model: Path, tmp_path: Path) -> None:
             given += ["--part", "decoder"]
         if what in ("steps", "beam"):
             given += ["--max-length", "1,3"]
+        if what == "probe":
+            (tmp_path / "texts").write_text(f"{TEXT}\n" * 8)
+            given = ["--texts", str(tmp_path / "texts")]
         text = [TEXT] if view.takes_input else []
         done = click.testing.CliRunner().invoke(
             command.command, [str(model), *text, "--what", what, "--device", "cpu", *given]

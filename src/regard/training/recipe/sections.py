@@ -250,8 +250,7 @@ class ModelSettings(Section):
     stride: PositiveInt | None = None
     """stride between time-series patches, in steps"""
     scales: str | None = None
-    """several time scales, LENGTH:STRIDE: patches of a time series in steps, e.g. 16:8,48:24;
-    windows of sound in encoder positions, e.g. 10,100"""
+    """several time scales, LENGTH:STRIDE: of series (16:8,48:24) or sound (10,100)"""
     lags: str | None = None
     """lags of a time series used as inputs at each step, e.g. 1,2,3,24,168"""
     horizon: PositiveInt | None = None
