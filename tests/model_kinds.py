@@ -68,6 +68,10 @@ KINDS: dict[str, tuple[str, dict[str, Any]]] = {
         {"model": "detr:tiny", "images": "scenes/train", "image_size": 32, "d_model": 16,
          "d_ff": 16, "heads": 2, "layers": 2, "batch_tokens": 64},
     ),
+    "vit-gpt2": (
+        "image",
+        IMAGES | SIZES | {"model": "vit-gpt2:tiny", "images": "images/captions.tsv"},
+    ),
     "resnet": (
         "image",
         {"images": "images", "image_size": 16, "model": "resnet:tiny", "d_model": 8, "layers": 2},

@@ -13,6 +13,7 @@ import regard
 from regard import build
 from regard.data.boxes import Box, BoxedImage
 from regard.data.graphs import GraphData, read_graphs
+from regard.data.image_questions import ImageQuestion
 from regard.data.labelled import (
     LabelledImage,
     LabelledText,
@@ -62,6 +63,8 @@ def _an_example(task: str) -> Any:
         "masked_images": LabelledImage(Path("a.png"), "cat"),
         "detect": BoxedImage(Path("a.png"), (Box("cat", (0, 0, 2, 2)),)),
         "segment": SegmentedImage(Path("a.png"), np.zeros((2, 2), np.uint8), ("cat",)),
+        "vqa": ImageQuestion(Path("a.png"), "is there a cat?", "yes"),
+        "caption": LabelledImage(Path("a.png"), "a cat"),
         "image_text": LabelledImage(Path("a.png"), "a cat"),
         "forecast": Series(np.zeros((9, 1), np.float32), ("x",)),
         "contrastive": TextPair("a", "b"),

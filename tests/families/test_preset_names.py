@@ -91,6 +91,13 @@ def test_the_names_of_gpt_2_are_its_own() -> None:
 # --- every family ---------------------------------------------------------------------------------
 
 
+def joint_forward(model: Any) -> torch.Tensor:
+    """The same over a text and an image."""
+    pixels = torch.randn(model.patches.shape(2, 1))
+    module: Any = build(model).eval()
+    return module(torch.randint(0, 60, (2, 24)), pixels=pixels)[0]
+
+
 def forward(model: spec.Model) -> torch.Tensor:
     """One forward pass over random inputs of the smallest sizes."""
     torch.manual_seed(0)
@@ -100,8 +107,11 @@ def forward(model: spec.Model) -> torch.Tensor:
         match model:
             case spec.EncoderDecoder(source=spec.Spectrogram(mels=mels)):
                 return module(torch.randn(1, mels, 3000), tokens[:1])[0]
-            case spec.EncoderDecoder(source=spec.FeatureMap(size=size)):
-                return module(torch.randn(1, 3, size, size))[0]
+            case spec.EncoderDecoder(
+                source=spec.Patches(size=size) | spec.FeatureMap(size=size)
+            ):  # object queries read no tokens
+                read = tokens[:1] if model.embeddings else None
+                return module(torch.randn(1, 3, size, size), read)[0]
             case spec.EncoderDecoder() | spec.SequenceToSequence():
                 return module(tokens, tokens)[0]
             case (
@@ -147,7 +157,8 @@ def test_every_family_has_a_tiny_size_that_runs(family: str) -> None:
     kind = PRESET_FAMILIES[family].kind
     vocabulary = 7 if kind in ("image", "video") else 61
     context = PRESET_FAMILIES[family].context if kind in ("image", "ctc") else 64
-    output = forward(preset(f"{family}:tiny", vocabulary, context))
+    model = preset(f"{family}:tiny", vocabulary, context)
+    output = joint_forward(model) if "pixel_values" in model.reads.split()[1:] else forward(model)
     assert bool(torch.isfinite(output).all())
 
 
@@ -182,6 +193,7 @@ OTHER_FAMILIES = {
     "t5-v1.1": "t5",
     "time-series-transformer": "time_series_transformer",
     "transformer": "marian",
+    "vit-gpt2": "vision-encoder-decoder",
     "xlm-roberta": "roberta",
 } | dict.fromkeys(
     ["palm", "transformer-xl", "universal", "memory", "rnn-lm", "rnn_relu-lm", "gru-lm", "lstm-lm",

@@ -33,6 +33,7 @@ KINDS = {
     "Encoder",
     "EncoderDecoder",
     "GraphModel",
+    "ImageCaptioner",
     "ImageEncoder",
     "LanguageModel",
     "LinearForecaster",
@@ -47,6 +48,7 @@ KINDS = {
     "SpeechToText",
     "TextEncoder",
     "Translator",
+    "VisualQuestionModel",
     "WaveformModel",
 }
 MAY_ASK = ("builder", "families", "spec", "wirings")

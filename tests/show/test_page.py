@@ -58,6 +58,8 @@ def published(kind: str) -> spec.Model:
         config |= {"use_timm_backbone": False, "backbone_config": resnet}
     if kind == "esm":  # its learned positions count from behind this token
         config |= {"pad_token_id": 1}
+    if kind == "vision-encoder-decoder":  # its own default are two models without sizes
+        config |= {"encoder": {"model_type": "vit"}, "decoder": {"model_type": "gpt2"}}
     if kind == "time_series_transformer":
         config |= {"prediction_length": 24}  # without which there is no such model
     return FAMILIES[kind].to_spec(config)

@@ -46,7 +46,7 @@ QUICK: dict[str, Any] = {
 }  # fmt: skip
 COLUMNS = ("opens", "trains", "fine-tunes", "evaluates", "compared", "looked into")
 SPEECH = ("speech", "ctc")
-IMAGES = ("image", "video", "dual encoder", "detector")
+IMAGES = ("image", "video", "dual encoder", "detector", "captioner", "image and text")
 REASONS = {"clip-text": "a tower of CLIP, which learns with its images"}
 # Memory networks attend to sentences, and have no tokens to look at.
 NOT_LOOKED_INTO = {
@@ -63,15 +63,16 @@ NO_ATTENTION = (
 # The data of each kind, where it is not a text.
 DATA = {
     "memory network": "stories", "speech": "sounds", "ctc": "sounds", "image": "images",
-    "dual encoder": "captions", "detector": "boxes", "video": "clips", "series": "series",
-    "graph": "graph",
+    "dual encoder": "captions", "detector": "boxes", "captioner": "captions", "video": "clips",
+    "image and text": "questions", "series": "series", "graph": "graph",
 }  # fmt: skip
 # Of families that learn from other data than their kind.
 OWN_DATA = {"segformer": "boxes"}  # beside which are masks
 # At least one of each wiring and each kind of data; the others are among the slow tests.
 FAST = (
     "transformer", "convs2s", "rnn", "gpt2", "llama", "transformer-xl", "lstm-lm", "bert",
-    "electra", "longformer", "clip-text", "vit", "timesformer", "clip", "detr", "wav2vec2", "patchtst",
+    "electra", "longformer", "clip-text", "vit", "timesformer", "clip", "detr", "vit-gpt2", "vilt",
+    "wav2vec2", "patchtst",
     "time-series-transformer", "dlinear", "graph", "memory", "resnet-cifar",
     "segformer",
 )  # fmt: skip
@@ -102,6 +103,7 @@ def files(tmp_path: Path) -> dict[str, str]:
     return {
         "text": str(text), "stories": str(stories), "sounds": str(sounds), "images": str(images),
         "boxes": str(tmp_path / "scenes" / "train"), "clips": str(tmp_path / "clips" / "train"),
+        "questions": str(tmp_path / "scenes" / "train" / "questions.tsv"),
         "captions": str(images / "captions.tsv"), "series": str(write_series(tmp_path)),
         "graph": str(write_graph(tmp_path / "graph")),
     }  # fmt: skip

@@ -52,6 +52,8 @@ SPECS: dict[str, spec.Model] = {
     "speech-to-text": spec.EncoderDecoder(
         WIDTH, SPECTROGRAM, TOKENS, STACK, DECODER, share="target"
     ),
+    "image and text": encoder(spec.TextAndImage(TOKENS, PATCHES), POOL, CLASSES),
+    "captioner": spec.EncoderDecoder(WIDTH, PATCHES, TOKENS, STACK, DECODER, share="target"),
     "detector": spec.EncoderDecoder(
         WIDTH,
         spec.FeatureMap(PATCHES, WIDTH),
@@ -137,6 +139,8 @@ AS_GIVEN: dict[str, set[str]] = {
     "masked_images": {"masked images"},
     "clips": {"clip classes"},
     "masked_clips": {"masked clips"},
+    "vqa": {"image and text"},
+    "caption": {"captioner"},
     "detect": {"detector"},
     "segment": {"image segments"},
     "image_text": {"dual encoder"},

@@ -18,6 +18,7 @@ from regard.core.frontends import (
     resnet,
     series_patches,
     spectrogram_frontend,
+    text_and_image,
     time_scales,
     tubelets,
     waveform_frontend,
@@ -50,6 +51,13 @@ def build_front_end(
             )
         case spec.ConvStem():
             return resnet.ConvStem(part, d_model, map_norm(part.norm))
+        case spec.TextAndImage():
+            table = embedding.Table(part.text.vocabulary, part.text.width or d_model)
+            text = build_embedding(part.text, table, d_model)
+            image = build_front_end(part.image, d_model)
+            assert isinstance(image, patch_embedding.Patches), "it is described by Patches"
+            modalities = embedding.Table(part.modalities, d_model)
+            return text_and_image.TextAndImage(text, image, modalities)
         case spec.FeatureMap():
             return _feature_map(part, d_model)
         case spec.ObjectQueries(count):

@@ -165,7 +165,8 @@ def _classifier(
         # Dropout acts around the layers, not between them.
         layers = feedforward.FeedForward(spec.FeedForward(more.d_ff, more.activation), inputs)
         sublayer = head.HeadFeedForward(layers, build_norm(more.norm, inputs), more.dropout)
-    return head.ClassifierHead(part, inputs, pool, sublayer)
+    norm_part = optional_norm(part.norm, part.width or inputs)
+    return head.ClassifierHead(part, inputs, pool, sublayer, norm_part)
 
 
 def _pooled_width(pool: spec.Pool, d_model: int, width: int) -> int:

@@ -17,9 +17,9 @@ from regard.builder.front_ends import (
 )
 from regard.builder.heads import build_heads
 from regard.builder.stacks import build_stack
+from regard.core import linear
 from regard.core.frontends import embedding, feature_map, lagged_values, variance_adaptor
 from regard.core.heads import series_head
-from regard.core.linear import Linear
 from regard.core.meta_parameters import are_parameters_on_meta
 from regard.core.mixers.local_chunk_attention import ChunkedAttention
 from regard.core.mixers.scaled_dot_product_attention import SoftmaxAttention
@@ -147,14 +147,21 @@ def trainable(model: nn.Module) -> int:
 def _encoder_decoder(model: spec.EncoderDecoder | spec.SequenceToSequence) -> EncoderDecoder:
     d_model = model.d_model
     tables = _shared_tables(model)
-    matches = isinstance(model, spec.EncoderDecoder) and model.looks == "matching"
-    wiring = LayerMatchedEncoderDecoder if matches else EncoderDecoder
+    width = d_model
+    project = None
+    wiring = EncoderDecoder
+    if isinstance(model, spec.EncoderDecoder):
+        width = model.encoder_width or d_model
+        wiring = LayerMatchedEncoderDecoder if model.looks == "matching" else EncoderDecoder
+        if model.memory_width != d_model:
+            project = linear.Linear(model.memory_width, d_model)
     built = wiring(
-        source=build_front_end(model.source, d_model, tables.source),
+        source=build_front_end(model.source, width, tables.source),
         target=build_front_end(model.target, d_model, tables.target),
-        encoder=_encoder_side(model.encoder, d_model),
+        encoder=_encoder_side(model.encoder, width),
         decoder=_decoder_side(model),
         heads=build_heads(model, d_model, d_model, lambda: tables.output),
+        project=project,
     )
     if isinstance(tables.target, feature_map.Anchors):
         _look_near_anchors(built.decoder)
@@ -271,7 +278,7 @@ def _decoder_side(model: spec.EncoderDecoder | spec.SequenceToSequence) -> Side:
 def _alignment(
     part: spec.BahdanauAttention | spec.LuongAttention, d_model: int
 ) -> additive_attention.AlignmentAttention:
-    join = Linear(2 * d_model, d_model)  # of [context; state]
+    join = linear.Linear(2 * d_model, d_model)  # of [context; state]
     scale = 1.0
     query = None
     key = None
@@ -282,12 +289,12 @@ def _alignment(
             scale = d_model**-0.5
         case spec.GeneralScore():
             # W of q · W k is applied to the keys, once for all queries.
-            key = Linear(d_model, d_model, bias=False)
+            key = linear.Linear(d_model, d_model, bias=False)
         case spec.AdditiveScore(score_width):
             width = score_width or d_model
             # One bias is enough: the score is a function of the sum of both.
-            query = Linear(d_model, width)
-            key = Linear(d_model, width, bias=False)
+            query = linear.Linear(d_model, width)
+            key = linear.Linear(d_model, width, bias=False)
             additive = additive_attention.AdditiveAttention(width, part.temperature)
             return additive_attention.AlignmentAttention(additive, join, query, key)
         case _:

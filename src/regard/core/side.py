@@ -33,6 +33,10 @@ class FrontEnd(nn.Module):
             return None
         return padding_mask
 
+    def joint_mask(self, inputs: Tensor, padding_mask: Tensor | None, more: Any) -> Tensor | None:
+        """The padding mask of the T positions, from everything that it reads."""
+        return self.output_padding_mask(padding_mask)
+
     def added_positions(self, inputs: Tensor, padding_mask: Tensor | None) -> Tensor | None:
         """Vectors [B or 1, T, D] that attention adds to its queries and keys; None where positions
         are part of what the front end gives, or of attention itself."""
@@ -51,6 +55,9 @@ class FrontEnd(nn.Module):
     # transformers gives.
     shows_first: ClassVar[bool] = True
     shows_last: ClassVar[bool] = True
+    # Whether the last of them is that after the final norm where a decoder reads what it gives;
+    # of an encoder that stands alone it is that before.
+    shows_norm: ClassVar[bool] = True
 
     def states(self, hidden: Tensor, inputs: Inputs) -> Tensor:
         """The hidden states of the inputs as they are shown: [B, T, D]."""

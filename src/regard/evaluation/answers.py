@@ -160,6 +160,18 @@ def _question_and_context(line: str, options: PredictionOptions) -> tuple[str, s
     return question, context
 
 
+def answer_images(model: Any, inputs: list[str], options: PredictionOptions) -> Sequence[Scores]:
+    """The answers to questions about images: the file of each, a tab, the question."""
+    parts = [one.partition("\t") for one in inputs]
+    if not all(tab for _, tab, _ in parts):
+        raise DataError(
+            "a question about an image needs the image",
+            "write the file of the image and a tab before the question",
+        )
+    scores = model.answers([question for _, _, question in parts], [name for name, _, _ in parts])
+    return [_first(one, options) for one in scores]
+
+
 # --- series ---
 
 

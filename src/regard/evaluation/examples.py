@@ -15,6 +15,7 @@ from regard.data import labelled, text_files
 from regard.data.boxes import BoxedImage, as_boxes, read_boxes
 from regard.data.clips import read_clips
 from regard.data.graphs import GraphData, read_graphs
+from regard.data.image_questions import ImageQuestion, read_image_questions
 from regard.data.labelled import (
     LabelledImage,
     LabelledText,
@@ -259,6 +260,12 @@ CAPTIONED_IMAGE = ExampleKind(
     'an image with a text: ("cat.png", "a cat")',
     labelled.read_captions,
     _LABELLED_IMAGE,
+)
+IMAGE_QUESTION = ExampleKind(
+    "a table of image file, tab, question, tab, answer (.tsv or .jsonl), or NLVR's .json",
+    "a regard.data.image_questions.ImageQuestion(image, question, answer)",
+    read_image_questions,
+    _instance(ImageQuestion),
 )
 TRANSCRIPT = ExampleKind(
     "a table of recordings with transcripts: file, a tab, text (or .jsonl)",

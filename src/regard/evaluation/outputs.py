@@ -15,6 +15,7 @@ from regard.core.finite_outputs import require_finite
 from regard.data.audio import RATE
 from regard.data.boxes import BoxedImage
 from regard.data.graphs import GraphData
+from regard.data.image_questions import ImageQuestion
 from regard.data.labelled import (
     LabelledImage,
     LabelledText,
@@ -35,10 +36,12 @@ from regard.evaluation.task import Outputs, Settings
 from regard.models import (
     DualEncoderModel,
     GraphModel,
+    ImageCaptioner,
     ImageEncoder,
     SeriesModel,
     TextEncoder,
     Translator,
+    VisualQuestionModel,
 )
 from regard.models.inputs.sound import read_recordings
 from regard.models.inputs.token_batches import smaller_limit
@@ -277,6 +280,24 @@ def speak(model: Any, examples: Sequence[Recording], settings: Settings) -> Outp
     mels = model.spec.spectrogram.mels
     references = [whole_log_mel(samples, mels).T.numpy() for samples in recordings]
     return Outputs([one.spectrogram for one in utterances], references)
+
+
+def rank_answers(
+    model: VisualQuestionModel, examples: Sequence[ImageQuestion], settings: Settings
+) -> Outputs:
+    """The answers to each question about an image, the likeliest first."""
+    questions = [example.question for example in examples]
+    scores = model.answers(questions, [example.image for example in examples])
+    return Outputs([list(one) for one in scores], [example.answer for example in examples])
+
+
+def write_captions(
+    model: ImageCaptioner, examples: Sequence[LabelledImage], settings: Settings
+) -> Outputs:
+    """What the model writes about each image."""
+    images = [example.image for example in examples]
+    texts = model.caption(images, strategy=settings.decoding.strategy)
+    return Outputs(texts, [example.text for example in examples])
 
 
 # --- forecasts: every window of a series, on standardized values ---

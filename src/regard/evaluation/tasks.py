@@ -30,6 +30,7 @@ from regard.evaluation.outputs import (
     forecast_quantiles,
     has_entities,
     predict_numbers,
+    rank_answers,
     rank_captions,
     rank_graph_classes,
     rank_image_classes,
@@ -43,6 +44,7 @@ from regard.evaluation.outputs import (
     tag_words,
     transcribe,
     translate,
+    write_captions,
 )
 from regard.evaluation.task import Card, Task
 from regard.models.base import Model
@@ -314,6 +316,37 @@ TASKS: dict[str, Task] = {
             "image-segmentation",
             "A segmenter of images: the class of each pixel",
             'regard.load("FOLDER").segment("image.png").mask',
+        ),
+    ),
+    "vqa": replace(
+        _RANKED,
+        method="answer",
+        answer=answers.answer_images,
+        options=("top",),
+        unit="questions",
+        reads=examples.IMAGE_QUESTION,
+        predict={"ranking": rank_answers},
+        card=Card(
+            "visual-question-answering",
+            "A model that answers questions about images",
+            'regard.load("FOLDER").answer("is there a circle?", "image.png")',
+        ),
+    ),
+    "caption": Task(
+        method="caption",
+        answer=of_method("caption"),
+        reads_media=True,
+        unit="images",
+        reads=examples.CAPTIONED_IMAGE,
+        predict={"prediction": write_captions},
+        metrics=("bleu", "chrf", "exact_match"),
+        other_metrics=("rouge1", "rouge2", "rougeL", "wer"),
+        decodes=True,
+        scores=_TRANSLATION_SCORES,
+        card=Card(
+            "image-to-text",
+            "A model that captions images",
+            'regard.load("FOLDER").caption("image.png")',
         ),
     ),
     "masked_images": _MASKED_IMAGES,

@@ -67,11 +67,7 @@ class LayerNames:
         norms = [self.attention_norm, self.feedforward_norm]
         if block.cross is not None:
             norms.insert(1, self.cross_norm)
-            query, *keys_values, output = self.cross
-            ours = f"{name}.cross"
-            rules += self._projection(f"{ours}.project.q", block.cross, "q", hf, [query])
-            rules += self._projection(f"{ours}.project.kv", block.cross, "kv", hf, keys_values)
-            rules += self._projection(f"{ours}.output", block.cross, "o", hf, [output])
+            rules += self.cross_rules(block.cross, f"{name}.cross", hf)
         place = "norms.{}" if isinstance(block.residual, spec.Parallel) else "each.{}.norm"
         places = [place.format(i) for i in range(len(norms))]
         places += [f"each.{i}.after" for i in range(len(self.after))]
@@ -80,6 +76,15 @@ class LayerNames:
         if not isinstance(block.feedforward, spec.MixtureOfExperts):
             rules += self.feedforward_rules(block.feedforward, f"{name}.feedforward", hf)
         return rules
+
+    def cross_rules(self, part: spec.Attention, name: str, hf: str) -> Rules:
+        """The rules of cross-attention, our `name`, in their layer `hf`."""
+        query, *keys_values, output = self.cross
+        return [
+            *self._projection(f"{name}.project.q", part, "q", hf, [query]),
+            *self._projection(f"{name}.project.kv", part, "kv", hf, keys_values),
+            *self._projection(f"{name}.output", part, "o", hf, [output]),
+        ]
 
     def feedforward_rules(self, part: spec.PositionWise, name: str, hf: str) -> Rules:
         """The rules of a feed-forward network: our `name`, in their layer or expert `hf`."""

@@ -19,6 +19,8 @@ Kind = Literal[
     "video",  # a classifier of clips; the vocabulary are its classes, the context their side
     "dual encoder",  # of texts and images
     "detector",  # of objects in images; the vocabulary are its classes, the context its side
+    "image and text",  # a classifier of both; the context is that of the text
+    "captioner",  # of images, whose side is `image_size`; the context is that of the captions
     "speech",  # an encoder–decoder over spectrograms
     "speaker",  # text to speech; the vocabulary are its letters
     "ctc",  # an encoder of sound that spells letters

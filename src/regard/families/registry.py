@@ -101,6 +101,8 @@ FILES: dict[str, dict[str, str]] = {
     "vision.videomae": {"videomae": ""},
     "vision.clip": {"clip": "", "clip_text_model": "TEXT", "clip_vision_model": "VISION"},
     "vision.siglip": {"siglip": "", "siglip_text_model": "TEXT", "siglip_vision_model": "VISION"},
+    "vision.vilt": {"vilt": ""},
+    "vision.vision_encoder_decoder": {"vision-encoder-decoder": ""},
     "speech.whisper": {"whisper": ""},
     "speech.wav2vec2": {"wav2vec2": "WAV2VEC2"},
     "speech.hubert": {"hubert": "HUBERT"},

@@ -276,16 +276,16 @@ def per_layer(layers: int, rules: Iterable[Rule]) -> Rules:
 
 
 def _with_index(rule: Rule, i: int) -> Rule:
-    return _renamed(rule, lambda name: name.replace("{i}", str(i)))
+    return rewritten(rule, lambda name: name.replace("{i}", str(i)))
 
 
 def with_prefix(rules: Iterable[Rule], old: str, new: str) -> Rules:
     """The rules with another prefix of the base model's tensors in the file."""
 
-    def renamed(name: str) -> str:
+    def with_new(name: str) -> str:
         return new + name.removeprefix(old) if name.startswith(old) else name
 
-    return [_renamed(rule, renamed, except_field="parameter") for rule in rules]
+    return [rewritten(rule, with_new, "parameter") for rule in rules]
 
 
 def renamed(rules: Iterable[Rule], endings: Mapping[str, str]) -> Rules:
@@ -297,11 +297,11 @@ def renamed(rules: Iterable[Rule], endings: Mapping[str, str]) -> Rules:
                 return name.removesuffix(ending) + new
         return name
 
-    return [_renamed(rule, other, except_field="parameter") for rule in rules]
+    return [rewritten(rule, other, "parameter") for rule in rules]
 
 
-def _renamed(rule: Rule, rename: Callable[[str], str], except_field: str = "") -> Rule:
-    """The rule with other names, in all of its fields but one."""
+def rewritten(rule: Rule, rename: Callable[[str], str], *but: str) -> Rule:
+    """The rule with other names, in all of its fields but these."""
 
     def substitute(value: Any) -> Any:
         if isinstance(value, tuple):
@@ -311,7 +311,7 @@ def _renamed(rule: Rule, rename: Callable[[str], str], except_field: str = "") -
     fields = {
         field.name: substitute(getattr(rule, field.name))
         for field in dataclasses.fields(rule)
-        if field.name != except_field
+        if field.name not in but
     }
     return dataclasses.replace(rule, **fields)
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from regard.models.base import Model, ModelOutput, choose_device
 from regard.models.dual_encoder import DualEncoderModel
 from regard.models.graph_model import GraphModel
+from regard.models.image_captioner import ImageCaptioner
 from regard.models.image_encoder import ImageEncoder
 from regard.models.language_model import LanguageModel
 from regard.models.loading import load
@@ -22,3 +23,4 @@ from regard.models.speech_synthesizer import Speech, SpeechSynthesizer
 from regard.models.speech_to_text import SpeechToText
 from regard.models.text_encoder import TextEncoder
 from regard.models.translator import Translator
+from regard.models.visual_questions import VisualQuestionModel

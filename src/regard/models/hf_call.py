@@ -224,7 +224,8 @@ class RecordedOutputs:
         That of an encoder that stands alone is before it: such is transformers' order in ViT, CLIP
         and Wav2Vec2.
         """
-        alone = stack.endswith("encoder") and not prefix
+        front_end: Any = self.model.front_ends().get(stack, FrontEnd())
+        alone = stack.endswith("encoder") and not (prefix and front_end.shows_norm)
         if alone or self._is_reversible(stack):
             return residual_probes(self.model, stack)[-1]
         return f"{stack}.output"

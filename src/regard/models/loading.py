@@ -23,8 +23,10 @@ from regard.models.base import Model, choose_device, to_standard_error
 from regard.models.dual_encoder import DualEncoderModel
 from regard.models.generation_config import generation_defaults
 from regard.models.graph_model import GraphModel
+from regard.models.image_captioner import ImageCaptioner
 from regard.models.image_encoder import ImageEncoder
 from regard.models.language_model import LanguageModel
+from regard.models.medium_to_text import MediumToText
 from regard.models.memory_network import MemoryNetworkModel
 from regard.models.object_detector import ObjectDetector
 from regard.models.saving import cast, choose_dtype
@@ -39,11 +41,23 @@ from regard.models.speech_synthesizer import SpeechSynthesizer
 from regard.models.speech_to_text import SpeechToText
 from regard.models.text_encoder import TextEncoder
 from regard.models.translator import Translator
+from regard.models.visual_questions import VisualQuestionModel
 from regard.system.checkpoint import Checkpoints
 from regard.system.errors import CheckpointError, ModelError, Say, UnknownKeyWarning
 from regard.wirings.core_model import CoreModel
 
 M = TypeVar("M", bound=Model, default=Model)
+# What is one class whatever stands on it, by what it reads.
+_READERS: dict[str, type[Model]] = {
+    "story": MemoryNetworkModel,
+    "past_values": SeriesModel,
+    "input_ids pixel_values": VisualQuestionModel,
+}
+# What writes a text about something that is no text, by the name of that input.
+_WRITERS: dict[str, type[MediumToText]] = {
+    "input_features": SpeechToText,
+    "pixel_values": ImageCaptioner,
+}
 
 
 def load(
@@ -61,7 +75,8 @@ def load(
     The class that is returned follows from the folder: `Translator` (`translate`),
     `LanguageModel` (`generate`), `TextEncoder` (`classify`, `tag`, `answer`, `fill`, `embed`),
     `ImageEncoder` (`classify`, `embed`), `DualEncoderModel` (`classify` by captions),
-    `SpeechSynthesizer` (`speak`), `SpeechToText` or `CTCModel` (`transcribe`), `SoundClassifier` or
+    `ImageCaptioner` (`caption`), `SpeechSynthesizer` (`speak`),
+    `SpeechToText` or `CTCModel` (`transcribe`), `SoundClassifier` or
     `SpectrogramClassifier` (`classify`), and others. `tasks` lists the methods that a model
     supports. Every model can be called with tensors under the argument names of `transformers`,
     saved (`save`) and inspected (`look`).
@@ -174,8 +189,8 @@ def _wrap(folder: Path, core: CoreModel, opened: folders.ModelFolder, say: Say) 
         tokenizer = open_language_model_tokenizer(folder) if holds_tokenizer(folder) else None
         # The end token may be named in generation_config.json only (Llama 3 has several there).
         return LanguageModel(model, spec, tokenizer, config | folders.generation_token_ids(folder))
-    if ids is not None and spec.main_input_name == "input_features":
-        return SpeechToText(model, spec, ids, None, config)
+    if ids is not None and spec.main_input_name in _WRITERS:
+        return _WRITERS[spec.main_input_name](model, spec, ids, None, config)
     if ids is not None and holds_tokenizer(folder):
         tokenizers = open_translation_tokenizers(folder)
         forced: Any = {"forced_bos": ids.forced_bos, "forced_eos": ids.forced_eos}
@@ -195,9 +210,9 @@ _OF_WAVEFORMS: dict[str | None, type[WaveformModel]] = {
 def _reader(core: CoreModel, spec: Any) -> type[Any]:
     """The class of a model that writes no text, by what it reads; of two towers, the second reads
     images."""
-    match spec.main_input_name:
-        case "story":
-            return MemoryNetworkModel
+    if spec.reads in _READERS:
+        return _READERS[spec.reads]
+    match spec.reads:
         case "input_ids" if "image.encoder" in core.stacks():
             return DualEncoderModel
         case "input_ids" if "spectrogram" in core.heads():
@@ -210,8 +225,6 @@ def _reader(core: CoreModel, spec: Any) -> type[Any]:
             return ImageEncoder
         case "node_features" if spec.labels is not None:
             return GraphModel
-        case "past_values":
-            return SeriesModel
         case "input_values":
             # A bare Wav2Vec2 has no alphabet to transcribe with.
             return _OF_WAVEFORMS.get(spec.task, WaveformModel)

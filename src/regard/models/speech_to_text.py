@@ -3,21 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from functools import cached_property
 from itertools import islice
-from typing import Any, Literal, Unpack
+from typing import Literal, Unpack
 
 import torch
 from torch import Tensor
 
 from regard import spec as kinds
-from regard.data.text.tokenizer import Tokenizer
-from regard.decode.batch_decoding import DecodingSettings, SpecialTokens, decode
-from regard.decode.limits import require_memory, warn_of_cut_off
-from regard.decode.strategy import DecodingOptions, Greedy, Limit, Strategy, choose_strategy
-from regard.families import folder as folders
-from regard.models.base import Files, TokenizerModel, no_tokenizer
+from regard.decode.batch_decoding import SpecialTokens
+from regard.decode.strategy import DecodingOptions, Strategy, choose_strategy
 from regard.models.inputs.sound import Sound, read_recordings
+from regard.models.medium_to_text import MediumToText
 from regard.models.sound_models import SpectrogramModel
 from regard.models.tasks import one_or_many
 from regard.system.errors import SettingError
@@ -27,41 +23,20 @@ _ENGLISH_ONLY_VOCABULARY = 51864  # one token fewer than the multilingual models
 _START = "<|startoftranscript|>"
 _NO_TIMESTAMPS = "<|notimestamps|>"
 _NO_SPEECH = ("<|nospeech|>", "<|nocaptions|>")  # of newer and of older folders
-_DEFAULT_MAX_TOKENS = 448  # Whisper's, where positions are not learned
 _WINDOWS_AT_ONCE = 8  # 12,000 encoder positions
 
 Task = Literal["transcribe", "translate"]
 
 
-class SpeechToText(SpectrogramModel, TokenizerModel):
+class SpeechToText(SpectrogramModel, MediumToText):
     """An encoder–decoder that transcribes speech (Whisper); made by `regard.load(folder)`."""
 
     evaluations = ("transcribe",)
-    writes_targets = True
+    repair_of_length = (
+        "use shorter recordings: the decoder has no more positions, so their ends are missing"
+    )
     model: EncoderDecoder
     spec: kinds.EncoderDecoder
-
-    def __init__(
-        self,
-        model: EncoderDecoder,
-        spec: kinds.EncoderDecoder,
-        ids: folders.SpecialTokenIds,
-        tokenizer: Tokenizer | None = None,
-        config: dict[str, Any] | None = None,
-    ) -> None:
-        super().__init__(model, spec, tokenizer, config)
-        self.ids = ids
-
-    @cached_property
-    def generation_config(self) -> dict[str, Any]:
-        """generation_config.json, or config.json where it is missing."""
-        return self.read_json("generation_config.json") or self.config
-
-    def files(self) -> Files:
-        files = dict(super().files())
-        if not self.config:
-            files["config.json"] = folders.describe(self.spec, self.ids)
-        return files
 
     @property
     def languages(self) -> list[str]:
@@ -111,31 +86,9 @@ class SpeechToText(SpectrogramModel, TokenizerModel):
         return [texts[i] for i in range(len(recordings))]
 
     # ------------------------------------------------------------------ for `regard.look`
-    # Sound goes in and text comes out: the tokenizer is of the target alone.
-
-    @cached_property
-    def special_tokens(self) -> SpecialTokens:  # type: ignore[override]
-        return self._special_tokens((self.ids.start,))
-
-    @property
-    def accepts_text(self) -> bool:
-        return False
-
-    @property
-    def input_tokenizer(self) -> Tokenizer:
-        raise no_tokenizer()
-
-    @property
-    def output_tokenizer(self) -> Tokenizer:
-        return self.tokenizer
 
     def prompt(self, features: Tensor, language: str | None = None) -> SpecialTokens:
         return self._special_tokens(self.decoder_prompt(features, language, "transcribe"))
-
-    def short_answer(self, logits: Tensor) -> str:
-        """The transcript, which the decoder has read by teacher forcing."""
-        ids = [i for i in logits[0].argmax(dim=-1).tolist() if i != self.ids.end]
-        return f"“{self.text(ids)}”"
 
     # ------------------------------------------------------------------ decoding
 
@@ -144,23 +97,10 @@ class SpeechToText(SpectrogramModel, TokenizerModel):
     ) -> list[str]:
         """The texts of recordings with one decoder prompt; their windows form one batch."""
         # [mels, frames] each; windows of one recording are decoded independently of each other.
-        windows = [window.to(self.dtype) for recording in recordings for window in recording]
-        max_tokens = _DEFAULT_MAX_TOKENS
-        if self.spec.target_tokens.max_length is not None:
-            # Whisper has 448 learned target positions; the prompt takes some of them.
-            max_tokens = self.spec.target_tokens.max_length - len(prompt)
+        windows = [window for recording in recordings for window in recording]
         frames = windows[0].shape[-1]
-        settings = DecodingSettings(
-            strategy or Greedy(), Limit.fixed(max_tokens), batch_tokens=_WINDOWS_AT_ONCE * frames
-        )
-        require_memory(settings.strategy, self.spec, max_tokens)
-        results = decode(self.model, windows, self._special_tokens(prompt), settings)
-        best = [hypotheses[0] for hypotheses in results]
-        warn_of_cut_off(
-            best,
-            "use shorter recordings: the decoder has no more positions, so their ends are missing",
-        )
-        texts = (self.text(hypothesis.tokens) for hypothesis in best)
+        written = self._written(windows, prompt, strategy, _WINDOWS_AT_ONCE * frames)
+        texts = iter(written)
         return [" ".join(filter(None, islice(texts, len(windows)))) for windows in recordings]
 
     def text(self, tokens: Sequence[int]) -> str:
@@ -169,16 +109,6 @@ class SpeechToText(SpectrogramModel, TokenizerModel):
         if last_text_id is not None:
             tokens = [i for i in tokens if i <= last_text_id]
         return self.tokenizer.decode(tokens).strip()
-
-    def _special_tokens(self, prompt: tuple[int, ...]) -> SpecialTokens:
-        """The decoder prompt, the end token, and the tokens that Whisper suppresses."""
-        # -1 stands for "none" in some files.
-        suppressed, begin_suppressed = (
-            tuple(i for i in self.generation_config.get(key) or () if i >= 0)
-            for key in ("suppress_tokens", "begin_suppress_tokens")
-        )
-        ids = (self.ids.pad, prompt, self.ids.end, suppressed)
-        return SpecialTokens(*ids, begin_suppressed=begin_suppressed)
 
     # ------------------------------------------------------------------ decoder prompt
 

@@ -120,6 +120,9 @@ class Tasks:
     # --- time series and speech ---
     forecast: Any = Lacking("a forecaster of time series, such as PatchTST")
     speak: Any = Lacking("a model that speaks, such as FastSpeech 2")
+    caption: TaskMethod[Any, ..., str] = Lacking(  # type: ignore[assignment]
+        "a model that writes about images, such as ViT-GPT2"
+    )
     transcribe: Any = Lacking("a speech model, such as Whisper or Wav2Vec2")
 
     @property

@@ -7,7 +7,14 @@ from dataclasses import dataclass, field
 from typing import Any, Literal, Self
 
 from regard.spec.baselines import Convolutional, Recurrent
-from regard.spec.frontend import FeatureMap, LaggedValues, ObjectQueries, Spectrogram, Tokens
+from regard.spec.frontend import (
+    FeatureMap,
+    LaggedValues,
+    ObjectQueries,
+    Patches,
+    Spectrogram,
+    Tokens,
+)
 from regard.spec.head import ClassifierHead, Distribution, LMHead, SeriesWindow
 from regard.spec.model_spec import (
     FrontEnds,
@@ -132,7 +139,7 @@ class _TwoSided(ModelSpec):
 class _Translator(_TwoSided):
     """What encoder–decoders have in common that write tokens, or answer object queries."""
 
-    source: Tokens | Spectrogram | FeatureMap
+    source: Tokens | Spectrogram | FeatureMap | Patches
     target: Tokens | ObjectQueries
 
     @property
@@ -178,7 +185,7 @@ class EncoderDecoder(_Translator):
     """Encoder–decoder Transformer (Figure 1)."""
 
     d_model: Size  # width of the residual stream
-    source: Tokens | Spectrogram | FeatureMap
+    source: Tokens | Spectrogram | FeatureMap | Patches
     target: Tokens | ObjectQueries
     encoder: Stack
     decoder: Stack
@@ -189,6 +196,9 @@ class EncoderDecoder(_Translator):
     # Cross-attention to the encoder's last layer, or to the layer of the same number, to which the
     # final norm is applied as to the last.
     looks: Literal["last", "matching"] = "last"
+    # Width of the encoder's residual stream; None: d_model. What the encoder gives is mapped to
+    # d_model where its width is another.
+    encoder_width: Size | None = None
 
     def validate(self) -> None:
         if self.looks == "matching" and self.encoder.layers != self.decoder.layers:
@@ -196,6 +206,10 @@ class EncoderDecoder(_Translator):
                 "looks='matching' needs as many encoder as decoder layers, not "
                 f"{self.encoder.layers} and {self.decoder.layers}",
                 "set the same number of layers",
+            )
+        if self.looks == "matching" and self.encoder_width is not None:
+            raise ModelError(
+                "looks='matching' needs an encoder of the decoder's width", "remove encoder_width"
             )
         _check_sides(self, causal=isinstance(self.target, Tokens))
         # Speech has no vocabulary, and no embedding to share.
@@ -206,6 +220,17 @@ class EncoderDecoder(_Translator):
                 "a segment memory is for language models, which read a text segment by segment",
                 "use another scheme",
             )
+
+    @property
+    def memory_width(self) -> int:
+        """The width of what the encoder gives."""
+        return self.encoder.width(self.encoder_width or self.d_model)
+
+    @property
+    def patches(self) -> Patches:
+        """The front end of a model that reads images by patches."""
+        assert isinstance(self.source, Patches)
+        return self.source
 
     @property
     def spectrogram(self) -> Spectrogram:
@@ -319,7 +344,10 @@ def _check_sides(model: EncoderDecoder | SeriesEncoderDecoder, causal: bool = Tr
         raise ModelError(
             "the decoder of an encoder–decoder has no cross-attention", "set `cross` of its blocks"
         )
-    if any(stack.width(model.d_model) != model.d_model for stack in model.stacks.values()):
+    sides = model.stacks
+    if getattr(model, "encoder_width", None) is not None:
+        sides = {"decoder": model.decoder}  # the other one's width is mapped
+    if any(stack.width(model.d_model) != model.d_model for stack in sides.values()):
         raise ModelError(
             "the outputs of the encoder and the decoder must have d_model dimensions",
             "set Reversible(gives='mean')",

@@ -16,6 +16,7 @@ from regard.spec.frontend import (
     Patches,
     SeriesPatches,
     Spectrogram,
+    TextAndImage,
     Tokens,
     Tubelets,
     Waveform,
@@ -91,8 +92,8 @@ class Encoder(ModelSpec):
     def inputs(self) -> Inputs:
         name = self.input.main_input_name
         match self.input:
-            case FeatureMap():
-                return arguments(name, self.input.mask_name)
+            case FeatureMap() | TextAndImage():
+                return arguments(self.reads, self.input.mask_name)
             case Tubelets():
                 # What is hidden in pre-training; a classifier sees all.
                 hides = self.input.position == "sinusoidal" and self.labels is None
@@ -149,13 +150,35 @@ class Encoder(ModelSpec):
 
     @property
     def tokens(self) -> Tokens:
-        """The token embedding of a text encoder."""
+        """The token embedding of an encoder that reads text, perhaps with an image."""
+        if isinstance(self.input, TextAndImage):
+            return self.input.text
         assert isinstance(self.input, Tokens)
         return self.input
 
     @property
+    def vocab_size(self) -> int | None:
+        if isinstance(self.input, TextAndImage):
+            return self.input.text.vocabulary
+        return super().vocab_size
+
+    @property
+    def max_length(self) -> int | None:
+        if isinstance(self.input, TextAndImage):
+            return self.input.text.max_length
+        return super().max_length
+
+    @property
+    def image_positions(self) -> int:
+        if isinstance(self.input, TextAndImage):
+            return self.input.image.positions
+        return super().image_positions
+
+    @property
     def patches(self) -> Patches:
-        """The patch embedding of an image encoder."""
+        """The patch embedding of an encoder that reads images, perhaps with a text."""
+        if isinstance(self.input, TextAndImage):
+            return self.input.image
         assert isinstance(self.input, Patches)
         return self.input
 

@@ -27,6 +27,12 @@ class _FrontEnd(Part):
     """What makes vectors of the inputs of a stack."""
 
     mask_name = "attention_mask"  # transformers' name of the mask of its padding
+    main_input_name: str
+
+    @property
+    def reads(self) -> str:
+        """The arguments that it reads: one, unless it says otherwise."""
+        return self.main_input_name
 
     def shape(self, rows: int, length: int) -> tuple[int, ...]:
         """The shape of its main input: of so many positions, samples or nodes, if it has no size
@@ -121,6 +127,7 @@ class Patches(_FrontEnd):
 
     main_input_name = "pixel_values"  # images [B, channels, size, size]
     tubelet = 1  # frames of a patch: an image does not move
+    mask_name = ""  # images of a batch have one size: nothing is padded
     size: Size  # side of the image in pixels
     patch: Size  # side of a patch in pixels
     channels: Size = 3
@@ -225,6 +232,29 @@ class Tubelets(Patches):
     def positions(self) -> int:
         times = 1 if self.separate else self.times
         return self.side**2 * times + self.extras
+
+
+@dataclass(frozen=True)
+class TextAndImage(_FrontEnd):
+    """One sequence of a text and an image (Kim et al. 2021, ViLT).
+
+    Behind the tokens stand the patches, and each has the vector of its modality added. Images may
+    have any size: their positions are interpolated.
+    """
+
+    main_input_name = "input_ids"
+    reads = "input_ids pixel_values"
+    text: Tokens
+    image: Patches
+    modalities: Size = 2  # rows of their embedding: text, image; a third is that of a second image
+
+    def validate(self) -> None:
+        if self.image.position != "learned" or self.image.mask_token or self.modalities < 2:
+            raise ModelError(
+                "text and image need learned positions of patches, no mask token, and vectors of "
+                "two modalities",
+                "set position='learned', mask_token=False and modalities=2 or more",
+            )
 
 
 @dataclass(frozen=True)
@@ -578,6 +608,7 @@ FrontEnd = (
     | Patches
     | OverlapPatches
     | FeatureMap
+    | TextAndImage
     | Waveform
     | SeriesPatches
     | NodeFeatures

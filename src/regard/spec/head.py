@@ -123,8 +123,13 @@ class ClassifierHead(Part):
     # What is scored instead of the pooled vector: the mean of all positions (SigLIP), or the one
     # that a call names in `mc_token_ids`, without which it is the last one (GPT).
     pool: Literal["mean", "named"] | None = None
+    # Of the hidden layer: as wide as what it reads, and without a norm, unless they are set (ViLT).
+    width: Size | None = None
+    norm: Norm | None = None
 
     def validate(self) -> None:
+        if self.hidden is None and (self.width or self.norm):
+            raise ModelError("`width` and `norm` are of a hidden layer", "set `hidden`")
         # The start and the end of a span; one logit of a binary decision, or of an answer among
         # others.
         expected = {"answer": 2, "detect": 1, "choice": 1}.get(self.task, self.count)

@@ -73,6 +73,7 @@ _MEDIA = {
     "input_ids": "text",
     "pixel_values": "images",
     "clips": "clips",
+    "input_ids pixel_values": "a text and an image",
     "input_values": "waveforms",
     "input_features": "spectrograms",
     "past_values": "time series",

@@ -145,7 +145,8 @@ class CoreModel(nn.Module, ABC):
         parts = [head for head in self.heads().values() if isinstance(head, Head)]
         heads = [head for head in parts if not isinstance(head, Pool)]
         bare = not heads or options.ends_with("Model", "WithProjection")
-        bare = bare and not options.ends_with("HeadModel", "HeadsModel", "MTModel")
+        names = ("HeadModel", "HeadsModel", "MTModel", "EncoderDecoderModel")
+        bare = bare and not options.ends_with(*names)
         if not options.everything:
             heads = [] if bare else self._of_architecture(heads, options)
         lm_head = any(isinstance(head, LMHead) for head in heads)

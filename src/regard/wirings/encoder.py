@@ -63,7 +63,8 @@ class Encoder(CoreModel):
         context.added = self.input.added_positions(inputs, padding_mask)
         context.grid = self.input.grid(inputs)
         x = self.input(inputs, mask, context, **more)  # [B, T, D]
-        hidden = self.stack(x, self.input.output_padding_mask(padding_mask), context)
+        shown = self.input.joint_mask(inputs, padding_mask, more)
+        hidden = self.stack(x, shown, context)
         return hidden, dict(context.losses or {})
 
     # ------------------------------------------------------------------ inputs and outputs by name
@@ -105,6 +106,10 @@ class Encoder(CoreModel):
         for name in ("bool_masked_pos", "mask_time_indices"):
             if name in inputs:
                 more["masked"] = inputs[name].bool()
+        if "pixel_values" in inputs and self._main(inputs) is not inputs["pixel_values"]:
+            more["pixels"] = inputs["pixel_values"]  # beside a text
+            if "pixel_mask" in inputs:
+                more["pixel_mask"] = inputs["pixel_mask"].bool()
         if "token_type_ids" in inputs:
             more["segments"] = inputs["token_type_ids"]
         elif self._separator is not None and self._has_segments:

@@ -35,12 +35,14 @@ class EncoderDecoder(Generative):
         encoder: Side,
         decoder: Side,
         heads: Mapping[str, nn.Module],
+        project: nn.Module | None = None,
     ) -> None:
         super().__init__()
         self.source = source
         self.target = target
         self.encoder = encoder
         self.decoder = decoder
+        self.project = project  # of what the encoder gives, where the decoder is of another width
         self.add_heads(heads)
 
     def stacks(self) -> dict[str, Side]:
@@ -79,7 +81,13 @@ class EncoderDecoder(Generative):
         context = (context or Context()).target()
         context.added = self.target.added_positions(read, padding_mask)
         x = self.target(read, None, context)  # [B, T, D]
-        return self.decoder(x, padding_mask, context, memory)
+        return self.decoder(x, padding_mask, context, self._projected(memory))
+
+    def _projected(self, memory: EncoderOutput) -> EncoderOutput:
+        """What the decoder reads: [B, S, D], of the encoder's own width before."""
+        if self.project is None:
+            return memory
+        return memory._replace(hidden=self.project(memory.hidden))
 
     def forward(
         self,
@@ -135,5 +143,5 @@ class EncoderDecoder(Generative):
 
     def start(self, memory: EncoderOutput, *, width: int = 1, capacity: int) -> DecoderState:
         rows = len(memory.hidden) * width
-        caches = self.decoder.start(rows, capacity, memory)
+        caches = self.decoder.start(rows, capacity, self._projected(memory))
         return DecoderState(caches, width, memory.padding_mask, probe=memory.probe)

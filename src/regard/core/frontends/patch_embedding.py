@@ -41,6 +41,7 @@ class Patches(ImageFrontEnd):
     """
 
     gives_order: ClassVar[bool] = True  # a call says which patches were hidden
+    shows_norm = False  # transformers' encoders of images are the same behind a decoder
 
     def __init__(
         self, part: spec.Patches, d_model: int, position: PatchPosition | None, norm: Norm | None

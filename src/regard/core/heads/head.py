@@ -46,7 +46,7 @@ class Reading:
     @property
     def positions(self) -> Tensor | None:
         """The padding mask of hidden states: convolutions shorten sound."""
-        return self.front.output_padding_mask(self.padding_mask)
+        return self.front.joint_mask(self.main, self.padding_mask, self.more)
 
 
 class Head(nn.Module):
@@ -305,23 +305,27 @@ class ClassifierHead(LabelHead):
         inputs: int,
         pool: Pool | None,
         feedforward: HeadFeedForward | None,
+        norm: Norm | None = None,
     ) -> None:
         super().__init__()
         self.task = part.task
         self.per_token = part.each
         self.feedforward = feedforward
         self.separator = part.excludes.separator if part.excludes else None
-        self.dense = Linear(inputs, inputs) if part.hidden else None
+        width = part.width or inputs
+        self.dense = Linear(inputs, width) if part.hidden else None
+        self.norm = norm
         self.activation = ACTIVATIONS[part.hidden] if part.hidden else None
         self.dropout = Dropout(part.dropout)
-        self.output = Linear(inputs, part.count, bias=part.bias)
+        self.output = Linear(width, part.count, bias=part.bias)
         self.pool = pool
 
     def forward(self, x: Tensor) -> Tensor:
         if self.feedforward is not None:
             x = self.feedforward(x)
         if self.dense is not None and self.activation is not None:
-            x = self.activation(self.dense(x))
+            x = self.dense(x)
+            x = self.activation(x if self.norm is None else self.norm(x))
         return self.output(self.dropout(x))
 
     def prediction(self, hidden: Tensor, reading: Reading) -> Tensor:

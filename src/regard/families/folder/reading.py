@@ -30,6 +30,7 @@ from regard.families.folder.special_tokens import (
     POSITIONS,
     SpecialTokenIds,
     check_token_ids,
+    composite_token_ids,
     read_generation_config,
     special_token_ids,
 )
@@ -251,10 +252,15 @@ def _from_config(
         message = f"{folder}/config.json has unknown keys, which are ignored: {keys}"
         warnings.warn(message, UnknownKeyWarning, stacklevel=4)
     ids = None
+    tokens = config
+    generation = read_generation_config(folder)
+    is_composite = isinstance(config.get("decoder"), dict)
+    if is_composite:
+        tokens = composite_token_ids(config, generation)
     if isinstance(model, specs.EncoderDecoder | specs.SequenceToSequence) and (
-        model.head is not None or config.get("eos_token_id") is not None
+        (model.head is not None and not is_composite) or tokens.get("eos_token_id") is not None
     ):
-        ids = special_token_ids(config, read_generation_config(folder))
+        ids = special_token_ids(tokens, generation)
     return ModelFolder(model, {}, ids, config, tuple(unknown))
 
 

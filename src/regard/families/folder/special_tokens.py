@@ -94,6 +94,20 @@ def special_token_ids(
     )
 
 
+def composite_token_ids(config: Mapping[str, Any], generation_config: Config | None) -> Config:
+    """The token ids of an encoder–decoder of two models, as `generate` finds them: what its
+    config does not say is as in that of the decoder. Where nothing pads, the end token does."""
+    decoder = config.get("decoder")
+    places = (decoder if isinstance(decoder, dict) else {}, generation_config or {}, config)
+    ids = {
+        key: value
+        for place in places
+        for key, value in place.items()
+        if key.endswith("_token_id") and value is not None
+    }
+    return {"pad_token_id": ids.get("eos_token_id"), **ids}
+
+
 def start_token_id(config: Mapping[str, Any]) -> int:
     """The id of the first token that the decoder of an encoder–decoder reads."""
     # T5 starts with its padding token, and its config need not say so.

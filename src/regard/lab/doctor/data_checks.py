@@ -46,15 +46,15 @@ def identical_inputs(run: RunEvidence) -> Iterator[Finding]:
     inputs: dict[int, bytes] = {}
     lengths: list[int] = []
     for batch in run.batches:
-        name = next((name for name in MAIN_INPUTS if name in batch.tensors), None)
-        tensor = batch.tensors.get(name or "")
-        if name == "node_features" and tensor is not None and len(tensor) == 1:
-            tensor = tensor[0, torch.from_numpy(batch.rows)]  # [rows, features] of one graph
-        if tensor is None or len(tensor) != len(batch.rows):
+        # A text and an image are one input together.
+        tensors = [batch.tensors[name] for name in MAIN_INPUTS if name in batch.tensors]
+        if "node_features" in batch.tensors and len(tensors[0]) == 1:
+            tensors = [tensors[0][0, torch.from_numpy(batch.rows)]]  # [rows, features] of a graph
+        if not tensors or any(len(tensor) != len(batch.rows) for tensor in tensors):
             return
-        for row, content in zip(batch.rows.tolist(), tensor, strict=True):
-            inputs[row] = content.contiguous().numpy().tobytes()
-            lengths.append(content.numel())
+        for row, *parts in zip(batch.rows.tolist(), *tensors, strict=True):
+            inputs[row] = b"".join(part.contiguous().numpy().tobytes() for part in parts)
+            lengths.append(sum(part.numel() for part in parts))
     if len(inputs) < LEAST_INPUTS:
         return
     share = len(set(inputs.values())) / len(inputs)

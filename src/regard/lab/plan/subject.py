@@ -42,6 +42,7 @@ _BY_INPUTS = {
     "input_features decoder_input_ids": "transcribe",
     "pixel_values": "images",
     "clips": "clips",
+    "pixel_values decoder_input_ids": "caption",
     "story question": "stories",
     "input_values": "sounds",
     "input_features": "sounds",
@@ -183,6 +184,8 @@ def _objective(description: Any) -> str:
     needed = [one.content or one.name for one in inputs]
     if needed == ["input_ids"] and description.kv_cache_size is not None:
         return "causal"
+    if description.reads == "input_ids pixel_values":  # in one stream
+        return "vqa" if description.labels else "outputs"
     return _of_heads(_BY_INPUTS.get(" ".join(needed), "outputs"), description)
 
 
@@ -243,14 +246,18 @@ def _sizes(objective: str, description: Any, rows: int, length: int) -> Sizes:
             f"--length {length} exceeds the {limit} positions of this model",
             f"use --length {limit} or less",
         )
-    source = _speech_positions(description) if objective == "transcribe" else length
+    source = length
+    if objective == "transcribe":
+        source = _speech_positions(description)
+    elif objective == "caption":
+        source = int(description.image_positions)
     return Sizes(rows, length, source)
 
 
 def _fixed_length(objective: str, description: Any) -> int | None:
     """The positions of a row whose size the model decides: an image, a window of a series, or a
     spectrogram."""
-    if description.main_input_name == "pixel_values":
+    if description.main_input_name == "pixel_values" and objective != "caption":
         return int(description.image_positions)
     if objective == "sounds" and description.main_input_name == "input_features":
         return _speech_positions(description)

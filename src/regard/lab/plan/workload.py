@@ -193,7 +193,7 @@ def _labelled(
     core: Any, tensors: Tensors, _unused: TokenLoss, loss: HeadLoss = _classes
 ) -> LossTerms:
     inputs = tensors["inputs"]
-    more = {name: tensors[name] for name in GRAPH_STRUCTURE if name in tensors}
+    more = {name: tensors[name] for name in (*GRAPH_STRUCTURE, "pixels") if name in tensors}
     more |= _side_tokens(core, inputs)
     logits, auxiliary = label_logits(core, inputs, tensors.get("padding_mask"), more)
     return LossTerms(*loss(logits, tensors), auxiliary, tensors["labels"].numel())
@@ -327,6 +327,8 @@ def _labelled_rows(model: Any, sizes: Sizes) -> Made:
     labels = Input(shape, model.labels.count)
     if model.inputs[0].kind == "nodes":
         inputs |= _graph(model, sizes)
+    if model.reads == "input_ids pixel_values":
+        inputs["pixels"] = Input(model.patches.shape(sizes.rows, sizes.length))
     return inputs | {"labels": labels}, labels.count, _labelled
 
 
@@ -443,9 +445,9 @@ def _spoken_texts(model: Any, sizes: Sizes) -> Made:
 
 # How a batch of each objective is made; of any other, from what the model reads.
 _BATCHES: dict[str, Callable[[Any, Sizes], Made]] = {
-    **dict.fromkeys(("translate", "span", "denoise", "transcribe"), _pairs),
+    **dict.fromkeys(("translate", "span", "denoise", "transcribe", "caption"), _pairs),
     **dict.fromkeys(
-        ("classify", "tag", "images", "clips", "sounds", "nodes", "graphs"), _labelled_rows
+        ("classify", "tag", "images", "clips", "vqa", "sounds", "nodes", "graphs"), _labelled_rows
     ),
     "causal": _text,
     "masked": _masked_text,

@@ -156,9 +156,8 @@ def _row_lengths(model: Any) -> tuple[int, ...]:
     windows = [one.window or 0 for one in patterns if isinstance(one, specs.CausalMask)]
     # Beyond a short sliding window, so that it makes a difference.
     length = LENGTHS[0] + min((window for window in windows if 0 < window <= 64), default=0)
-    limits = [part.max_length or length for part in parts if isinstance(part, specs.Tokens)]
     sentences = getattr(model, "sentences", length)  # of a memory network
-    length = min(length, sentences, *limits)
+    length = min(length, sentences, model.max_length or length)
     return length, max(1, length * 2 // 3), max(1, length // 3)
 
 
@@ -185,6 +184,9 @@ def _features(
         case specs.Tokens(segments=segments):
             shape = part.shape(ROWS, length)
             return {"token_type_ids": torch.randint(0, segments, shape)} if segments > 1 else {}
+        case specs.TextAndImage():
+            image = {part.image.main_input_name: _normal(part.image.shape(ROWS, length))}
+            return _features(model, part.text, length) | image
         case specs.LaggedValues():
             return _covariates(part, model.series_window.horizon)
         case specs.SeriesPatches():

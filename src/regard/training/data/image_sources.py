@@ -25,7 +25,11 @@ from regard.data.padding import pad_rows
 from regard.data.text.tokenizer import Tokenizer
 from regard.data.text.tokenizer_training import SpecialTokenTemplate
 from regard.data.training_coverage import InputStatistics, row_statistics
-from regard.models import DualEncoderModel, ImageEncoder, Model
+from regard.models import (
+    DualEncoderModel,
+    ImageEncoder,
+    Model,
+)
 from regard.system.errors import SettingError
 from regard.training import model_spec
 from regard.training.data.image_augmentation import Augmentation, crop_and_flip, trivial_augment
@@ -167,7 +171,14 @@ class Images(ItemSource):
             tensors |= self._augmentation_tensors(rows, position[0])
         if "mixup" in tensors and self.setup.ranks.data_size > 1:
             tensors = _divisible(tensors)
-        return Batch(tensors, len(rows), rows)
+        return Batch(tensors, self.units(split, rows), rows)
+
+    def shown(self, split: str, row: int) -> NDArray[Any]:
+        return super().shown(split, row)[0]  # [H, W, 3]
+
+    def units(self, split: str, rows: Rows) -> int:
+        """What a batch counts, of which the loss is a mean."""
+        return len(rows)
 
     def _augmentation_tensors(self, rows: Rows, epoch: int) -> dict[str, Tensor]:
         """What `pixel_values` needs to augment a batch on the device."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from itertools import pairwise
 from pathlib import Path
@@ -22,21 +22,17 @@ from regard.data.labelled import (
     read_transcripts,
     read_unlabelled_recordings,
 )
-from regard.data.padding import IGNORED, pad_rows
+from regard.data.padding import pad_rows
 from regard.data.text.ctc import CTCDecoder
-from regard.data.text.tokenizer import Tokenizer
-from regard.data.text.tokenizer_training import train_tokenizer
-from regard.families import folder as folders
 from regard.models import CTCModel, Model, SoundClassifier, SpectrogramClassifier, SpeechToText
 from regard.models.inputs.sound import read_samples, say_resampled
 from regard.models.sound_models import WaveformModel
 from regard.system import disk
 from regard.system.errors import DataError, SettingError
-from regard.training import model_spec
-from regard.training.data.labelled_text import stored_tokenizer
 from regard.training.data.sound_augmentation import LengthLimits, SoundAugmentation
-from regard.training.data.source import ModelInputs, Position, decoder_token_ids
+from regard.training.data.source import ModelInputs, Position
 from regard.training.data.stored_items import ItemData, ItemSource, LabelledItems, StoredItems
+from regard.training.data.written_texts import WrittenTexts
 from regard.training.setup import Setup
 
 WAVEFORM = "input_values"  # the main inputs of models of sound
@@ -68,7 +64,7 @@ class Recordings(ItemSource):
     """Batches of recordings of similar lengths, augmented; these have no labels."""
 
     unit = "recordings"
-    model_class = WaveformModel
+    model_class: ClassVar[Callable[..., Model]] = WaveformModel
     evaluation_factor = 1
     read: ClassVar[staticmethod[..., Any]] = staticmethod(read_unlabelled_recordings)
     fewest_frames: ClassVar[int] = 1  # of a recording
@@ -263,10 +259,11 @@ class SpelledTranscripts(Recordings):
         return {"labels": labels, "label_lengths": torch.tensor([len(row) for row in selected])}
 
 
-class PromptedTranscripts(Recordings):
+class PromptedTranscripts(WrittenTexts, Recordings):
     """Transcripts as tokens after a prompt: start, perhaps language and task."""
 
     read = staticmethod(read_transcripts)
+    model_class = SpeechToText
     model: SpeechToText
 
     def __init__(self, model: SpeechToText, data: ItemData, setup: Setup) -> None:
@@ -275,71 +272,13 @@ class PromptedTranscripts(Recordings):
         super().__init__(model, data, setup)
 
     @classmethod
-    def vocabulary(cls, setup: Setup, base: Any, texts: list[str]) -> Tokenizer:
-        if base is not None:
-            tokenizer: Tokenizer = base.tokenizer
-            return tokenizer
-        size = setup.recipe.tokens.vocabulary
-
-        def learn(kind: str) -> str:
-            return train_tokenizer(texts, kind, size).to_json()
-
-        return stored_tokenizer(setup, "characters", learn)
-
-    @classmethod
-    def special_token_ids(cls, data: ItemData) -> folders.SpecialTokenIds:
-        return decoder_token_ids(data.vocabulary)
-
-    @classmethod
-    def wrap(cls, model: Any, description: Any, config: dict[str, Any], data: ItemData) -> Model:
-        tokenizer = data.vocabulary
-        model_spec.check_vocabulary("target", description.target, len(tokenizer))
-        ids = cls.special_token_ids(data)
-        return SpeechToText(model, description, ids, tokenizer, config)
-
-    @classmethod
     def files(cls, model: Any, setup: Setup) -> dict[str, dict[str, Any]]:
-        tokens = model.tokenizer.special_tokens
-        positions = model.spec.target.max_length or setup.recipe.data.context
-        return {
-            **super().files(model, setup),
-            "generation_config.json": {
-                **folders.generation_config(model.ids, max_length=positions),
-                "is_multilingual": False,
-            },
-            "tokenizer_config.json": folders.tokenizer_config(
-                tokens["pad"], tokens["bos"], tokens["eos"], tokens.get("unk"), positions=positions
-            ),
-        }
-
-    def label(self, name: str, speech: StoredItems) -> list[list[int]]:
-        end = self.model.ids.end
-        return [[*ids, end] for ids in self.data.vocabulary.encode_batch(speech.texts)]
+        files = super().files(model, setup)
+        files["generation_config.json"]["is_multilingual"] = False
+        return files
 
     def _positions(self, name: str) -> NDArray[Any]:
-        positions = super()._positions(name)
-        limit = self.model.spec.target_tokens.max_length
-        # − 1: the label of the prompt's last token is the first of the transcript.
-        tokens = np.array([len(self.prompt) - 1 + len(row) for row in self.labels[name]])
-        if limit is not None and tokens.max() > limit:
-            raise DataError(
-                f"a transcript has {tokens.max()} tokens, and the model {limit} positions",
-                "cut such recordings into parts; a new model has --context positions",
-            )
-        return np.column_stack([positions, tokens])
-
-    def targets(self, split: str, rows: Rows) -> dict[str, Tensor]:
-        """`target` and `labels` [B, T]."""
-        selected = [self.labels[split][i] for i in rows]
-        multiple = self.setup.pad_to_multiple_of
-        inputs = [[*self.prompt, *row[:-1]] for row in selected]
-        target, _ = pad_rows(inputs, self.model.ids.pad, pad_to_multiple_of=multiple)
-        # What stands in the prompt is given, not learnt.
-        ignored = [IGNORED] * (len(self.prompt) - 1)
-        labels, _ = pad_rows(
-            [[*ignored, *row] for row in selected], IGNORED, pad_to_multiple_of=multiple
-        )
-        return {"target": target, "labels": labels}
+        return np.column_stack([super()._positions(name), self.token_counts(name)])
 
 
 def alignment_length(labels: Sequence[int]) -> int:

@@ -138,6 +138,11 @@ class ItemSource(Source):
         """The labels of some items, as tensors."""
         return {}
 
+    def shown(self, split: str, row: int) -> NDArray[Any]:
+        """An item as the methods of models take it."""
+        values: NDArray[Any] = self.splits[split][row]
+        return values
+
     def example(self, row: int) -> dict[str, Any]:
         return {"text": self.splits["train"].texts[row]}
 
@@ -149,13 +154,18 @@ class LabelledItems(ItemSource):
         super().__init__(model, data, setup)
         # Of all splits before the first step: a label that is not known is refused.
         self.class_ids = {
-            name: [label_id(text, self.label_ids) for text in items.texts]
+            name: [label_id(self.class_of(text), self.label_ids) for text in items.texts]
             for name, items in data.sets.items()
         }
 
     @classmethod
-    def vocabulary(cls, setup: Setup, base: Any, texts: list[str]) -> list[str]:
-        return class_names(texts)
+    def class_of(cls, text: str) -> str:
+        """The class that the text of an item names: all of it."""
+        return text
+
+    @classmethod
+    def vocabulary(cls, setup: Setup, base: Any, texts: list[str]) -> Any:
+        return class_names(map(cls.class_of, texts))
 
     @classmethod
     def class_names(cls, data: ItemData) -> Sequence[str]:

@@ -26,6 +26,7 @@ from regard.evaluation.metrics.metric import OutputKind
 from regard.evaluation.scores import Score, scored
 from regard.evaluation.task import Outputs
 from regard.families import presets
+from regard.families.vision import vilt
 from regard.models import GraphModel, Model
 from regard.models.memory_network import MemoryNetworkModel, pad_stories, split_sentences
 from regard.system.errors import DataError, ModelError
@@ -33,6 +34,7 @@ from regard.training import model_spec
 from regard.training.data.clip_sources import LabelledClips
 from regard.training.data.graph_sources import Graphs, GraphSource, Nodes
 from regard.training.data.image_sources import PREVIOUS, Images, LabelledImages
+from regard.training.data.image_text_sources import ImageQuestions
 from regard.training.data.labelled_text import Generator, stored_tokenizer
 from regard.training.data.sound_sources import (
     SPECTROGRAM,
@@ -423,3 +425,35 @@ def answer_logits(model: Any, text: Tensor) -> tuple[Tensor, dict[str, Tensor]]:
     """Logits of the answers to stories [B, N + 1, S], whose last sentence is the question."""
     hidden, auxiliary = model(*MemoryNetwork.split_inputs(text))
     return model.head(hidden), auxiliary
+
+
+# --- questions about images -----------------------------------------------------------------------
+
+
+class VisualQuestions(MediaClassification):
+    """The answer to a question about an image is a class (ViLT, Kim et al. 2021)."""
+
+    name = "vqa"
+    unit = "questions"
+    source_class = ImageQuestions
+    source: ImageQuestions
+    base_tasks = ("answer",)
+    base_advice = "give an encoder of texts and images, such as ViLT"
+    input_names = ("input_ids pixel_values",)
+    head_fields = "heads=(Pool(), ClassifierHead(CLASSES))"
+
+    @staticmethod
+    def classifier(description: Any, count: int) -> spec.Encoder:
+        return description.with_heads(spec.Pool(), vilt.head(count, description.d_model))  # type: ignore[no-any-return]
+
+    @classmethod
+    def describe(cls, setup: Setup, data: ItemData) -> spec.Model:
+        description = model_spec.describe(setup.recipe, len(data.vocabulary.tokenizer))
+        return cls.classifier(description, len(data.vocabulary.names))
+
+    def final_score(self, split: str) -> Score:
+        """Next to the most frequent answer of training."""
+        ids = self.source.class_ids
+        most_frequent = Counter(ids["train"]).most_common(1)[0][0]
+        majority = 100.0 * ids[split].count(most_frequent) / len(ids[split])
+        return Score(**vars(super().final_score(split)), majority=majority)

@@ -21,7 +21,7 @@ from regard.evaluation.scores import Score
 from regard.evaluation.task import Outputs
 from regard.models import Model
 from regard.models.object_detector import detections
-from regard.system.errors import DataError
+from regard.system.errors import DataError, SettingError
 from regard.training import model_spec
 from regard.training.data.box_sources import BoxedImages
 from regard.training.data.stored_items import ItemData
@@ -130,6 +130,15 @@ class Detection(MediaClassification):
     cuda_graphs = False  # the matching is the host's
 
     # --- assembling a run -------------------------------------------------------------------------
+
+    @classmethod
+    def check_spec(cls, description: Any, from_file: bool = False) -> None:
+        super().check_spec(description, from_file)
+        if description.vocab_size is not None:
+            raise SettingError(
+                "a spec that writes texts is not a model for the objective 'detect'",
+                "set target=ObjectQueries(…), or --objective caption",
+            )
 
     @classmethod
     def describe(cls, setup: Setup, data: ItemData) -> spec.Model:

@@ -10,8 +10,7 @@ of them the encoder is to tell the quantized latent that stood there from those 
 from __future__ import annotations
 
 from dataclasses import replace
-from functools import partial
-from typing import Any, ClassVar
+from typing import Any
 
 import numpy as np
 import torch
@@ -28,9 +27,9 @@ from regard.core.heads.contrastive_head import (
 )
 from regard.data.audio import RATE
 from regard.data.batching import Batch, Rows
-from regard.decode.strategy import BeamSearch, Greedy, Strategy
+from regard.decode.strategy import Strategy
 from regard.evaluation.metrics.texts import WordErrorRate
-from regard.evaluation.scores import Score, scored
+from regard.evaluation.scores import Score
 from regard.models import Model, WaveformModel
 from regard.training import model_spec
 from regard.training.data.sound_sources import (
@@ -44,56 +43,19 @@ from regard.training.data.sound_sources import (
 from regard.training.data.source import Position
 from regard.training.data.stored_items import ItemData
 from regard.training.objectives.losses import LossSums, LossTerms, Tensors
-from regard.training.objectives.objective import Objective, ScoredObjective
-from regard.training.objectives.sequence_to_sequence import teacher_forced_loss
+from regard.training.objectives.medium_to_text import MediumToText
+from regard.training.objectives.objective import ScoredObjective
 from regard.training.setup import Setup
 
-_TRANSCRIBED_AT_ONCE = 64  # recordings whose samples are in memory
 
-
-class SpeechObjective(ScoredObjective):
+class SpeechObjective(MediumToText):
     """Transcripts and their error rates; a subclass says how a model learns and writes them."""
 
-    # Whether each validation transcribes all recordings, or only if the metric asks for it.
-    always_transcribes: ClassVar[bool]
+    task = "transcribe"
 
     def __init__(self, model: Model, data: ItemData, setup: Setup) -> None:
         WordErrorRate()  # a missing package is reported before hours of training
         super().__init__(model, data, setup)
-
-    def decoding(self, strategy: Strategy) -> dict[str, Any]:
-        """The options of `transcribe`, where the model decodes by that strategy."""
-        return {}  # CTC has the best label of each frame: frames do not depend on each other
-
-    def likelihood(self, split: str) -> dict[str, Any]:
-        return Objective.likelihood(self, split)  # with the perplexity of its labels
-
-    def measures(self) -> dict[str, Any]:
-        """Word and character error rate, and some samples."""
-        rows = [(text,) for text in self.source.splits["valid"].texts]
-        # Greedy: fast, and good enough to compare checkpoints; the final score uses the beam.
-        write = partial(self._transcripts, "valid", Greedy())
-        names = ("transcript", "reference")
-        return self.text_measures("transcribe", write, rows, names, self.always_transcribes)
-
-    def _transcripts(self, split: str, strategy: Strategy, count: int) -> list[str]:
-        """What the model writes for the first recordings of a split."""
-        self.model.eval()
-        speech = self.source.splits[split]
-        texts: list[str] = []
-        for start in range(0, count, _TRANSCRIBED_AT_ONCE):
-            end = min(start + _TRANSCRIBED_AT_ONCE, count)
-            recordings = [speech[row] for row in range(start, end)]
-            texts += self.trained_model.transcribe(recordings, **self.decoding(strategy))
-        return texts
-
-    def score(self, split: str) -> Score:
-        """By the recipe's beam search."""
-        recipe = self.setup.recipe
-        strategy = BeamSearch(recipe.decode.beam, recipe.length_penalty)
-        speech = self.source.splits[split]
-        texts = self._transcripts(split, strategy, len(speech))
-        return scored("transcribe", texts, speech.texts)
 
 
 class ConnectionistTemporalClassification(SpeechObjective):
@@ -104,7 +66,7 @@ class ConnectionistTemporalClassification(SpeechObjective):
     labels_are_classes = False  # the loss is of a whole transcript, over all its alignments
     # torch's ctc_loss reads the lengths on the host, which no captured step can wait for.
     cuda_graphs = False
-    always_transcribes = True
+    always_writes = True
     source_class = SpelledTranscripts
     base_advice = "give an encoder over waveforms, such as Wav2Vec2"
     spec_classes = (spec.Encoder,)
@@ -112,6 +74,9 @@ class ConnectionistTemporalClassification(SpeechObjective):
     describes_head = True
     head_task = "transcribe"
     head_fields = "heads=(ClassifierHead(CHARACTERS, 'transcribe'),)"
+
+    def decoding(self, strategy: Strategy) -> dict[str, Any]:
+        return {}  # the best label of each frame: frames do not depend on each other
 
     # --- assembling a run -------------------------------------------------------------------------
 
@@ -187,7 +152,6 @@ class Transcription(SpeechObjective):
     """
 
     name = "transcribe"
-    always_transcribes = False
     source_class = PromptedTranscripts
     source: PromptedTranscripts
     base_tasks = ("transcribe",)
@@ -199,13 +163,8 @@ class Transcription(SpeechObjective):
     def describe(cls, setup: Setup, data: ItemData) -> spec.Model:
         return model_spec.describe(setup.recipe, len(data.vocabulary), frames=frames(data))
 
-    def loss(self, tensors: Tensors) -> LossSums:
-        token_loss = self.token_loss(tensors, self.settings.label_smoothing)
-        features = tensors["features"]
-        return self.total(teacher_forced_loss(self.model, features, tensors, token_loss))
-
     def decoding(self, strategy: Strategy) -> dict[str, Any]:
-        return {"language": self.source.language, "strategy": strategy}
+        return {"language": self.source.language, **super().decoding(strategy)}
 
 
 # --- contrastive pre-training ---------------------------------------------------------------------
