@@ -51,15 +51,8 @@ def build_front_end(
             )
         case spec.ConvStem():
             return resnet.ConvStem(part, d_model, map_norm(part.norm))
-        case spec.TextAndImage():
-            table = embedding.Table(part.text.vocabulary, part.text.width or d_model)
-            text = build_embedding(part.text, table, d_model)
-            image = build_front_end(part.image, d_model)
-            assert isinstance(image, patch_embedding.Patches), "it is described by Patches"
-            modalities = embedding.Table(part.modalities, d_model)
-            return text_and_image.TextAndImage(text, image, modalities)
-        case spec.FeatureMap():
-            return _feature_map(part, d_model)
+        case spec.FeatureMap() | spec.TextAndImage():
+            return _of_parts(part, d_model)
         case spec.ObjectQueries(count):
             return feature_map.ObjectQueries(count, d_model, shared)
         case spec.Waveform():
@@ -70,6 +63,18 @@ def build_front_end(
             return node_features.NodeFeatures(part, d_model)
         case _:
             assert_never(part)
+
+
+def _of_parts(part: spec.FeatureMap | spec.TextAndImage, d_model: int) -> side.FrontEnd:
+    """A front end that is made of others."""
+    if isinstance(part, spec.FeatureMap):
+        return _feature_map(part, d_model)
+    text = build_front_end(part.text, d_model)
+    image = build_front_end(part.image, d_model)
+    assert isinstance(text, embedding.Embedding), "it is described by Tokens"
+    assert isinstance(image, patch_embedding.Patches), "it is described by Patches"
+    modalities = embedding.Table(part.modalities, d_model)
+    return text_and_image.TextAndImage(text, image, modalities)
 
 
 def _patch_position(part: spec.Patches, d_model: int) -> patch_embedding.PatchPosition | None:

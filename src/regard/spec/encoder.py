@@ -157,6 +157,10 @@ class Encoder(ModelSpec):
         return self.input
 
     @property
+    def reads(self) -> str:
+        return self.input.reads if isinstance(self.input, TextAndImage) else super().reads
+
+    @property
     def vocab_size(self) -> int | None:
         if isinstance(self.input, TextAndImage):
             return self.input.text.vocabulary

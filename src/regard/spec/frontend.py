@@ -27,12 +27,6 @@ class _FrontEnd(Part):
     """What makes vectors of the inputs of a stack."""
 
     mask_name = "attention_mask"  # transformers' name of the mask of its padding
-    main_input_name: str
-
-    @property
-    def reads(self) -> str:
-        """The arguments that it reads: one, unless it says otherwise."""
-        return self.main_input_name
 
     def shape(self, rows: int, length: int) -> tuple[int, ...]:
         """The shape of its main input: of so many positions, samples or nodes, if it has no size
@@ -243,7 +237,8 @@ class TextAndImage(_FrontEnd):
     """
 
     main_input_name = "input_ids"
-    reads = "input_ids pixel_values"
+    reads = "input_ids pixel_values"  # the arguments of both
+    mask_name = "attention_mask token_type_ids pixel_mask"  # their masks, and segments of the text
     text: Tokens
     image: Patches
     modalities: Size = 2  # rows of their embedding: text, image; a third is that of a second image
