@@ -241,10 +241,10 @@ def test_clients_take_turns() -> None:
         queue.put(client, item, 1.0)
     assert queue.take(lambda item: item == "a2") == ["a2"]
     queue.put("b", "b2", 1.0)
-    order = []
-    while queue:
-        assert queue.peek() not in order
-        order.append(queue.pop())
+    order: list[str] = []
+    while (turn := queue.next(lambda _: True)) is not None:
+        queue.pop(turn)
+        order.append(turn)
     assert order == ["a1", "b1", "c1", "a3", "b2"]
 
 

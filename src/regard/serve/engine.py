@@ -39,6 +39,7 @@ from regard.wirings.generative import Generative
 R = TypeVar("R")
 _IDLE_SECONDS = 0.5  # between two looks at who has gone, while nothing is decoded
 _STEPS_ON_GPU = 16  # tokens of each row that are decoded before anybody looks
+_SHARE_OF_CALLS = 0.1  # of the time that is left to those whose texts are being written
 _MOST_ASKED = 64  # inputs of a task that are answered at once
 
 
@@ -82,6 +83,7 @@ class Engine:
         self._to_read: list[Running] = []
         self._reading: tuple[list[Running], Prefill] | None = None
         self._running: list[Running] = []
+        self._next_call = 0.0
         self.last_used = time.monotonic()
         self._thread = threading.Thread(target=self._work, name="regard-engine", daemon=True)
         self._thread.start()
@@ -300,20 +302,30 @@ class Engine:
                 stage.remove(running)
         assert self._batch is not None
         self._batch.leave([one for one in running.job.searches if one.slots])
-        usage = running.end(cancelled=cancelled)
-        outcome = "finished"
+        usage = running.usage()
+        goes_on = False
+        counts: dict[str, float] = {"finished": 1, "seconds": usage.seconds}
         if running.job.error is not None:
-            outcome = "failed"
+            counts = {"failed": 1}
         elif cancelled:
-            outcome = "cancelled"
+            counts = {"cancelled": 1}
+        elif running.generation.look is not None:
+            counts = {}  # those of the call that records
+            goes_on = True
         self._count(
-            **{outcome: 1},
             prompt_tokens=usage.prompt_tokens,
             completion_tokens=usage.completion_tokens,
-            seconds=usage.seconds,
             seconds_waiting=usage.seconds_waiting,
             seconds_to_first_token=running.seconds_to_first_token,
+            **counts,
         )
+        if not goes_on:
+            running.end()
+            return
+        client = running.generation.client
+        recording = _Waiting(running.stream, running.since, client, function=running.look_at)
+        with self._changed:
+            self._queue.append(client, recording)
 
     # --- who comes
 
@@ -321,18 +333,27 @@ class Engine:
         """Requests whose turn it is, as far as there is room for them."""
         while True:
             with self._changed:
-                if not self._queue:
+                first = self._queue.next(self._may_come)
+                if first is None:
                     return
-                first = self._queue.peek()
                 # No one passes a request that waits for room: wide beams would wait for ever.
                 if first.generation is not None and first.generation.rows > self._free_rows():
                     return
-                self._queue.pop()
+                self._queue.pop(first)
                 alike = self._alike(first)
+            begin = time.monotonic()
             if first.generation is not None:
                 self._begin(first, first.generation)
             else:
                 self._answer([first, *alike])
+            if first.function is not None:
+                end = time.monotonic()
+                self._next_call = end + (end - begin) / _SHARE_OF_CALLS
+
+    def _may_come(self, waiting: _Waiting) -> bool:
+        """Calls have a share of the time, so that whose texts are being written hardly feel it."""
+        is_time = time.monotonic() >= self._next_call
+        return waiting.function is None or not self._running or is_time
 
     def _alike(self, first: _Waiting) -> list[_Waiting]:
         """Requests of the same task that wait, whoever's turn it is: they are one batch."""

@@ -143,33 +143,34 @@ class Running:
 
     # ------------------------------------------------------------------ the end
 
-    def end(self, *, cancelled: bool = False) -> Usage:
-        """Ends the stream: with the result, or with the job's error."""
-        usage = Usage(
-            prompt_tokens=self.generation.source.shape[-1],
-            completion_tokens=sum(len(output.ids) for output in self.outputs),
+    def end(self) -> None:
+        """Ends the stream, with the result or with the job's error."""
+        if self.job.error is not None:
+            self.stream.fail(self.job.error)
+        else:
+            self.stream.finish(self.result())
+
+    def usage(self, look_values: int = 0) -> Usage:
+        """What it has cost up to now."""
+        return Usage(
+            self.generation.source.shape[-1],
+            sum(len(output.ids) for output in self.outputs),
+            look_values,
             seconds_waiting=self.started - self.since,
             seconds=time.monotonic() - self.since,
         )
-        error = self.job.error
-        look = None
-        if error is None and not cancelled and self.generation.look is not None:
-            try:
-                best = self.outputs[0]
-                ids = tuple(best.ids)
-                ended = best.finish_reason == "stop"
-                look = looking.look_at(self.model, self.generation, ids, ended=ended)
-                count = looking.count_numbers(look, self.limits.look_values)
-                usage = replace(usage, look_values=count)
-            except Exception as raised:
-                error = raised
-        if error is not None:
-            self.job.fail(error)
-            self.stream.fail(error)
-            return usage
-        choices = tuple(output.choice() for output in self.outputs)
-        self.stream.finish(Result(choices, usage, look))
-        return usage
+
+    def result(self) -> Result:
+        """Its choices so far."""
+        return Result(tuple(output.choice() for output in self.outputs), self.usage())
+
+    def look_at(self, model: Model) -> Result:
+        """The result with what `look` asks for: a pass over all that was read and written."""
+        best = self.outputs[0]
+        ended = best.finish_reason == "stop"
+        look = looking.look_at(model, self.generation, tuple(best.ids), ended=ended)
+        count = looking.count_numbers(look, self.limits.look_values)
+        return replace(self.result(), look=look, usage=self.usage(count))
 
     def fail(self, error: BaseException) -> None:
         self.job.fail(error)

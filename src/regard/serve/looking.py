@@ -1,7 +1,8 @@
 """Glass walls: what went on inside one request, and what is changed inside it.
 
 What is changed — heads switched off, activations patched — is changed in the request's own rows of
-every step. What is recorded is recorded in one pass over what the request has read and written.
+every step. What is recorded is recorded in one pass over what the request has read and written,
+which the engine takes between two steps and only so often that others hardly feel it.
 """
 
 from __future__ import annotations

@@ -34,20 +34,25 @@ class FairQueue(Generic[Item]):
         if len(self.waiting.get(client, ())) >= self.limits.queue_per_client:
             most = self.limits.queue_per_client
             raise QueueFull(f"{most:,} requests of yours are waiting already", retry_after)
+        self.append(client, item)
+
+    def append(self, client: str, item: Item) -> None:
+        """Appends what has been taken up before."""
         self.waiting.setdefault(client, deque()).append(item)
 
-    def peek(self) -> Item:
-        """The request whose turn it is."""
-        return next(iter(self.waiting.values()))[0]
+    def next(self, wanted: Callable[[Item], bool]) -> Item | None:
+        """The request whose turn it is, among those that are wanted."""
+        return next(filter(wanted, self), None)
 
-    def pop(self) -> Item:
-        """Takes that one out; its client is now the last."""
-        client, requests = next(iter(self.waiting.items()))
-        item = requests.popleft()
-        self.waiting.move_to_end(client)
-        if not requests:
-            del self.waiting[client]
-        return item
+    def pop(self, item: Item) -> None:
+        """Takes a request out; its client is now the last."""
+        for client, requests in self.waiting.items():
+            if item in requests:
+                requests.remove(item)
+                self.waiting.move_to_end(client)
+                if not requests:
+                    del self.waiting[client]
+                return
 
     def take(self, wanted: Callable[[Item], bool], most: int | None = None) -> list[Item]:
         """Takes out what is wanted, in the order of the turns."""
