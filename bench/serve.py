@@ -227,6 +227,12 @@ def resident(pid: int) -> float:
     return next(int(line.split()[1]) / 1024 for line in lines if line.startswith("VmRSS"))
 
 
+def processor_seconds(pid: int) -> float:
+    """What a process has used of the processor: less of what else the machine does is in it."""
+    numbers = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    return (int(numbers[11]) + int(numbers[12])) / os.sysconf("SC_CLK_TCK")
+
+
 def loaded(name: str, given: argparse.Namespace, folder: Path, command: list[str]) -> Load:
     """What clients of one server see, and what its memory does."""
     prompts = english(max(64, given.streams))
@@ -239,9 +245,12 @@ def loaded(name: str, given: argparse.Namespace, folder: Path, command: list[str
         ask = asking_over_http(port, model, prompts, given.tokens)
         asyncio.run(load(4, 1, ask))  # warm
         before = resident(pid)
+        used = processor_seconds(pid)
         found = asyncio.run(load(given.streams, 1 << 20, ask, given.seconds))
         growth = resident(pid) - before
+        used = processor_seconds(pid) - used
     print(f"{name}: {given.streams} streams of {given.tokens} tokens: {found}")
+    print(f"{name}: {found.tokens / used:.1f} tokens per second of the processor")
     print(f"{name}: memory {before:.0f} MB, {growth:+.0f} MB in {found.seconds:.0f} s", flush=True)
     for error in {*found.errors[:3]}:
         print(f"{name}: {error[:300]}")

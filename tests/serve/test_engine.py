@@ -103,8 +103,8 @@ def test_several_steps_at_once_answer_alike() -> None:
     several._steps_at_once = 4
     generations = [asked(single, TEXTS[i % 4], max_new_tokens=3 + 5 * i) for i in range(6)]
     generations.append(replace(generations[1], stops=("z",)))
-    expected = [one.choices for one in answers(single, *generations)]
-    assert [one.choices for one in answers(several, *generations)] == expected
+    expected = [one.choices[0].ids for one in answers(single, *generations)]
+    assert [one.choices[0].ids for one in answers(several, *generations)] == expected
     assert several.metrics().steps < single.metrics().steps
     single.drain(0)
     several.drain(0)

@@ -164,6 +164,7 @@ class ContinuousBatch:
             running = ~state.done()
             generation_step(self.model, state, strategy, None, first=False)
             state.t += running
+            state.last.clamp_min_(0)  # −1 where there is no end token
             # Who is done may have no position left.
             assert state.cache.device_position is not None
             state.cache.device_position *= ~state.done()[:, None]
@@ -208,7 +209,10 @@ class _SlotRows(Slots):
     def step(self, model: Generative, tokens: Tensor, probe: NullProbe) -> Tensor:
         """tokens [rows, 1] → logits [rows, V]"""
         state = self.state(probe)
-        logits = fused_step.step(model, tokens, state)[:, -1]
+        if tokens.is_cuda:
+            logits = fused_step.step(model, tokens, state)[:, -1]
+        else:  # rounded alike whether somebody looks into a row or not
+            logits = model.step(tokens, state)[:, -1]
         self.advanced(state)
         return logits
 

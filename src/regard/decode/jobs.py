@@ -168,9 +168,9 @@ class Prefill:
         is_read_alike = job.special_tokens.start is None or next(model.parameters()).is_cuda
         if not (model.keeps_cache and is_read_alike) or job.settings.probe.active:
             return False
-        return isinstance(stack, Stack) and all(
-            kind.pattern == CausalMask() for kind in stack.layer_types
-        )
+        if not isinstance(stack, Stack) or stack.segment_length is not None:
+            return False
+        return all(kind.pattern == CausalMask() for kind in stack.layer_types)
 
     def __call__(self) -> int:
         """Reads one piece; the number of its tokens. `done` says whether it was the last."""
