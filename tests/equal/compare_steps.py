@@ -262,7 +262,7 @@ for fast in (False, True):
         noise=None,
     )
     kernel = topk.take_best if fast else None
-    greedy_and_sampling.greedy_kernel = lambda logits, kernel=kernel: kernel  # type: ignore[assignment, misc]
+    greedy_and_sampling.greedy_kernel = lambda logits, kernel=kernel: kernel  # type: ignore[assignment, attr-defined, misc]
     for _ in range(9):
         greedy_and_sampling.generation_step(RandomModel(), state, Greedy(), None, first=False)  # type: ignore[arg-type]
         state.t.add_(1)
