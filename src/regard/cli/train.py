@@ -44,7 +44,6 @@ Examples:
   regard train --base bert/ --objective classify --data reviews.tsv     fine-tuning
   regard train --model vit:tiny --images flowers/ --image-size 64       one subfolder per class
   regard train --model patchtst --series load.csv --horizon 96         forecast a CSV file
-  regard train my.toml --steps 5000              your recipe with one setting changed
   regard train --source a.en --target a.de --valid-source v.en --valid-target v.de \\
                --preset tiny --steps 2000 --save-every 500 --seed 1 --out runs/mine
   regard train my.toml --processes 4 --out runs/mine                    all GPUs of one machine

@@ -639,7 +639,8 @@ extern "C" void take_best(const float *logits, int64_t rows, int64_t size, int64
             totals[r] += most - log_sum_exp(logits, size, most);
             ended[r] = token == end;
         }
-        tokens[r * length + t] = last[r] = token;
+        tokens[r * length + t] = token;
+        last[r] = std::max<int64_t>(token, 0);  // −1 where there is no end token
     }
 }
 

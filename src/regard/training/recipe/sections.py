@@ -363,7 +363,7 @@ class TrainSettings(Section):
     """gradient accumulation: batches per update"""
     # Adam and its learning-rate schedule; the defaults are those of Section 5.3.
     optimizer: Literal["adam", "adamw", "muon"] = "adam"
-    """Adam, AdamW, or Muon for the matrices of blocks and AdamW for the rest"""
+    """Adam, AdamW, or Muon for matrices of blocks"""
     schedule: Literal["paper", "cosine", "constant", "linear"] = "paper"
     """learning-rate schedule; after warm-up, paper is inverse square root"""
     learning_rate: PositiveFloat | None = None
