@@ -61,6 +61,8 @@ def _an_example(task: str) -> Any:
         "answer": Question("Who?", "Ada sleeps.", 0, "Ada"),
         "images": LabelledImage(Path("a.png"), "cat"),
         "masked_images": LabelledImage(Path("a.png"), "cat"),
+        "clips": LabelledImage(Path("a.gif"), "left"),
+        "masked_clips": LabelledImage(Path("a.gif"), "left"),
         "detect": BoxedImage(Path("a.png"), (Box("cat", (0, 0, 2, 2)),)),
         "segment": SegmentedImage(Path("a.png"), np.zeros((2, 2), np.uint8), ("cat",)),
         "vqa": ImageQuestion(Path("a.png"), "is there a cat?", "yes"),

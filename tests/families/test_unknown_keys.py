@@ -42,7 +42,10 @@ def known_keys(model_type: str) -> set[str]:
         if path.stem == "modeling_esmfold":  # a model of its own, which is refused
             continue
         source = path.read_text(encoding="utf-8")
-        keys |= {*re.findall(r"\bconfig\.([a-z]\w*)\b(?!\()", source)}
+        # Not those of a side, whose config is its own family's.
+        keys |= {
+            *re.findall(r"(?<!\.encoder\.)(?<!\.decoder\.)\bconfig\.([a-z]\w*)\b(?!\()", source)
+        }
         keys |= {*re.findall(r'getattr\(\s*(?:self\.)?config,\s*"(\w+)"', source)}
     return keys
 

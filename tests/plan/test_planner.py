@@ -157,7 +157,8 @@ def test_a_recipe_of_every_objective_is_planned(objective: str) -> None:
     values = {"objective": objective, "preset": "tiny", key: "data", "device": "cpu"}
     rates = {"sounds", "ctc", "speech_contrastive"}
     length = 8000 if objective in rates else 16
-    fixed = objective in {"images", "masked_images", "detect", "segment", "forecast"}
+    media = {"images", "masked_images", "clips", "masked_clips", "detect", "segment"}
+    fixed = objective in {*media, "forecast"}
     request = Request(batch=2, length=None if fixed else length)
     subject = of_recipe(loading.load(None, values), "test", request)
     predicted = trace(subject).memory.total

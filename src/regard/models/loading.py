@@ -50,6 +50,7 @@ M = TypeVar("M", bound=Model, default=Model)
 # What is one class whatever stands on it, by what it reads.
 _READERS: dict[str, type[Model]] = {
     "story": MemoryNetworkModel,
+    "clips": ImageEncoder,
     "past_values": SeriesModel,
     "input_ids pixel_values": VisualQuestionModel,
 }

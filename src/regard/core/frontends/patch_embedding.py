@@ -119,8 +119,12 @@ class Patches(ImageFrontEnd):
                 "the images of a batch have different numbers of masked patches",
                 "mask as many in each of them",
             )
+        return self._sorted(masked, int(counts[0]))
+
+    def _sorted(self, masked: Tensor, visible: int) -> VisiblePatches:
+        """Hides these patches [B, N], of which so many are visible in every image."""
         shuffled = masked.long().argsort(dim=1, stable=True)
-        return VisiblePatches(shuffled[:, : int(counts[0])], shuffled.argsort(dim=1), masked)
+        return VisiblePatches(shuffled[:, :visible], shuffled.argsort(dim=1), masked)
 
     def encoder_inputs(self, order: VisiblePatches) -> dict[str, Tensor]:
         """The arguments of `forward` besides an image: masked patches if there are mask tokens."""

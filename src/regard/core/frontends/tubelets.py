@@ -90,7 +90,8 @@ class Tubelets(Patches):
         """Tube masking: the patches with the highest noise [B, side²] are hidden at all times."""
         count = int(noise.shape[1] * (1 - self.spec.masked_share))
         hidden = noise.argsort(dim=1).argsort(dim=1) >= count  # [B, side²]
-        return self.hidden_patches(hidden.repeat(1, self.spec.times))
+        # How many are visible is known without a look at the values, which a plan does not have.
+        return self._sorted(hidden.repeat(1, self.spec.times), count * self.spec.times)
 
     def unfold(self, pixels: Tensor) -> Tensor:
         """The pixels of each tubelet: [B, tubelets, channels · tubelet · patch · patch]."""

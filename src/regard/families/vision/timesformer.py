@@ -50,7 +50,6 @@ _SCHEMA = ConfigSchema(
         "drop_path_rate": 0.0,  # of the last layer
     },
     fixed={**NOT_ENCODER_DECODER, "pruned_heads": {}, "chunk_size_feed_forward": 0},
-    unsupported=frozenset({"head_dim"}),
 )
 _PATCH_KEYS = {**PATCH_KEYS, "num_frames": "frames"}
 _ATTENTION_TYPES = ("divided_space_time", "joint_space_time", "space_only")

@@ -56,7 +56,6 @@ _SCHEMA = ConfigSchema(
     },
     fixed={**NOT_ENCODER_DECODER, "pruned_heads": {}, "chunk_size_feed_forward": 0},
     synonyms={"qkv_bias": "qv_bias"},
-    unsupported=frozenset({"head_dim"}),
 )
 _KEYS = {**BERT_KEYS, "qv_bias": "qkv_bias"}
 _PATCH_KEYS = {**PATCH_KEYS, "num_frames": "frames", "tubelet_size": "tubelet"}
