@@ -128,6 +128,8 @@ OPTIONS = {
     "neuron": ("--neuron", "5"),
     "texts": ("--texts", "texts.txt"),
     "conllu": ("--conllu", "parsed.conllu"),
+    "labels": ("--labels", "labels.tsv"),
+    "tags": ("--tags", "tags.tsv"),
     "beam": ("--beam", "2"),
     "penalty": ("--length-penalty", "power:3"),
     "limit": ("--max-length", "0,3"),
@@ -139,7 +141,7 @@ OPTIONS = {
     "seed": ("--seed", "5"),
 }
 SAMPLED = ("temperature", "top_k", "top_p", "min_p", "seed")
-WITHOUT_TEXT = ("roles", "positions")
+WITHOUT_TEXT = ("roles", "positions", "probe")
 # A second text is needed, steps are greedy anyway, and this model translates alike by any beam.
 WITHOUT_DIFFERENCE = (
     ("patching", "other"), ("steps", "beam"), ("ablation", "beam"), ("ablation", "penalty"),
@@ -159,7 +161,8 @@ def test_an_option_that_a_view_does_not_read(view: str, command: Command) -> Non
     command("look", "no-model-here", *text, "--n-best", "3").refused("--n-best")
 
 
-@pytest.mark.parametrize("view", [view for view in VIEWS if view != "roles"])
+# A probe needs one file of labels, whose tests are in tests/look.
+@pytest.mark.parametrize("view", [view for view in VIEWS if view not in ("roles", "probe")])
 def test_an_option_that_a_view_reads_changes_it(
     view: str, command: Command, demo: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

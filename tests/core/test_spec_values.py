@@ -37,6 +37,11 @@ LAGS = spec.LaggedValues(8, 2, (1, 2))
 STAGES = spec.Stages(4, 2, (1, 1))
 STAGED = spec.ResidualStages((8, 12), (1, 1))
 SEEING = spec.Block(ATTENTION, FEEDFORWARD, position=spec.AddedPosition())
+CLIPS = spec.Tubelets(16, 4, position="learned", extras=1, frames=2)
+TUBELETS = spec.Tubelets(16, 4, position="sinusoidal", extras=0, frames=2)
+PREDICTOR = spec.VariancePredictor(1, 8)
+ADAPTOR = spec.VarianceAdaptor(PREDICTOR, spec.Variance(PREDICTOR), spec.Variance(PREDICTOR))
+VOCODER = spec.HifiGan(8, 8, (2,), (4,), (3,), ((1,),))
 IMAGES = spec.Encoder(WIDTH, PATCHES, STACK, (spec.Pool(width=8),))
 TEXTS = spec.Encoder(WIDTH, TOKENS, STACK, (spec.Pool(width=8),))
 
@@ -149,6 +154,40 @@ def of_stages(part: Any) -> spec.Encoder:
 def of_pixels(part: Any) -> spec.Encoder:
     hides = isinstance(part, spec.PixelShuffleHead)
     return encoder(input=dataclasses.replace(PATCHES, mask_token=hides), heads=(part,))
+
+
+def pyramid(**parts: Any) -> spec.Encoder:
+    given: dict[str, Any] = {
+        "feedforward": spec.MixFeedForward(8),
+        "input": spec.OverlapPatches(32),
+        "scheme": spec.Pyramid((1, 1), (WIDTH, WIDTH), (2, 1), (3,), (2,)),
+    }
+    given |= parts
+    block = dataclasses.replace(BLOCK, feedforward=given["feedforward"], residual=spec.PreNorm())
+    stack = spec.Stack((block, block), scheme=given["scheme"])
+    return spec.Encoder(WIDTH, given["input"], stack, (spec.Pool(),))
+
+
+def divided(**parts: Any) -> spec.Encoder:
+    given: dict[str, Any] = {"input": CLIPS, "scheme": spec.Divided(2, 16, 1)} | parts
+    stack = dataclasses.replace(STACK.with_blocks(residual=spec.PreNorm()), scheme=given["scheme"])
+    return spec.Encoder(WIDTH, given["input"], stack)
+
+
+def speaker(**parts: Any) -> spec.TextToSpeech:
+    given: dict[str, Any] = {
+        "d_model": WIDTH,
+        "source": TOKENS,
+        "encoder": STACK,
+        "adaptor": ADAPTOR,
+        "decoder": STACK,
+        "heads": (spec.SpectrogramHead(8),),
+    }
+    return spec.TextToSpeech(**given | parts)
+
+
+def of_adaptor(**parts: Any) -> spec.TextToSpeech:
+    return speaker(adaptor=dataclasses.replace(ADAPTOR, **parts))
 
 
 def of_segments(part: Any) -> spec.Decoder:
@@ -322,6 +361,35 @@ CASES: list[tuple[Any, Callable[[Any], Any]]] = [
     (spec.ConvolutionalEncoder(WIDTH, spec.ConvStem(16), STAGED), itself),
     (spec.DualEncoder(TEXTS, IMAGES), itself),
     (spec.MemoryNetwork(WIDTH, 20), itself),
+    (spec.MixFeedForward(8), lambda part: pyramid(feedforward=part)),
+    (spec.OverlapPatches(32), lambda part: pyramid(input=part)),
+    (
+        spec.Pyramid((1, 1), (WIDTH, WIDTH), (2, 1), (3,), (2,)),
+        lambda part: pyramid(scheme=part),
+    ),
+    (
+        spec.MaskDecoder(3, WIDTH, STACK),
+        lambda part: encoder(input=PATCHES, heads=(part,)),
+    ),
+    (CLIPS, lambda part: divided(input=part)),
+    (spec.Divided(2, 16, 1), lambda part: divided(scheme=part)),
+    (
+        spec.TubeletDecoder(8, spec.Stack.of(1, spec.Block(ATTENTION, FEEDFORWARD))),
+        lambda part: encoder(input=TUBELETS, heads=(part,)),
+    ),
+    (spec.TextAndImage(TOKENS, PATCHES), lambda part: encoder(input=part)),
+    (
+        spec.Conformer(3),
+        lambda part: of_block(residual=spec.PreNorm(), conformer=part),
+    ),
+    (PREDICTOR, lambda part: of_adaptor(durations=part)),
+    (spec.Variance(PREDICTOR), lambda part: of_adaptor(pitch=part)),
+    (ADAPTOR, lambda part: speaker(adaptor=part)),
+    (spec.Voice(2, 3), lambda part: speaker(voice=part)),
+    (spec.SpectrogramHead(8), lambda part: speaker(heads=(part,))),
+    (VOCODER, lambda part: spec.Vocoder((part,))),
+    (spec.Vocoder((VOCODER,)), itself),
+    (speaker(), itself),
     (spec.LinearForecaster(16, 2, 4, moving_average=3), itself),
 ]
 

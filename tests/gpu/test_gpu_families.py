@@ -9,14 +9,19 @@ from typing import Any
 
 import pytest
 import test_calls
+import test_captions
 import test_detr
 import test_dinov2
+import test_fastspeech2
 import test_patchtst
 import test_resnet
+import test_segformer
 import test_siglip
 import test_sparse_encoders
 import test_swin
 import test_time_series_transformer
+import test_video
+import test_vilt
 import test_vit_mae
 import torch
 from torch import Tensor
@@ -75,6 +80,35 @@ def resnet(kind: str, out: Path) -> Inputs:
     return {"pixel_values": test_resnet.images(model)}
 
 
+def segformer(kind: str, out: Path) -> Inputs:
+    model = test_segformer.theirs(kind, "two", 0, out)
+    return {"pixel_values": torch.randn(2, model.config.num_channels, 37, 53)}
+
+
+def video(kind: str, sizes: dict[str, Any], out: Path) -> Inputs:
+    return {"pixel_values": test_video.clips(test_video.theirs(kind, sizes, 0, out).config)}
+
+
+def vilt(out: Path) -> Inputs:
+    test_vilt.theirs("ViltModel", 0, out)
+    return test_vilt.batches()["plain"]
+
+
+def captioner(out: Path) -> Inputs:
+    return test_captions.batch(test_captions.theirs("ViT", "GPT2", 0, out))
+
+
+def speaker(kind: str, out: Path) -> Inputs:
+    """One text: rows of a batch last as long as the longest."""
+    model = test_fastspeech2.theirs(f"FastSpeech2Conformer{kind}", "post-norm", 0, out)
+    return test_fastspeech2.batch(model.config, (11,))
+
+
+def vocoder(out: Path) -> Inputs:
+    test_fastspeech2.theirs("FastSpeech2ConformerHifiGan", "", 0, out)
+    return {"spectrogram": torch.randn(2, 13, 7)}
+
+
 def swin(out: Path) -> Inputs:
     model = test_swin.theirs("SwinForImageClassification", "odd", 0, out)
     return {"pixel_values": test_swin.images(model.config)}
@@ -124,6 +158,19 @@ CASES: dict[str, Callable[[Path], Inputs]] = {
     },
     **{kind: lambda out, kind=kind: detr(kind, out) for kind in test_detr.KINDS},  # type: ignore[misc]
     **{kind: lambda out, kind=kind: resnet(kind, out) for kind in test_resnet.KINDS},  # type: ignore[misc]
+    **{
+        kind: lambda out, kind=kind: segformer(kind, out)  # type: ignore[misc]
+        for kind in test_segformer.KINDS
+    },
+    "timesformer": lambda out: video("TimesformerModel", test_video.SMALL, out),
+    "videomae": lambda out: video("VideoMAEModel", {**test_video.SMALL, "tubelet_size": 2}, out),
+    "vilt": vilt,
+    "vision-encoder-decoder": captioner,
+    **{
+        f"fastspeech2{kind}": lambda out, kind=kind: speaker(kind, out)  # type: ignore[misc]
+        for kind in ("Model", "WithHifiGan")
+    },
+    "hifigan": vocoder,
     "hubert": lambda out: test_calls.sound("HubertForCTC", out)[1],
     "patchtst": patchtst,
     "time_series_transformer": time_series_transformer,

@@ -107,6 +107,14 @@ SPECS: dict[str, spec.Model] = {
     ),
     "memory network": spec.MemoryNetwork(WIDTH, 64),
     "linear forecaster": spec.LinearForecaster(16, 2, 4, moving_average=3),
+    "text-to-speech": spec.TextToSpeech(
+        WIDTH,
+        TOKENS,
+        spec.Stack.of(1, BLOCK),
+        spec.VarianceAdaptor(),
+        spec.Stack.of(1, BLOCK),
+    ),
+    "vocoder": spec.Vocoder((spec.HifiGan(8, 8, (2,), (4,), (3,), ((1,),)),)),
 }
 TRANSLATORS = {"text-to-text", "recurrent text-to-text"}
 ENCODERS = {"text", "masked text", "text classes", "text tags", "text answers"}
@@ -133,6 +141,7 @@ AS_GIVEN: dict[str, set[str]] = {
     "ctc": {"waveform characters"},
     "transcribe": {"speech-to-text"},
     "sounds": {"spectrogram classes", "waveform classes"},
+    "speak": {"text-to-speech"},
     "speech_contrastive": {"contrasted waveforms"},
     "stories": {"memory network"},
     "images": {"image classes", "convolutional image classes"},

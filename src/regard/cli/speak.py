@@ -9,6 +9,7 @@ import click
 
 from regard.cli.shared_options import (
     MODEL_FOLDER,
+    Number,
     device_option,
     download_option,
     flag,
@@ -29,7 +30,7 @@ Examples:
 @click.argument("model", type=MODEL_FOLDER)
 @click.argument("texts", nargs=-1, metavar="[TEXT]...")
 @option("--speaker", "who speaks, of several  [the first]")
-@option("--slowness", "factor of all durations", click.FloatRange(0.1, 10.0), default=1.0)
+@option("--slowness", "factor of all durations", Number(0.1, 10.0), default=1.0)
 @option("--table", "say the texts of a table: file, tab, text, tab, speaker")
 @option("--out", "WAV file, or a folder for several texts", default="speech.wav")
 @flag("--pictures", "beside each WAV file, its spectrogram with the tokens above it (.html)")

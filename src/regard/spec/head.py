@@ -214,7 +214,7 @@ class SpectrogramHead(Part):
 
     mels: Size = 80
     frames: Size = 1  # that a position gives (the reduction factor)
-    layers: Count = 5  # of the postnet
+    layers: Depth = 5  # of the postnet
     channels: Size = 256  # of its convolutions
     kernel: Size = 5  # frames that each of them sees
     dropout: Rate = 0.5  # behind each of them

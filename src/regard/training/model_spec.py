@@ -76,6 +76,7 @@ _MEDIA = {
     "input_ids pixel_values": "a text and an image",
     "input_values": "waveforms",
     "input_features": "spectrograms",
+    "spectrogram": "spectrograms",
     "past_values": "time series",
     "node_features": "graphs",
     "story": "stories",

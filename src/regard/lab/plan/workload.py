@@ -284,6 +284,8 @@ def _outputs(model: Any, sizes: Sizes) -> Made:
     }
     for name, vocabulary in model.vocabularies.items():
         inputs[name] = Input((sizes.rows, length), vocabulary)
+    if model.main_input_name == "spectrogram":  # no front end: a vocoder's head reads it
+        inputs["spectrogram"] = Input((sizes.rows, length, model.widths[""]))
     for one in model.inputs:
         owners = [inputs[name] for name in one.shaped_as if name in inputs]
         if one.kind == "mask" and owners:

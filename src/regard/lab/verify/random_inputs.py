@@ -132,6 +132,8 @@ def random_batch(model: Any, pad: int = 0, seed: int = 0) -> RandomBatch:
             drawn |= _features(model, part, lengths[0])
         if model.inputs[0].kind == "values":
             drawn |= _windows(model.series_window)
+        if model.main_input_name == "spectrogram":
+            drawn["spectrogram"] = torch.randn(ROWS, lengths[0], model.widths[""])
     if model.pool is not None and isinstance(model.pool.which, specs.EndToken):
         vocabulary = model.vocabularies["input_ids"]
         _set_end_tokens(drawn["input_ids"], model.pool.which, vocabulary, lengths)
