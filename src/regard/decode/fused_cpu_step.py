@@ -150,9 +150,9 @@ def _block(packer: cpu_step.Packer, block: Block) -> cpu_step.BlockParameters:
     if block.cross is not None:
         project = cast(CrossProjection, block.cross.project)
         cross = _attention(packer, block.cross, project.q, norms[1])
-    own = cast(SelfProjection, block.attention.project)
+    itself = cast(SelfProjection, block.attention.project)
     return cpu_step.BlockParameters(
-        _attention(packer, block.attention, own.qkv, norms[0]),
+        _attention(packer, block.attention, itself.qkv, norms[0]),
         cross,
         packer.matrix(part.inner.packed),
         packer.matrix(part.outer.packed),
