@@ -113,13 +113,13 @@ def griffin_lim(spectrogram: Tensor, rounds: int = 60, seed: int = 0) -> Samples
     size = _power_of_mels(10.0 ** (4.0 * spectrogram - 4.0)).sqrt()  # [201, frames]
     size = functional.pad(size, (0, 1))  # the frame that `log_mel` leaves out
     window = torch.hann_window(FFT)
-    whole = HOP * spectrogram.shape[1]
+    count = HOP * spectrogram.shape[1]
     generator = torch.Generator().manual_seed(seed)
     phase = torch.exp(2j * torch.pi * torch.rand(size.shape, generator=generator))
     before = torch.zeros_like(phase)
 
     def samples_of(spectrum: Tensor) -> Tensor:
-        return torch.istft(spectrum, FFT, HOP, window=window, length=whole)
+        return torch.istft(spectrum, FFT, HOP, window=window, length=count)
 
     for _ in range(rounds):
         heard = torch.stft(samples_of(size * phase), FFT, HOP, window=window, return_complex=True)
