@@ -45,7 +45,7 @@ QUICK: dict[str, Any] = {
     "test_lines": 2, "threads": 1, "device": "cpu", "schedule": "constant", "learning_rate": 1e-3,
 }  # fmt: skip
 COLUMNS = ("opens", "trains", "fine-tunes", "evaluates", "compared", "looked into")
-SPEECH = ("speech", "ctc")
+SPEECH = ("speech", "ctc", "speaker")
 IMAGES = ("image", "video", "dual encoder", "detector", "captioner", "image and text")
 REASONS = {"clip-text": "a tower of CLIP, which learns with its images"}
 # Memory networks attend to sentences, and have no tokens to look at.
@@ -64,7 +64,7 @@ NO_ATTENTION = (
 DATA = {
     "memory network": "stories", "speech": "sounds", "ctc": "sounds", "image": "images",
     "dual encoder": "captions", "detector": "boxes", "captioner": "captions", "video": "clips",
-    "image and text": "questions", "series": "series", "graph": "graph",
+    "image and text": "questions", "speaker": "sounds", "series": "series", "graph": "graph",
 }  # fmt: skip
 # Of families that learn from other data than their kind.
 OWN_DATA = {"segformer": "boxes"}  # beside which are masks
@@ -74,7 +74,7 @@ FAST = (
     "electra", "longformer", "clip-text", "vit", "timesformer", "clip", "detr", "vit-gpt2", "vilt",
     "wav2vec2", "patchtst",
     "time-series-transformer", "dlinear", "graph", "memory", "resnet-cifar",
-    "segformer",
+    "segformer", "fastspeech2",
 )  # fmt: skip
 TABLE: dict[str, dict[str, str]] = {}
 
@@ -141,6 +141,7 @@ def write_images(folder: Path) -> Path:
 def test_every_kind_of_model_is_in_the_table(names: Iterable[str]) -> None:
     kinds = {type(presets.preset(f"{name}:tiny", 64, 32)).__name__ for name in names}
     assert kinds == {
+        "TextToSpeech",
         "EncoderDecoder", "SequenceToSequence", "Encoder", "Decoder", "RecurrentDecoder",
         "DualEncoder", "MemoryNetwork", "LinearForecaster", "SeriesEncoderDecoder",
         "ConvolutionalEncoder",
@@ -176,6 +177,8 @@ def test_a_family(
         settings = QUICK | {kind: data}
     if kind == "series":
         settings |= {"horizon": 4}
+    if kind == "image and text":
+        settings |= {"context": 64}  # the longest question
     run = tmp_path / "run"
     ask = ("*.residual",) if name in NO_ATTENTION else ("*.weights",)
     cells: dict[str, Callable[[], Any]] = {
@@ -207,6 +210,9 @@ def _looked_into(run: Path, ask: tuple[str, ...], files: dict[str, str]) -> Any:
     if isinstance(model, regard.models.SeriesModel | regard.models.GraphModel):
         data = files["graph" if isinstance(model, regard.models.GraphModel) else "series"]
         return model.look(data, ask=ask)
+    if model.spec.reads == "input_ids pixel_values":
+        picture = Path(files["images"]) / "dark" / "0.png"
+        return model.look(f"{picture}\tis it dark?", ask=ask)
     if model.medium is None:
         return model.look("The dog sees.", ask=ask)
     if model.medium == "image":

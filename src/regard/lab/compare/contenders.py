@@ -141,8 +141,9 @@ class Contender:
         model = spec_of(recipe)
         if recipe.model_name in LINEAR_FORECASTERS:
             return recipe, 0  # look-back times horizon
-        if self.is_spec or len(model.widths) > 1:
-            # The widths of towers belong together; they are compared as they are, as a spec's are.
+        if self.is_spec or len(model.widths) > 1 or not _has_width(str(recipe.model_name)):
+            # Widths of towers and of stages belong together; such models are compared as they are,
+            # as a spec's are.
             widths = {}
         elif model.stacks:
             widths = _transformer_widths(model, parameters, count)
@@ -192,6 +193,12 @@ def _sizes(name: str) -> Collection[str]:
     """The named sizes of an architecture; none where it is unknown."""
     name = ALIASES.get(name, name)
     return PRESET_FAMILIES[name].sizes if name in PRESET_FAMILIES else ()
+
+
+def _has_width(name: str) -> bool:
+    """Whether an architecture has one width, which can be chosen."""
+    name = ALIASES.get(name, name)
+    return name not in PRESET_FAMILIES or "d_model" in PRESET_FAMILIES[name].options
 
 
 # ------------------------------------------------------------------ equal sizes
