@@ -174,6 +174,11 @@ def divided(**parts: Any) -> spec.Encoder:
     return spec.Encoder(WIDTH, given["input"], stack)
 
 
+def of_alignments(part: Any) -> spec.Encoder:
+    stack = dataclasses.replace(STACK.with_blocks(residual=spec.PreNorm()), scheme=part)
+    return spec.Encoder(WIDTH, spec.Tokens(20, None, columns=4), stack)
+
+
 def speaker(**parts: Any) -> spec.TextToSpeech:
     given: dict[str, Any] = {
         "d_model": WIDTH,
@@ -373,6 +378,7 @@ CASES: list[tuple[Any, Callable[[Any], Any]]] = [
     ),
     (CLIPS, lambda part: divided(input=part)),
     (spec.Divided(2, 16, 1), lambda part: divided(scheme=part)),
+    (spec.Evoformer(8, ATTENTION, FEEDFORWARD), of_alignments),
     (
         spec.TubeletDecoder(8, spec.Stack.of(1, spec.Block(ATTENTION, FEEDFORWARD))),
         lambda part: encoder(input=TUBELETS, heads=(part,)),

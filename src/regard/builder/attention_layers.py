@@ -22,7 +22,12 @@ from regard.core.mixers import (
     segment_attention,
 )
 from regard.core.positions import position_terms, relative_position, rotary
-from regard.core.stacks import divided_attention, pyramid, shifted_window_attention
+from regard.core.stacks import (
+    divided_attention,
+    evoformer,
+    pyramid,
+    shifted_window_attention,
+)
 
 
 class LayerParts(NamedTuple):
@@ -35,6 +40,7 @@ class LayerParts(NamedTuple):
     cross_lengths: linformer.LengthProjection | None
     windows: shifted_window_attention.Windows | None  # of a layer in stages (Swin)
     reduction: int  # of rows and columns, of a layer in a pyramid (SegFormer)
+    updates_pairs: bool  # of an Evoformer
 
 
 def build_self_attention(block: spec.Block, layer: LayerParts) -> attention.Attention:
@@ -78,6 +84,8 @@ def build_self_attention(block: spec.Block, layer: LayerParts) -> attention.Atte
         return shifted_window_attention.WindowAttention(
             project, mixer, output, layer.windows, part.heads
         )
+    if isinstance(layer.scheme, spec.Evoformer):
+        return build_gated_attention(part, d_model, across=False)
     if isinstance(layer.scheme, spec.Divided):
         frames = divided_attention.ClipRows(*_clip(layer.scheme), space=True)
         return divided_attention.RowsAttention(project, mixer, output, frames)
@@ -93,6 +101,19 @@ def _reduced_attention(
         reduction = pyramid.SequenceReduction(layer.d_model, layer.reduction, reduction_norm)
     project = projection.CrossProjection(part, layer.d_model)
     return pyramid.ReducedAttention(project, mixer, output, reduction)
+
+
+def build_gated_attention(
+    part: spec.Attention, width: int, *, across: bool
+) -> evoformer.GatedAttention:
+    """The attention of an Evoformer along the rows of a grid, or along its columns."""
+    return evoformer.GatedAttention(
+        projection.SelfProjection(part, width),
+        _mixer(part, _scale(part, None), None),
+        _output_projection(part, width),
+        linear.Linear(width, part.heads * part.d_v),
+        across=across,
+    )
 
 
 def build_time_attention(

@@ -15,6 +15,7 @@ from regard.builder.attention_layers import (
     build_self_attention,
     build_time_attention,
 )
+from regard.builder.evoformer import build_evoformer_block
 from regard.builder.front_ends import map_norm, overlap_embedding
 from regard.builder.masks import build_mask_pattern
 from regard.builder.norms import PYRAMID_NORM, build_block_norm, build_norm
@@ -26,6 +27,7 @@ from regard.core.stacks import (
     conformer,
     conv_layer,
     divided_attention,
+    evoformer,
     pyramid,
     reversible,
     shifted_window_attention,
@@ -59,6 +61,8 @@ def build_stack(part: spec.Stack, d_model: int) -> stack.Stack:
         case spec.Stages() as stages:
             merges = _patch_merging(stages, d_model)
             return shifted_window_attention.StagedStack(parts, stages.depths, merges)
+        case spec.Evoformer(width) as scheme:
+            return evoformer.EvoformerStack(parts, evoformer.RelativePairs(width, scheme.reach))
         case spec.Pyramid() as stages:
             return pyramid.PyramidStack(parts, stages.depths, _pyramid_parts(stages))
         case _:
@@ -101,7 +105,10 @@ def _layer_parts(part: spec.Stack, d_model: int) -> list[LayerParts]:
         types.append(layer_type(mask_pattern, position(one.position, position_sizes(one, d_model))))
     lengths = [self_lengths(one.attention, shared=True) for one in part.blocks]
     memory_lengths = [cross_lengths(one.cross, shared=True) for one in part.blocks]
-    rows = zip(widths, types, lengths, memory_lengths, windows, reductions, strict=True)
+    updates = [True] * part.layers
+    if isinstance(part.scheme, spec.Evoformer):
+        updates[-1] = part.scheme.last
+    rows = zip(widths, types, lengths, memory_lengths, windows, reductions, updates, strict=True)
     return [LayerParts(part.scheme, *row) for row in rows]
 
 
@@ -185,6 +192,22 @@ def _block(part: spec.Block, layer: LayerParts) -> block.AnyBlock:
         return divided_attention.DividedBlock(
             build_time_attention(part, layer, layer.scheme),
             residual.PreNorm(build_block_norm(part.norm, d_model), part.dropout),
+            attention=self_attention,
+            cross=None,
+            feedforward=feed_forward,
+            residual=sequential,
+            drop_path=part.drop_path,
+        )
+    if isinstance(layer.scheme, spec.Evoformer):
+        pair_feedforward = None
+        if layer.updates_pairs:
+            scheme = layer.scheme
+            pair_feedforward = _feedforward(scheme.feedforward, scheme.width, causal=False)
+        return build_evoformer_block(
+            part,
+            layer.scheme,
+            d_model,
+            pair_feedforward,
             attention=self_attention,
             cross=None,
             feedforward=feed_forward,

@@ -12,7 +12,6 @@ from regard.core.context import LayerContext
 from regard.core.linear import Linear, dimensions
 from regard.core.masks.attention_mask import AttentionMask, ScoreBias
 from regard.core.positions.position_terms import NO_POSITION, LayerPosition, PositionTerms
-from regard.core.probe import RowsOfInputs
 from regard.core.projection import CrossProjection, Memory, Projection, merge_heads
 
 
@@ -64,7 +63,6 @@ class Attention(nn.Module):
     """Self- or cross-attention: the projection part decides."""
 
     mixer: Mixer
-    rows: RowsOfInputs | None = None  # how its batch is made of inputs, if it is another one
 
     def __init__(
         self,
@@ -111,7 +109,7 @@ class Attention(nn.Module):
         k, v = cache.extend(k, v)  # S is now the length of all tokens so far
         # bias [B or 1, H, T, S]
         q, bias = self.position.scores(q, k, mask, positions, self.project)
-        context.probe.attention(self.mixer, (q, k, v), mask, bias, rows=self.rows)
+        context.probe.attention(self.mixer, (q, k, v), mask, bias, rows=context.rows)
         return self.mixer(q, k, v, mask, bias, cache)
 
     # ------------------------------------------------------------------ caches

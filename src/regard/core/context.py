@@ -18,7 +18,7 @@ from regard.core.caches.kv_cache import NO_LAYER_CACHE, DecoderState, LayerCache
 from regard.core.encoder_output import EncoderOutput
 from regard.core.masks.attention_mask import MaskAxes
 from regard.core.masks.mask import Call, DocumentMask
-from regard.core.probe import NO_PROBE, NullProbe
+from regard.core.probe import NO_PROBE, NullProbe, RowsOfInputs
 
 Losses = MutableMapping[str, Tensor]
 # What models return, by name: load balancing of experts, ponder cost.
@@ -33,7 +33,9 @@ class LayerContext(NamedTuple):
     cache: LayerCache = NO_LAYER_CACHE
     # [B, T], True at tokens: for parts besides attention (BatchNorm, convolutions, experts).
     padding_mask: Tensor | None = None
-    grid: tuple[int, int] | None = None  # of its positions, if they are those of an image
+    # Of its positions, if they are those of an image or of an alignment.
+    grid: tuple[int, int] | None = None
+    rows: RowsOfInputs | None = None  # how the batch is made of inputs, if it is another one
 
     def scope(self, name: str) -> LayerContext:
         """The same, seen from inside the sublayer called `name`."""
@@ -74,7 +76,7 @@ class Context:
     global_tokens: Tensor | None = None
     # [B or 1, T, D], what attention adds to its queries and keys, where the front end says so.
     added: Tensor | None = None
-    # Rows and columns of the positions of an image, as the front end gives them.
+    # Rows and columns of the positions of an image or an alignment, as the front end gives them.
     grid: tuple[int, int] | None = None
     # Caches of decoding, or what segments carry on.
     state: DecoderState | None = None

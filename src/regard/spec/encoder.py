@@ -50,7 +50,7 @@ from regard.spec.model_spec import (
     heads,
 )
 from regard.spec.position import ShortestPathBias
-from regard.spec.stack import Divided, Stack, Stages
+from regard.spec.stack import Divided, Evoformer, Stack, Stages
 from regard.spec.validation import Size
 from regard.system.errors import ModelError
 
@@ -69,6 +69,7 @@ class Encoder(ModelSpec):
         check_no_cross(self.stack)
         _check_inputs_of_heads(self)
         _check_clips(self)
+        _check_alignment(self)
         _check_series(self)
         _check_graph(self)
         if isinstance(self.input, Waveform) and self.d_model % self.input.position.groups:
@@ -286,6 +287,16 @@ def _check_clips(model: Encoder) -> None:
         raise ModelError(
             f"{scheme} does not divide what {type(part).__name__} gives",
             "set input=Tubelets(…) with learned positions and as many frames, patches and extras",
+        )
+
+
+def _check_alignment(model: Encoder) -> None:
+    """An Evoformer and its front end belong together."""
+    columns = isinstance(model.input, Tokens) and model.input.columns
+    if isinstance(model.stack.scheme, Evoformer) != bool(columns):
+        raise ModelError(
+            "an Evoformer reads alignments, and nothing else does",
+            "set both scheme=Evoformer(…) and input=Tokens(…, columns=N), or neither",
         )
 
 

@@ -72,6 +72,11 @@ class Tokens(_Sequence):
     # E of ALBERT and ELECTRA, mapped to d_model at the end; None: d_model.
     width: Size | None = None
     zeroed: ZeroedTokens | None = None
+    # Of an alignment, whose rows follow each other: the positions of each sequence.
+    columns: Size | None = None
+
+    def shape(self, rows: int, length: int) -> tuple[int, ...]:
+        return rows, -(-length // (self.columns or 1)) * (self.columns or 1)
 
 
 @dataclass(frozen=True)

@@ -331,12 +331,12 @@ class Segments(_Scheme):
 
 
 def _check_alone(block: Block) -> None:
-    """Stages over images have masks of their own."""
+    """Stages over images and alignments have masks of their own."""
     softmax = isinstance(block.attention.mixer, SoftmaxAttention)
     alone = block.position is None and block.cross is None
     if not softmax or not alone or block.pattern != FullMask():
         raise ModelError(
-            "a stack with stages needs softmax attention with a full mask, and neither "
+            "stages and the Evoformer need softmax attention with a full mask, and neither "
             "positions nor cross-attention",
             "remove the other patterns, positions and mixers",
         )
@@ -459,7 +459,50 @@ class Divided(_Scheme):
                 )
 
 
-Scheme = Plain | Shared | Universal | ConvLayer | Reversible | Segments | Stages | Pyramid | Divided
+@dataclass(frozen=True)
+class Evoformer(_Scheme):
+    """Evoformer (Jumper et al. 2021, AlphaFold 2) over an alignment of sequences of residues.
+
+    Each block attends along the residues of a sequence, with a bias from the representation of
+    pairs, then along the sequences at each residue, and then updates the pairs: from the alignment,
+    by triangle multiplications and triangle attentions, and position-wise.
+    """
+
+    width: Size  # c_z: of the pair representation
+    attention: Attention  # triangle attention
+    feedforward: PositionWise  # the transition of pairs
+    triangles: Size = 128  # channels of the triangle multiplications
+    outer: Size = 32  # channels of the outer product, of each residue
+    # How an alignment updates pairs: the outer product mean, or ESMFold's product and difference of
+    # the first sequence.
+    joined: Literal["outer_product_mean", "product_and_difference"] = "outer_product_mean"
+    column_attention: bool = True  # along the sequences; ESMFold has a single one
+    reach: Size = 32  # the largest distance of two residues that is told from others
+    # Whether the last block updates pairs too, for who reads them. A model of the alignment alone
+    # has no use for that.
+    last: bool = False
+
+    def check(self, blocks: tuple[Block, ...]) -> None:
+        for block in blocks:
+            _check_alone(block)
+            if not isinstance(block.residual, PreNorm) or block.layer_scale is not None:
+                raise ModelError(
+                    "an Evoformer has PreNorm blocks without LayerScale", "change the blocks"
+                )
+
+
+Scheme = (
+    Plain
+    | Shared
+    | Universal
+    | ConvLayer
+    | Reversible
+    | Segments
+    | Stages
+    | Pyramid
+    | Divided
+    | Evoformer
+)
 
 # ------------------------------------------------------------------ the stack
 

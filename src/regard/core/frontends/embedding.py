@@ -20,6 +20,7 @@ from regard.core.positions.positional_encoding import (
     Sinusoidal,
 )
 from regard.core.side import FrontEnd
+from regard.system.errors import ModelError
 
 if TYPE_CHECKING:
     from regard import spec
@@ -72,6 +73,7 @@ class Embedding(FrontEnd):
         self.project = project
         self.concatenated = concatenated
         self.zeroed = part.zeroed
+        self.columns = part.columns
         # "In the embedding layers, we multiply those weights by √d_model" (Section 3.4).
         self.scale = math.sqrt(table.weight.shape[1]) if part.scale else 1.0
         self.dropout = Dropout(part.dropout)
@@ -80,6 +82,18 @@ class Embedding(FrontEnd):
     def meets_padding(self) -> bool:  # type: ignore[override]
         # Encoders count positions from the start of a row, whatever stands there.
         return self.zeroed is not None
+
+    def grid(self, inputs: Tensor) -> tuple[int, int] | None:
+        """The sequences and the columns of alignments [B, S·R]."""
+        if self.columns is None:
+            return None
+        rows, rest = divmod(inputs.shape[1], self.columns)
+        if rest:
+            raise ModelError(
+                f"{inputs.shape[1]} positions are no rows of {self.columns} columns",
+                "give alignments row after row, all of one width",
+            )
+        return rows, self.columns
 
     def forward(
         self,

@@ -14,7 +14,7 @@ from regard.core.caches.kv_cache import NO_CACHE, Cache
 from regard.core.context import LayerContext
 from regard.core.linear import Linear
 from regard.core.masks.attention_mask import AttentionMask, ScoreBias
-from regard.core.masks.mask import DocumentMask, FullMask, MaskPattern
+from regard.core.masks.mask import DocumentMask, MaskPattern, padding_pattern
 from regard.core.masks.sparse_masks import GlobalMask
 from regard.core.positions.position_terms import PositionTerms
 from regard.core.probe import AttentionCall, HasHeads
@@ -115,19 +115,22 @@ class RowsAttention(Attention):
     """Multi-head attention inside each frame of a clip or, with a linear map behind it, inside the
     times of each patch."""
 
-    rows: ClipRows
-
     def __init__(
         self,
         project: Projection,
         mixer: nn.Module,
         output: Linear,
-        rows: ClipRows,
+        rows: ClipRows | None = None,
         dense: Linear | None = None,
     ) -> None:
         super().__init__(project, mixer, output)
         self.rows = rows
         self.dense = dense
+
+    def rows_of(self, context: LayerContext) -> ClipRows:
+        """How the positions of this call become rows."""
+        assert self.rows is not None, "it is that of a clip, unless a subclass knows better"
+        return self.rows
 
     def forward(
         self,
@@ -138,14 +141,23 @@ class RowsAttention(Attention):
         memory: Memory = None,
         cache: Cache = NO_CACHE,
     ) -> Tensor:
-        """x [B, N, D] → same; the mask and the positions of the stack are of whole clips."""
-        rows = self.rows.partition(x)
-        places = torch.arange(rows.shape[1], device=x.device)
-        inside = AttentionMask(FullMask(), places, places, rows.shape[0])
-        out = super().forward(rows, inside, PositionTerms(places), context)
+        """x [B, N, D] → same. The mask of the stack is of whole inputs; a bias [B, H, n, n] of its
+        positions is that of all rows of an input."""
+        rows = self.rows_of(context)
+        parts = rows.partition(x)  # [B·rows, n, D]
+        places = torch.arange(parts.shape[1], device=x.device)
+        tokens = context.padding_mask
+        if tokens is not None:
+            tokens = rows.partition(tokens[..., None])[..., 0]
+        inside = AttentionMask(padding_pattern(tokens), places, places, len(parts))
+        bias = None if positions is None else positions.bias
+        if bias is not None and len(x) > 1:
+            bias = ScoreBias(bias.tensor(inside).repeat_interleave(len(parts) // len(x), dim=0))
+        terms = PositionTerms(places, bias=bias)
+        out = super().forward(parts, inside, terms, context._replace(rows=rows))
         if self.dense is not None:
             out = self.dense(out)
-        return self.rows.merge(out)
+        return rows.merge(out)
 
 
 class DividedBlock(Block):
