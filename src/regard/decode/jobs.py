@@ -12,7 +12,7 @@ from regard.core.caches.kv_cache import DecoderState
 from regard.core.context import Context
 from regard.core.masks.mask import CausalMask
 from regard.core.stack import Stack
-from regard.data.padding import pad_rows
+from regard.data.padding import pad_rows, round_up
 from regard.decode.batch_decoding import DecodingSettings, Source, SpecialTokens, collate
 from regard.decode.strategy import BeamSearch, Hypothesis, Sampling, Strategy
 from regard.wirings.generative import Generative
@@ -65,6 +65,11 @@ class Job:
     def source_length(self) -> int:
         """In tokens, or in frames."""
         return self.source.shape[-1] if isinstance(self.source, Tensor) else len(self.source)
+
+    @property
+    def padded_length(self) -> int:
+        """Jobs with the same one are read together without much padding."""
+        return round_up(max(1, self.source_length - 1), PIECE_MULTIPLE)
 
     @property
     def read(self) -> list[int]:

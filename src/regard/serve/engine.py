@@ -10,13 +10,13 @@ import threading
 import time
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
+from itertools import islice
 from typing import Any, TypeVar
 
 import torch
 
-from regard.data.padding import round_up
 from regard.decode.continuous_batching import ContinuousBatch
-from regard.decode.jobs import PIECE_MULTIPLE, Prefill
+from regard.decode.jobs import Prefill
 from regard.evaluation.prediction import check_options, chosen_task, task_with
 from regard.evaluation.task import PredictionOptions
 from regard.look.inspectable import MediaInput, Reading, decoder_start, read_input
@@ -439,23 +439,21 @@ class Engine:
             self._finish(running)
 
     def _next_to_read(self, budget: int) -> tuple[list[Running], Prefill]:
-        """The next prompt, with others that are read together, as far as the budget goes."""
+        """The next prompt, with others of its padded length, as far as the budget goes."""
         assert self._core is not None
-        core = self._core
-        first = self._to_read[0]
-        read = [first]
-        longest = first.job.source_length
-        if Prefill.can_share(core, first.job):
-            for other in self._to_read[1:]:
-                longest = max(longest, other.job.source_length)
-                if round_up(longest, PIECE_MULTIPLE) * (len(read) + 1) > budget:
-                    break
-                if not Prefill.can_share(core, other.job):
-                    break
-                read.append(other)
-        del self._to_read[: len(read)]
+        read = self._to_read[:1]
+        first = read[0].job
+        if Prefill.can_share(self._core, first):
+            alike = (
+                running
+                for running in self._to_read
+                if running.job.padded_length == first.padded_length
+                and Prefill.can_share(self._core, running.job)
+            )
+            read = [*islice(alike, max(1, budget // first.padded_length))]
+        self._to_read = [running for running in self._to_read if running not in read]
         jobs = [running.job for running in read]
-        return read, Prefill(core, jobs, self.limits.prefill_tokens)
+        return read, Prefill(self._core, jobs, self.limits.prefill_tokens)
 
     def _step(self) -> None:
         if not self._running:
