@@ -49,6 +49,36 @@ def test_patches_are_a_convolution(extras: int) -> None:
         torch.testing.assert_close(found[:, i], front.extras[i].expand(3, -1))  # type: ignore[union-attr]
 
 
+@pytest.mark.parametrize("size", [16, 19])
+def test_convolutions_of_patches_read_whole_patches(size: int) -> None:
+    part = spec.Patches(size, 8, channels=2, convolutions=True)
+    description = spec.Encoder(12, part, STACK)
+    model = build(description).eval()
+    assert parameter_count(description) == trainable(model)
+    front: Any = model.input
+    pixels = torch.randn(3, 2, size, size)
+    found = front.embed(pixels)
+    assert found.shape == (3, 4, 12)
+    maps = pixels[..., :16, :16]
+    for layer in front.convolutions:
+        maps = layer.norm(functional.conv2d(maps, layer.weight, stride=2, padding=1)).relu()
+    torch.testing.assert_close(found, front.project(maps.flatten(2).mT))
+    with pytest.raises(ModelError, match="power of two"):
+        replace(part, patch=6)
+
+
+def test_positions_of_patches_begin_as_rows_and_columns() -> None:
+    side = 5
+    clip = spec.Tubelets(4 * side, 4, frames=3)
+    front: Any = build(spec.Encoder(32, clip, STACK)).input
+    grid = front.position.table[1:].detach().view(side, side, -1)
+    # As long as the vectors of patches, and the further apart the less alike.
+    assert grid.square().mean().item() == pytest.approx(0.5, abs=1e-3)
+    for line in (grid[2], grid[:, 2], front.times.table.detach()):
+        alike = torch.cosine_similarity(line, line[:1], dim=-1)
+        assert (alike.diff() < -0.01).all()
+
+
 @pytest.mark.parametrize("front", [SOUND, SCALED], ids=["one scale", "three"])
 def test_padding_sound_changes_nothing_that_is_real(front: spec.Waveform) -> None:
     model = (

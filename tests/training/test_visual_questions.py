@@ -13,7 +13,7 @@ from PIL import Image
 import regard
 from regard.data.generated.scenes import scene, write_scenes
 from regard.data.image_questions import read_image_questions
-from regard.system.errors import DataError
+from regard.system.errors import DataError, SettingError
 
 SMALL: dict[str, Any] = {
     "objective": "vqa", "model": "vilt:tiny", "image_size": 16, "patch": 8, "d_model": 16,
@@ -60,6 +60,20 @@ def test_a_run_answers_and_resumes_to_the_bit(tmp_path: Path, scenes: dict[str, 
     weights = model.look(asked).attention("encoder.0.self")
     assert weights.weights.shape[-1] == len(weights.columns)
     assert weights.columns[-1] == "patch 3"
+
+
+def test_a_convolutional_stem_is_stored_and_resumes_to_the_bit(
+    tmp_path: Path, scenes: dict[str, str]
+) -> None:
+    settings = {**SMALL, **scenes, "stem": "convolutional"}
+    whole = regard.train(**settings, steps=3, out=str(tmp_path / "whole"))
+    regard.train(**settings, steps=2, out=str(tmp_path / "parts"))
+    resumed = regard.resume(tmp_path / "parts", steps=3)
+    both = [regard.load(one.folder).model.state_dict() for one in (whole, resumed)]
+    assert any("convolutions.2.norm.running_mean" in name for name in both[0])
+    assert all(torch.equal(tensor, both[1][name]) for name, tensor in both[0].items())
+    with pytest.raises(SettingError, match="patches"):
+        regard.train(stem="convolutional", out=str(tmp_path / "text"))
 
 
 def test_generated_questions_are_those_of_the_files(tmp_path: Path) -> None:

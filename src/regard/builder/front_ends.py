@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from functools import partial
+from itertools import pairwise
 from typing import Any, assert_never
 
 from regard import spec
@@ -43,8 +44,13 @@ def build_front_end(
         case spec.Tubelets():
             return _tubelets(part, d_model)
         case spec.Patches():
-            norm_part = optional_norm(part.norm, d_model)
-            return patch_embedding.Patches(part, d_model, _patch_position(part, d_model), norm_part)
+            return patch_embedding.Patches(
+                part,
+                d_model,
+                _patch_position(part, d_model),
+                optional_norm(part.norm, d_model),
+                _patch_convolutions(part, d_model) if part.convolutions else (),
+            )
         case spec.OverlapPatches():
             return overlap_patches.OverlapPatches(
                 part, overlap_embedding(part.channels, d_model, part.kernel, part.patch)
@@ -80,7 +86,8 @@ def _of_parts(part: spec.FeatureMap | spec.TextAndImage, d_model: int) -> side.F
 def _patch_position(part: spec.Patches, d_model: int) -> patch_embedding.PatchPosition | None:
     match part.position:
         case "learned":
-            return positional_encoding.LearnedPosition(d_model, part.positions)
+            learned = positional_encoding.LearnedPosition
+            return learned.from_sinusoids(d_model, part.side, part.extras)
         case "fixed":
             return positional_encoding.FixedPosition.grid(d_model, part.side, part.extras)
         case "sinusoidal":
@@ -89,6 +96,14 @@ def _patch_position(part: spec.Patches, d_model: int) -> patch_embedding.PatchPo
             return None
         case _:
             assert_never(part.position)
+
+
+def _patch_convolutions(part: spec.Patches, d_model: int) -> list[resnet.ConvNorm]:
+    """From pixels to patches by halves; each has twice the channels of the one before."""
+    halvings = part.patch.bit_length() - 1
+    widths = [part.channels, *(d_model >> i for i in reversed(range(halvings)))]
+    norm = map_norm(spec.BatchNorm(counts=True))
+    return [resnet.ConvNorm(*pair, 3, norm, stride=2) for pair in pairwise(widths)]
 
 
 def overlap_embedding(
@@ -103,10 +118,9 @@ def _tubelets(part: spec.Tubelets, d_model: int) -> tubelets.Tubelets:
     if part.position == "sinusoidal":
         sinusoids = positional_encoding.Sinusoidal(d_model, "interleaved", 10_000.0)
         return tubelets.Tubelets(part, d_model, sinusoids, None)
-    patches = positional_encoding.LearnedPosition(d_model, part.side**2 + part.extras)
-    times = None
-    if not part.separate:
-        times = positional_encoding.LearnedPosition(d_model, part.times)
+    learned = positional_encoding.LearnedPosition.from_sinusoids
+    patches = learned(d_model, part.side, part.extras)
+    times = learned(d_model, part.times, axes=1) if not part.separate else None
     return tubelets.Tubelets(part, d_model, patches, times)
 
 

@@ -60,6 +60,7 @@ _WORDS: dict[str, Iterable[str]] = {
     "norm": NORMS,
     "projection": ("apart", "tied_qkv", "tied_qk", "tied_kv"),
     "tie_embeddings": ("all", "target", "none"),
+    "stem": ("linear", "convolutional"),
 }
 
 
@@ -399,6 +400,24 @@ def _scales(model: spec.Model, option: str, length: int) -> spec.Model:
     raise SettingError("`scales` needs a model of time series or of sound", "remove `scales`")
 
 
+def _stem(model: spec.Model, word: str, length: int) -> spec.Model:
+    def changed(part: Any) -> Any:
+        match part:
+            case spec.TextAndImage():
+                return replace(part, image=changed(part.image))
+            case spec.Patches():
+                return replace(part, convolutions=word == "convolutional")
+        return part
+
+    if not any(map(_has_patches, model.front_ends.values())):
+        raise SettingError("`stem` needs a model that reads patches of images", "remove `stem`")
+    return _with_front_ends(model, changed)
+
+
+def _has_patches(part: Any) -> bool:
+    return isinstance(part, spec.Patches | spec.TextAndImage)
+
+
 # By their names, in the order in which they are made.
 CHANGES: dict[str, Change] = {
     "target_vocabulary": _target_vocabulary,
@@ -420,7 +439,9 @@ CHANGES: dict[str, Change] = {
     "compressed": _compressed,
     "forecast": _forecast,
     "scales": _scales,
+    "stem": _stem,
 }
 _OF_STACKS = CHANGES.keys() - {
     "target_vocabulary", "tie_embeddings", "decoder_attention", "memory", "forecast", "scales",
+    "stem",
 }  # fmt: skip

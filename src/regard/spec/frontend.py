@@ -133,6 +133,9 @@ class Patches(_FrontEnd):
     # Learned vectors in front: the class token, then the distillation token (DeiT).
     extras: ExtraTokens = 1
     bias: bool = True  # of the linear map; CLIP has none
+    # Before it, 3 × 3 convolutions of stride 2 with BatchNorm and ReLU, until a position is a patch
+    # (Xiao et al. 2021): so the map is of channels, not of pixels.
+    convolutions: bool = False
     norm: Norm | None = None
     dropout: Rate = 0.0
     # Sinusoids are of rows and columns; `fixed` are those that files hold, and nobody trains (MAE).
@@ -151,6 +154,11 @@ class Patches(_FrontEnd):
             raise ModelError(
                 f"a patch of {self.patch} pixels does not fit into an image of {self.size}",
                 "set a smaller `patch`",
+            )
+        if self.convolutions and self.patch.bit_count() > 1:
+            raise ModelError(
+                f"convolutions of stride 2 do not end at a patch of {self.patch} pixels",
+                "set `patch` to a power of two",
             )
         if self.interpolated and self.position != "learned":
             raise ModelError("only learned positions can be interpolated", "remove `interpolated`")
@@ -209,6 +217,7 @@ class Tubelets(Patches):
             )
         has_position = self.position in ("learned", "sinusoidal")
         of_images = self.padded or self.interpolated or self.mask_token or self.mask_unit > 1
+        of_images = of_images or self.convolutions
         if of_images or not has_position:
             raise ModelError(
                 "clips have learned or sinusoidal positions, and no mask tokens",

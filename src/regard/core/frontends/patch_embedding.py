@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from typing import ClassVar, NamedTuple
 
 import torch
@@ -37,20 +38,26 @@ class Patches(ImageFrontEnd):
     vectors such as the class token (Dosovitskiy et al. 2021).
 
     A convolution whose stride is its kernel is a linear map of the pixels of each patch, so it is
-    one here.
+    one here; `convolutions` before it have a stride of 2.
     """
 
     gives_order: ClassVar[bool] = True  # a call says which patches were hidden
     shows_norm = False  # transformers' encoders of images are the same behind a decoder
 
     def __init__(
-        self, part: spec.Patches, d_model: int, position: PatchPosition | None, norm: Norm | None
+        self,
+        part: spec.Patches,
+        d_model: int,
+        position: PatchPosition | None,
+        norm: Norm | None,
+        convolutions: Sequence[nn.Module] = (),
     ) -> None:
         super().__init__()
         self.spec = part
         self.patch = part.patch
         self.side = part.side
-        self.project = Linear(part.pixels, d_model, bias=part.bias)
+        self.convolutions = nn.ModuleList(convolutions)
+        self.project = Linear(d_model if convolutions else part.pixels, d_model, bias=part.bias)
         extras = [nn.Parameter(normal(1, d_model)[0]) for _ in range(part.extras)]
         self.extras = nn.ParameterList(extras)
         self.position = position
@@ -84,7 +91,7 @@ class Patches(ImageFrontEnd):
         order.
         """
         self._check_size(pixels, interpolates=context is not None and context.interpolates)
-        x = self.project(self.unfold(pixels))  # [B, patches, D]
+        x = self.embed(pixels)
         if self.norm is not None and self.norm_before_masks:
             x = self.norm(x)
         if masked is not None and self.mask_token is None:
@@ -101,6 +108,16 @@ class Patches(ImageFrontEnd):
         if self.norm is not None and not self.norm_before_masks:
             x = self.norm(x)
         return self.dropout(x)
+
+    def embed(self, pixels: Tensor) -> Tensor:
+        """The vector of each patch: [B, patches, D]"""
+        if not self.convolutions:
+            return self.project(self.unfold(pixels))
+        rows, columns = self.grid(pixels)
+        maps = pixels[:, :, : rows * self.patch, : columns * self.patch]
+        for convolution in self.convolutions:
+            maps = functional.relu(convolution(maps))  # [B, C, H / 2, W / 2]
+        return self.project(maps.flatten(2).mT)
 
     def random_masking(self, noise: Tensor) -> VisiblePatches:
         """Hides the squares with the highest noise [B, maskable], as many in every image."""

@@ -42,7 +42,7 @@ class TextAndImage(FrontEnd):
     ) -> Tensor:
         """tokens [B, T] and pixels [B, channels, height, width] → [B, T + extras + patches, D]."""
         text = self.text(tokens, None, context, segments=segments) + self.modalities.weight[_TEXT]
-        patches = self.image.project(self.image.unfold(pixels))  # [B, patches, D]
+        patches = self.image.embed(pixels)  # [B, patches, D]
         extras = torch.stack(list(self.image.extras)).expand(len(patches), -1, -1)
         image = torch.cat([extras, patches], dim=1)
         image = image + self._positions(pixels, self._patch_mask(pixels, pixel_mask))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from typing import Self
 
 import torch
 from torch import Tensor, nn
@@ -62,7 +63,9 @@ class Sinusoidal(nn.Module):
     available_rows = rows
 
 
-def grid_sinusoids(line: Tensor, d_model: int, extras: int, *, columns_first: bool) -> Tensor:
+def grid_sinusoids(
+    line: Tensor, d_model: int, extras: int, *, columns_first: bool, base: float = 10_000.0
+) -> Tensor:
     """2-D sinusoids over a square grid: half of the dimensions encode the row, half the column.
 
     `line` are the coordinates of one side. The `extras` before the grid (class token) have no
@@ -70,8 +73,8 @@ def grid_sinusoids(line: Tensor, d_model: int, extras: int, *, columns_first: bo
     """
     side = len(line)
     half = d_model // 2
-    first = sinusoids(line, half, "halves", 10_000.0)
-    second = sinusoids(line, d_model - half, "halves", 10_000.0)
+    first = sinusoids(line, half, "halves", base)
+    second = sinusoids(line, d_model - half, "halves", base)
     # [side, side, …]: patches follow each other row by row.
     if columns_first:
         parts = [first[None].expand(side, -1, -1), second[:, None].expand(-1, side, -1)]
@@ -139,6 +142,25 @@ class LearnedPosition(_Rows):
         self.offset = offset  # RoBERTa counts from the id of padding + 1, BART and OPT from 2
         # Of the tokens that positions do not count, instead of counting all that stand before.
         self.padding = padding
+
+    @classmethod
+    def from_sinusoids(cls, d_model: int, side: int, extras: int = 0, axes: int = 2) -> Self:
+        """Of the rows and columns of a square grid, or of its side alone (`axes`), behind `extras`:
+        they begin as sinusoids, as large as what they are added to and different in neighbours.
+
+        Rows of length 1 are lost next to patches that are several times as long: a model then sees
+        a bag of patches until they have grown.
+        """
+        new = cls(d_model, side**axes + extras)
+        if not new.table.is_meta:
+            line = torch.arange(side)
+            base = float(max(side, 2))
+            if axes == 2:
+                rows = grid_sinusoids(line, d_model, 0, columns_first=False, base=base)
+            else:
+                rows = sinusoids(line, d_model, "halves", base)
+            new.table.data[extras:] = rows
+        return new
 
     def of_tokens(self, tokens: Tensor) -> Tensor:
         """The vectors [B, T, D] of whole rows [B, T], in which padding tokens do not count."""

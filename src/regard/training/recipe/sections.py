@@ -243,6 +243,8 @@ class ModelSettings(Section):
     """image side length in pixels"""
     patch: PositiveInt | None = None
     """side of an image patch in pixels, or length of a time-series patch in steps"""
+    stem: Literal["linear", "convolutional"] | None = None
+    """patches of images: by one linear map, or by 3 × 3 convolutions of stride 2 before it"""
     frames: PositiveInt | None = None
     """frames of a clip"""
     tubelet: PositiveInt | None = None
