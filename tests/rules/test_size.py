@@ -17,7 +17,7 @@ FILES = sorted(SOURCE.rglob("*.py"))
 
 # Lower them when you can.
 TOKENS = 738_900  # of code, without comments, docstrings and line ends
-RAISES = 1_161
+RAISES = 1_163
 FILES_THAT_ASK = 2
 MODULES_OF_THE_ENCODER_DECODER = 30
 ENTRIES_AT_THE_TOP = 19
