@@ -11,7 +11,7 @@ from safetensors.torch import load_file, save_file
 
 import regard
 from regard.models import TextEncoder
-from regard.system.errors import ModelError
+from regard.system.errors import DataError, ModelError
 from zoo import perturb
 
 transformers = pytest.importorskip("transformers")
@@ -124,3 +124,36 @@ def test_frequencies_of_a_file_count(tmp_path: Path) -> None:
         logits = model(**inputs).logits
     visible = inputs["attention_mask"].bool()
     torch.testing.assert_close(logits[visible], expected[visible], rtol=0, atol=2e-5)
+
+
+def test_mutations_are_scored_by_masked_marginals(tmp_path: Path) -> None:
+    """log p(mutant) − log p(wild type) of transformers, where the wild type alone is masked."""
+    theirs = saved(tmp_path / "theirs")
+    tokenizer = transformers.EsmTokenizer.from_pretrained(tmp_path / "theirs")
+    variants = [(3, "W"), (3, "G"), (10, "F"), (20, "A")]
+    texts = [PROTEIN[:i] + letter + PROTEIN[i + 1 :] for i, letter in variants]
+    both = texts[0][:10] + "F" + texts[0][11:]  # two at once: the sum
+    expected = []
+    for place, letter in variants:
+        masked = tokenizer(PROTEIN, return_tensors="pt")["input_ids"]
+        masked[0, place + 1] = tokenizer.mask_token_id  # behind <cls>
+        with torch.no_grad():
+            log_p = theirs(masked).logits[0, place + 1].log_softmax(dim=-1)
+        new, old = (TOKENS.index(residue) for residue in (letter, PROTEIN[place]))
+        expected.append((log_p[new] - log_p[old]).item())
+    expected = [*expected, expected[0] + expected[2], 0.0, 0.0]
+    rows = [(" ".join(text), float(i)) for i, text in enumerate([*texts, both, PROTEIN, PROTEIN])]
+    found = regard.evaluate(tmp_path / "theirs", rows, task="mutations")
+    outputs = found.results["spearman"].outputs
+    assert outputs.values == pytest.approx(expected, abs=1e-5)
+    ranks = [sorted(expected).index(one) for one in expected]
+    assert found["spearman"] == pytest.approx(scipy_spearman(ranks), abs=1e-4)
+    with pytest.raises(DataError, match="substitutions"):
+        regard.evaluate(tmp_path / "theirs", [*rows, ("M K", 1.0)], task="mutations")
+
+
+def scipy_spearman(values: list[Any]) -> float:
+    """Spearman's ρ of values and their places."""
+    from scipy import stats
+
+    return float(stats.spearmanr(values, range(len(values))).statistic)

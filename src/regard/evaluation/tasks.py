@@ -22,6 +22,7 @@ from regard.evaluation.corrupted_text import (
     restored_likelihood,
 )
 from regard.evaluation.language_modelling import text_likelihood
+from regard.evaluation.mutations import masked_marginals
 from regard.evaluation.outputs import (
     answer_questions,
     answer_stories,
@@ -284,6 +285,14 @@ TASKS: dict[str, Task] = {
         predict={"prediction": predict_masked, "likelihood": masked_likelihood},
         metrics=("accuracy", "loss", "perplexity"),
         card=Card("fill-mask", "An encoder that fills in hidden tokens", _LOAD),
+    ),
+    # Variants of a protein, by how likely the model finds them.
+    "mutations": Task(
+        unit="variants",
+        reads=examples.RATED_TEXT,
+        predict={"prediction": masked_marginals},
+        metrics=("spearman",),
+        other_metrics=("pearson",),
     ),
     "replaced": replace(
         _ROWS,

@@ -116,7 +116,7 @@ class TextEncoder(TokenizerModel):
         heads: dict[str | None, str] = {"tag": "tag", "answer": "answer", "detect": "replaced"}
         heads["classify"] = "regress" if self.regresses else "classify"
         names = [heads[self.spec.task]] if self.spec.task in heads else []
-        return (*names, *(["masked"] if self.spec.head else []), "contrastive")
+        return (*names, *(["masked", "mutations"] if self.spec.head else []), "contrastive")
 
     @property
     def tasks(self) -> list[str]:
