@@ -68,6 +68,7 @@ def _an_example(task: str) -> Any:
         "vqa": ImageQuestion(Path("a.png"), "is there a cat?", "yes"),
         "caption": LabelledImage(Path("a.png"), "a cat"),
         "image_text": LabelledImage(Path("a.png"), "a cat"),
+        "draw": LabelledImage(Path("a.png"), "a cat"),
         "forecast": Series(np.zeros((9, 1), np.float32), ("x",)),
         "contrastive": TextPair("a", "b"),
         "classify": LabelledText("a", None, "b"),

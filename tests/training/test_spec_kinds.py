@@ -149,6 +149,7 @@ AS_GIVEN: dict[str, set[str]] = {
     "clips": {"clip classes"},
     "masked_clips": {"masked clips"},
     "vqa": {"image and text"},
+    "draw": {"language model"},
     "caption": {"captioner"},
     "detect": {"detector"},
     "segment": {"image segments"},

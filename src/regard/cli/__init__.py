@@ -42,6 +42,7 @@ VERBS = {
     "translate": "Translate standard input, line by line.",
     "generate": "Continue a prompt with a language model, token by token.",
     "speak": "Say texts: WAV files, and pictures of their spectrograms.",
+    "draw": "Draw texts: PNG files, and all of them in one picture.",
     "predict": "Run any model: classes, tags, answers, masked words, embeddings, transcripts, "
     "captions.",
     "embed": "Embed texts or images, from files of any size.",
@@ -72,7 +73,17 @@ VERBS = {
 _MODULES = {"embed": "predict", "classify": "predict"}  # others are named as their verb
 
 # Verbs that open a model, answer and end: most of their time is `import torch`.
-ANSWERING = ("translate", "generate", "speak", "predict", "embed", "classify", "evaluate", "look")
+ANSWERING = (
+    "translate",
+    "generate",
+    "speak",
+    "draw",
+    "predict",
+    "embed",
+    "classify",
+    "evaluate",
+    "look",
+)
 
 CLOSED_PIPE = 141  # the exit code of who writes to a reader that has gone: 128 + SIGPIPE
 LESS = "use a smaller batch (--batch-tokens), a smaller beam, or a smaller model"

@@ -13,8 +13,9 @@ from itertools import chain
 from pathlib import Path
 from typing import Any, TypeVar
 
+from regard.data import published
 from regard.data.audio import SUFFIXES, Samples
-from regard.data.file_access import expand
+from regard.data.file_access import expand, split_of_file
 from regard.data.image import Picture
 from regard.data.text_files import (
     RECORD_FORMATS,
@@ -359,12 +360,14 @@ def read_images(folder: str | Path) -> list[LabelledImage]:
 def read_captions(table: str | Path) -> list[LabelledImage]:
     """Images with captions: TSV of image file and caption, or JSON Lines of `image` and `text`.
 
-    File names are relative to the table. In place of a table, a folder with a subfolder for each
-    class: captions are generated from their names.
+    File names are relative to the table; the `names.json` of emoji is read too. In place of a
+    table, a folder with a subfolder for each class: captions are generated from their names.
     """
     if Path(table).is_dir():
         classes = read_image_folders(table)
         return [LabelledImage(one.image, class_caption(one.text)) for one in classes]
+    if Path(split_of_file(table)[0]).name == published.EMOJI:
+        return [LabelledImage(path, name) for path, name in published.emoji(str(table))]
     return [LabelledImage(path, caption) for path, caption in _named_files(table, "image")]
 
 

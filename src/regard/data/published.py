@@ -1,4 +1,4 @@
-"""Readers of published formats: pronouncing dictionaries, SCAN's commands, proteins in FASTA.
+"""Readers of published formats: pronouncing dictionaries, SCAN's commands, FASTA, emoji.
 
 Each gives records by the names that the other formats have (`text_files`). A file of several splits
 has them as FILE:train, FILE:valid and FILE:test: those that its authors named, else a tenth of the
@@ -7,6 +7,7 @@ keys is the test and a hundredth validates, by a hash, so that equal words stand
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Callable, Iterable, Iterator
 from itertools import groupby
@@ -138,6 +139,42 @@ def _sequences(path: str, lines: Lines) -> Iterator[tuple[str, str, str]]:
             parts.append(line.strip())
     if header:
         yield where, header, "".join(parts)
+
+
+# --- emoji ---------------------------------------------------------------------------------------
+
+EMOJI = "names.json"  # of emojilib: a character → its name, and keywords
+_TONES = {
+    0x1F3FB: "light skin",
+    0x1F3FC: "medium-light skin",
+    0x1F3FD: "medium skin",
+    0x1F3FE: "medium-dark skin",
+    0x1F3FF: "dark skin",
+}
+_EMOJI_STYLE = 0xFE0F  # asks for a picture in place of a letter; not in all names of files
+
+
+def emoji(file: str) -> Iterator[tuple[Path, str]]:
+    """The pictures `images/CODE-CODE.png` beside a `names.json`, and the name of each.
+
+    One with skin tones is named by the one without and its tones, and is of the same split.
+    """
+    path, split = split_of_file(file)
+    names = {
+        _without_tones(map(ord, characters)): about[0].replace("_", " ")
+        for characters, about in json.loads(Path(path).read_text(encoding="utf-8")).items()
+    }
+    for picture in sorted((Path(path).parent / "images").glob("*.png")):
+        codes = [int(code, 16) for code in picture.stem.split("-")]
+        name = names.get(_without_tones(codes))
+        # Letters of flags, hair and the like have no name of their own.
+        if name is not None and split in (None, split_by_hash(name)):
+            tones = [_TONES[code] for code in codes if code in _TONES]
+            yield picture, ", ".join([name, *tones])
+
+
+def _without_tones(codes: Iterable[int]) -> tuple[int, ...]:
+    return tuple(code for code in codes if code not in _TONES and code != _EMOJI_STYLE)
 
 
 FORMATS = {"dict": pronunciations, "fasta": fasta}  # as `file_access.FORMATS` names them

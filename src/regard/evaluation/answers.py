@@ -103,14 +103,20 @@ def fill(model: Any, inputs: list[str], options: PredictionOptions) -> Sequence[
 
 def segment(model: Any, inputs: list[str], options: PredictionOptions) -> Sequence[Any]:
     """The share of each class, and the mask as a PNG file in a data URL."""
-    return [
-        {"shares": one.shares, "mask": f"data:image/png;base64,{b64encode(one.png()).decode()}"}
-        for one in model.segment(inputs)
-    ]
+    return [{"shares": one.shares, "mask": _data_url(one.png())} for one in model.segment(inputs)]
 
 
 def _first(scores: Scores, options: PredictionOptions) -> Scores:
     return dict(list(scores.items())[: options.top])
+
+
+def draw(model: Any, inputs: list[str], options: PredictionOptions) -> Sequence[str]:
+    """An image of each text, as a PNG file in a data URL; `regard draw` writes files."""
+    return [_data_url(image.png()) for image in model.draw(inputs)]
+
+
+def _data_url(png: bytes) -> str:
+    return f"data:image/png;base64,{b64encode(png).decode()}"
 
 
 # --- speech ---

@@ -38,6 +38,7 @@ from regard.models import (
     GraphModel,
     ImageCaptioner,
     ImageEncoder,
+    ImageGenerator,
     SeriesModel,
     TextEncoder,
     Translator,
@@ -142,7 +143,7 @@ def rank_graph_classes(
 # --- pairs of sentences (retrieval by similarity) and stories with questions ---
 
 
-MAX_CANDIDATES = 100  # of a ranking
+MAX_CANDIDATES = 1000  # of a ranking
 STORIES_AT_ONCE = 64
 
 
@@ -298,6 +299,16 @@ def write_captions(
     images = [example.image for example in examples]
     texts = model.caption(images, strategy=settings.decoding.strategy)
     return Outputs(texts, [example.text for example in examples])
+
+
+def image_likelihood(
+    model: ImageGenerator, examples: Sequence[LabelledImage], settings: Settings
+) -> Outputs:
+    """−log p of the tokens of each image, given its text."""
+    texts = [example.text for example in examples]
+    count = model.image_length
+    values = [(nll, count) for nll in model.nlls(texts, [example.image for example in examples])]
+    return Outputs(values, texts)
 
 
 # --- forecasts: every window of a series, on standardized values ---

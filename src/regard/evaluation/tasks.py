@@ -30,6 +30,7 @@ from regard.evaluation.outputs import (
     forecast_points,
     forecast_quantiles,
     has_entities,
+    image_likelihood,
     predict_numbers,
     rank_answers,
     rank_captions,
@@ -358,6 +359,16 @@ TASKS: dict[str, Task] = {
             'regard.load("FOLDER").caption("image.png")',
         ),
     ),
+    "draw": Task(
+        method="draw",
+        answer=answers.draw,
+        unit="images",
+        reads=examples.CAPTIONED_IMAGE,
+        predict={"likelihood": image_likelihood},
+        metrics=("loss", "perplexity"),
+        scores=_by_name("loss", "perplexity"),
+        card=Card("text-to-image", "A model that draws", 'regard draw FOLDER "a text" --out a.png'),
+    ),
     "masked_images": _MASKED_IMAGES,
     "clips": replace(
         _RANKED,
@@ -384,7 +395,7 @@ TASKS: dict[str, Task] = {
         _RANKED,
         reads=examples.CAPTIONED_IMAGE,
         predict={"ranking": rank_captions},
-        other_metrics=(),
+        other_metrics=("mean_rank",),
         card=Card(
             "zero-shot-image-classification",
             "A dual encoder of images and texts",

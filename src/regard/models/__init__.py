@@ -7,6 +7,7 @@ from regard.models.dual_encoder import DualEncoderModel
 from regard.models.graph_model import GraphModel
 from regard.models.image_captioner import ImageCaptioner
 from regard.models.image_encoder import ImageEncoder
+from regard.models.image_generator import DrawnImage, ImageGenerator
 from regard.models.language_model import LanguageModel
 from regard.models.loading import load
 from regard.models.memory_network import MemoryNetworkModel

@@ -11,6 +11,7 @@ import torch
 from typing_extensions import TypeVar
 
 from regard.core.finite_outputs import require_finite_weights
+from regard.data import patch_codebook
 from regard.data.text.tokenizer_files import (
     holds_tokenizer,
     open_language_model_tokenizer,
@@ -25,6 +26,7 @@ from regard.models.generation_config import generation_defaults
 from regard.models.graph_model import GraphModel
 from regard.models.image_captioner import ImageCaptioner
 from regard.models.image_encoder import ImageEncoder
+from regard.models.image_generator import ImageGenerator
 from regard.models.language_model import LanguageModel
 from regard.models.medium_to_text import MediumToText
 from regard.models.memory_network import MemoryNetworkModel
@@ -76,7 +78,7 @@ def load(
     The class that is returned follows from the folder: `Translator` (`translate`),
     `LanguageModel` (`generate`), `TextEncoder` (`classify`, `tag`, `answer`, `fill`, `embed`),
     `ImageEncoder` (`classify`, `embed`), `DualEncoderModel` (`classify` by captions),
-    `ImageCaptioner` (`caption`), `SpeechSynthesizer` (`speak`),
+    `ImageCaptioner` (`caption`), `ImageGenerator` (`draw`), `SpeechSynthesizer` (`speak`),
     `SpeechToText` or `CTCModel` (`transcribe`), `SoundClassifier` or
     `SpectrogramClassifier` (`classify`), and others. `tasks` lists the methods that a model
     supports. Every model can be called with tensors under the argument names of `transformers`,
@@ -186,6 +188,8 @@ def _wrap(folder: Path, core: CoreModel, opened: folders.ModelFolder, say: Say) 
     ids = opened.ids
     if not core.writes:
         return _reader(core, spec)(model, spec, config=config)
+    if (folder / patch_codebook.FILE).is_file():
+        return ImageGenerator(model, spec, None, config)
     if not core.reads_target:
         tokenizer = open_language_model_tokenizer(folder) if holds_tokenizer(folder) else None
         # The end token may be named in generation_config.json only (Llama 3 has several there).

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from regard import spec as kinds
 from regard.core.amx import require_bfloat16_products
 from regard.core.positions.rotary import Rope
-from regard.data import training_coverage
+from regard.data import patch_codebook, training_coverage
 from regard.data.text import chat_template
 from regard.data.text.sentencepiece_layouts import FILES, SIDES
 from regard.families import folder as folders
@@ -38,7 +38,7 @@ TEXT_FILES = (
     chat_template.FILE,
 )
 # Those that say how images and sound become inputs.
-PROCESSOR_FILES = ("preprocessor_config.json", "processor_config.json")
+PROCESSOR_FILES = ("preprocessor_config.json", "processor_config.json", patch_codebook.FILE)
 # All files next to config.json and the weights: of sentence vectors as well.
 COMPANION_FILES = (
     *TEXT_FILES,

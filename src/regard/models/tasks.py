@@ -123,6 +123,7 @@ class Tasks:
     caption: TaskMethod[Any, ..., str] = Lacking(  # type: ignore[assignment]
         "a model that writes about images, such as ViT-GPT2"
     )
+    draw: Any = Lacking("a model that draws, made by `regard train emoji`")
     transcribe: Any = Lacking("a speech model, such as Whisper or Wav2Vec2")
 
     @property

@@ -31,7 +31,7 @@ from regard.models import Model
 from regard.system import disk
 from regard.system.errors import CheckpointError, ModelError, SettingError
 from regard.training.recipe.consistency import STARTING_POINT
-from regard.training.recipe.options import Initialization
+from regard.training.recipe.options import Initialization, parse_image_tokens
 from regard.training.recipe.schema import Recipe
 from regard.training.recipe.sections import ModelSettings
 from regard.training.run_folder import RunFolder
@@ -221,6 +221,8 @@ def _context(recipe: Recipe) -> int | None:
     match recipe.objective_settings.data:
         case "pairs":
             return data.max_length
+        case "images" if recipe.objective == "draw":  # words, and behind them an image
+            return data.context + parse_image_tokens(recipe.tokens.image_tokens).length
         case "images" | "series" | "graph" if "context" not in data.model_fields_set:
             return None
         case _:

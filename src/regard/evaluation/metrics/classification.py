@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike
 
-from regard.evaluation.metrics.metric import Array, Metric, percent
+from regard.evaluation.metrics.metric import Array, Metric, percent, ratio
 from regard.evaluation.metrics.reference import alternatives
 from regard.system.errors import SettingError
 
@@ -54,6 +54,25 @@ class TopKAccuracy(Metric):
 
     def count(self, prediction: Sequence[Any], reference: Any) -> Sequence[float]:
         return (reference in list(prediction[: self.k]), 1)
+
+
+class MeanRank(Metric):
+    """Mean rank of the label: predictions are candidates in order, the likeliest first.
+
+    A label that is not among them counts as the one behind the last.
+    """
+
+    name = "mean_rank"
+    reads = "ranking"
+    greater_is_better = False
+    unit = ""
+    definition = "mean place of the label among the predicted classes, from 1"
+
+    def count(self, prediction: Sequence[Any], reference: Any) -> Sequence[float]:
+        return ([*prediction, reference].index(reference) + 1, 1)
+
+    def score(self, totals: Array) -> float:
+        return ratio(*totals)
 
 
 class MacroF1(Metric):

@@ -259,6 +259,8 @@ def _fixed_length(objective: str, description: Any) -> int | None:
     spectrogram."""
     if description.main_input_name == "pixel_values" and objective != "caption":
         return int(description.image_positions)
+    if objective == "draw":
+        return int(description.max_length)
     if objective == "sounds" and description.main_input_name == "input_features":
         return _speech_positions(description)
     if objective != "forecast":

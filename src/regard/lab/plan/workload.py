@@ -451,7 +451,7 @@ _BATCHES: dict[str, Callable[[Any, Sizes], Made]] = {
     **dict.fromkeys(
         ("classify", "tag", "images", "clips", "vqa", "sounds", "nodes", "graphs"), _labelled_rows
     ),
-    "causal": _text,
+    **dict.fromkeys(("causal", "draw"), _text),
     "masked": _masked_text,
     "replaced": partial(_masked_text, loss=_replaced),
     "answer": _answers,

@@ -49,7 +49,7 @@ _COLOURS = 3
 PREVIOUS = "previous_"
 _GENERATED = {"valid": 400, "test": 1000}  # examples, unless a recipe says how many
 # The end token is not the third: a config.json with eos_token_id 2 means the highest id of a row.
-_CLIP_TOKENS = SpecialTokenTemplate(
+CLIP_TOKENS = SpecialTokenTemplate(
     ("<pad>", "<|startoftext|>", "<unk>", "<|endoftext|>"), "<|startoftext|> $A <|endoftext|>"
 )
 
@@ -64,6 +64,8 @@ class Images(ItemSource):
     model_class: ClassVar[Callable[..., Model]] = ImageEncoder
     processor_kind: ClassVar[str] = "vit"  # whose defaults a new model's preprocessing has
     default_flip: ClassVar[float] = 0.5  # share of the images that is mirrored
+    # 4 pixels at CIFAR's 32 (He et al. 2016, Section 4.2), in proportion for larger images.
+    default_padding: ClassVar[float] = 1 / 8
     read: ClassVar[staticmethod[..., Any]] = staticmethod(read_images)
 
     def __init__(self, model: Model, data: ItemData, setup: Setup) -> None:
@@ -71,8 +73,9 @@ class Images(ItemSource):
         *_, height, width, _ = data.sets["train"].values.shape
         self.size = [height, width]
         settings = self.settings
-        # 4 pixels at CIFAR's 32 (He et al. 2016, Section 4.2), in proportion for larger images.
-        padding = self.size[0] // 8 if settings.crop_padding is None else settings.crop_padding
+        padding = settings.crop_padding
+        if padding is None:
+            padding = int(self.default_padding * self.size[0])
         self.augmentation = Augmentation(
             rows=len(data.sets["train"]),
             padding=padding,
@@ -224,6 +227,12 @@ class Images(ItemSource):
         return weight * values + (1 - weight) * neighbours
 
     def _normalized(self, tensors: Mapping[str, Tensor]) -> Tensor:
+        pixels = self.augmented(tensors)
+        shape = tensors["pixels"].shape[:-3]  # [B], or [B, frames]
+        return self._values[self._channels, pixels.long()].unflatten(0, shape)
+
+    def augmented(self, tensors: Mapping[str, Tensor]) -> Tensor:
+        """The images of a batch as bytes, [B · frames, 3, H, W]."""
         # Clips are stored as several images, all of which are augmented alike.
         shape = tensors["pixels"].shape[:-3]  # [B], or [B, frames]
         frames = shape.numel() // shape[0]
@@ -235,7 +244,7 @@ class Images(ItemSource):
         pixels = self.cropped(tensors["pixels"].flatten(0, -4), drawn)  # [B · frames, 3, H, W]
         if "operation" in drawn:
             pixels = trivial_augment(pixels, drawn["operation"], drawn["magnitude"])
-        return self._values[self._channels, pixels.long()].unflatten(0, shape)
+        return pixels
 
     @staticmethod
     def cropped(pixels: Tensor, tensors: Mapping[str, Tensor]) -> Tensor:
@@ -310,7 +319,7 @@ class CaptionedImages(Images):
         if base is not None:
             tokenizer: Tokenizer = base.input_tokenizer
             return tokenizer
-        return encoder_tokenizer(setup, lambda: texts, default="bpe", template=_CLIP_TOKENS)
+        return encoder_tokenizer(setup, lambda: texts, default="bpe", template=CLIP_TOKENS)
 
     @classmethod
     def wrap(cls, model: Any, description: Any, config: dict[str, Any], data: ItemData) -> Model:

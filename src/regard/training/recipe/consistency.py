@@ -212,6 +212,7 @@ _READ_BY: dict[str, tuple[str, ...]] = {
     ),
     "r_drop": ("translate", "nodes", "graphs"),
     "memory": ("causal",),
+    "image_tokens": ("draw",),
     "next_sentence": ("masked",),
     "mask_ratio": tuple(name for name, each in OBJECTIVES.items() if each.corrupts),
     **dict.fromkeys(("mixup", "cutmix"), ("images", "clips")),

@@ -238,6 +238,15 @@ OBJECTIVES: dict[str, ObjectiveSettings] = {
         initialization="xavier",
         generates=True,
     ),
+    "draw": ObjectiveSettings(
+        "drawing:Drawing",
+        "images",
+        "gpt2",
+        ("decoder",),
+        metrics=("loss", "perplexity"),
+        initialization="scaled:0.02",  # as of causal
+        generates=True,
+    ),
     "vqa": ObjectiveSettings(
         "classification:VisualQuestions",
         "images",

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from regard.data.generated.algorithmic_tasks import TASKS, GeneratedTask
 from regard.system.arguments import LARGEST_SIZE
 from regard.system.errors import SettingError
-from regard.system.options import number_within, parse_option
+from regard.system.options import construct, number_within, parse_option
 
 MOST_INITIAL = 0.1  # of an average that is exported
 
@@ -101,6 +101,37 @@ def parse_initialization(text: str) -> Initialization:
 
 def _deviation(text: str) -> float:
     return number_within(text, 0, _LARGEST_DEVIATION)
+
+
+# --- image tokens ---------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class ImageTokens:
+    """The tokens of an image: its side in pixels, the side of a patch, and how many codes."""
+
+    size: int
+    patch: int
+    codes: int
+
+    @property
+    def length(self) -> int:
+        """How many tokens an image has."""
+        return (self.size // self.patch) ** 2
+
+    def __post_init__(self) -> None:
+        fits = 0 < self.patch <= self.size <= 1024 and self.size % self.patch == 0
+        if not fits or not 2 <= self.codes <= 1 << 16:
+            raise ValueError(self)
+
+
+def parse_image_tokens(text: str) -> ImageTokens:
+    return construct(
+        lambda *values: ImageTokens(*map(int, values)),
+        text.split(":"),
+        problem=f"image_tokens {text!r} are not squares that make an image",
+        usage="write SIZE:PATCH:CODES with a SIZE that is a multiple of PATCH, like 48:4:512",
+    )
 
 
 # --- generated tasks ------------------------------------------------------------------------------

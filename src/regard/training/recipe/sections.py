@@ -35,6 +35,7 @@ LARGEST_VOCABULARY = 5_000_000
 _PARSERS = {
     "mixture_weights": "training.recipe.options:parse_mixture_weights",
     "generated": "training.recipe.options:parse_generated_task",
+    "image_tokens": "training.recipe.options:parse_image_tokens",
     "init": "training.recipe.options:parse_initialization",
     "final_weights": "training.recipe.options:parse_weights",
     "length_penalty": "decode.strategy:parse_length_penalty",
@@ -131,7 +132,7 @@ class DataSettings(Section):
     """number of tokenizer processes  [one per core]"""
     # Images, with classes or captions.
     images: str | None = None
-    """a folder with one subfolder per class, or a .tsv of captions; PNG or JPEG files. For
+    """a folder of class folders, or a .tsv of captions; PNG or JPEG files. For
     image_text: image file, tab, caption, or .jsonl with image, text; for a folder, captions are
     generated from the class names"""
     valid_images: str | None = None
@@ -140,9 +141,9 @@ class DataSettings(Section):
     """scored once, after training"""
     # Recordings with transcripts or classes.
     sounds: str | None = None
-    """a table of recordings: WAV or FLAC file, tab, transcript or class; or .jsonl with audio and
-    text. For sounds also a folder with one subfolder per class, for speech_contrastive any folder;
-    paths are relative to the table"""
+    """a table of recordings: file, tab, transcript; WAV or FLAC files, classes in the place of
+    transcripts, or .jsonl with audio and text. For sounds also a folder with one subfolder per
+    class, for speech_contrastive any folder; paths are relative to the table"""
     aligner: str | None = None
     """speak: a run of the objective ctc, whose forced alignment says how long each letter lasts; by
     default all letters of a recording last alike"""
@@ -195,6 +196,9 @@ class TokenSettings(Section):
     """vocabulary size of the tokenizer to train"""
     joint: bool = True
     """one shared vocabulary for source and target"""
+    image_tokens: str = "48:4:512"
+    """draw: SIZE:PATCH:CODES; side of an image and of its patches in pixels, and size of the
+    codebook of patches"""
     tokenizer_examples: PositiveInt | None = None
     """maximum number of examples to train the tokenizer on, evenly spaced  [all]"""
 
@@ -341,7 +345,8 @@ class TrainSettings(Section):
     classification (sounds), contrastive speech pretraining (speech_contrastive, wav2vec 2.0), image
     classification (images), masked image modeling (masked_images, MAE, SimMIM), video
     classification (clips, TimeSformer) and masked video (masked_clips, VideoMAE; moving shapes
-    without --images), image–text contrastive (image_text, CLIP), object detection (detect, DETR;
+    without --images), image–text contrastive (image_text, CLIP), images
+    drawn of texts (draw, DALL-E; scenes without --images), object detection (detect, DETR;
     scenes without --images), semantic segmentation (segment, SegFormer; scenes without --images),
     time-series forecasting (forecast), node or graph classification (nodes, graphs), questions
     about stories (stories; generated without --text)  [by model]"""
