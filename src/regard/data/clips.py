@@ -117,7 +117,7 @@ def _of_animation(file: Path | bytes) -> Sequence[Any]:
 def _of_video(file: Path | bytes, count: int) -> Sequence[Any]:
     """Evenly spaced frames of a video file, by PyAV: counted first, then those are converted."""
     try:
-        import av  # type: ignore[import-not-found, unused-ignore]
+        import av
     except ImportError:
         raise DataError(
             "video files need PyAV, which is not installed", "pip install 'regard[video]'"
