@@ -256,13 +256,14 @@ def test_the_scores_of_a_query_lead_to_its_weights(name: str) -> None:
     with client(store) as studio:
         question: dict[str, Any] = {"model": name, "text": TEXT}
         for attention in ask(studio, "look", **question)["attentions"]:
-            asked = {**question, "name": attention, "head": 1, "row": 1}
+            asked = {**question, "name": attention, "head": 1, "rows": [1, 0]}
             scores = ask(studio, "scores", **asked)["scores"]
             bias = np.array(scores["bias"] or 0.0)
             logits = np.array(scores["dots"]) * scores["scale"] + bias
             logits = np.where(scores["visible"], logits, -np.inf)
-            powers = np.exp(logits - logits.max())
-            np.testing.assert_allclose(powers / powers.sum(), scores["weights"], atol=1e-5)
+            powers = np.exp(logits - logits.max(axis=-1, keepdims=True))
+            weights = powers / powers.sum(axis=-1, keepdims=True)
+            np.testing.assert_allclose(weights, scores["weights"], atol=1e-5)
 
 
 @pytest.mark.parametrize(

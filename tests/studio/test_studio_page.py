@@ -842,6 +842,7 @@ def test_the_tour_goes_through_all_layers_to_the_word(studio: Studio) -> None:
     until(page, f"{open_station} === 'encoder.output'")
     # From layer to layer: what leaves one is what the next one reads.
     page = studio.page(link("learn", row="1", station="decoder.0.words"))
+    assert page.get_attribute("[aria-current=step]", "data-chapter") == "decoder.0"
     assert "Logit lens" in page.inner_text("#caption")
     page.click("#forward")
     until(page, f"{open_station} === 'decoder.0.residual'")
@@ -850,18 +851,25 @@ def test_the_tour_goes_through_all_layers_to_the_word(studio: Studio) -> None:
     page.click("[data-station='decoder.1.self.sum']")
     until(page, "document.querySelectorAll('#equation figure').length === 3")
     assert "norm (" in page.inner_text("#equation")  # post-norm
+    page.click("[data-station='decoder.1.cross.weights']")  # opens the sublayer
     page.click("[data-station='decoder.1.cross.mixed']")
     until(page, "document.querySelector('#equation')?.innerText.includes('V of “cat”')")
     page.click("[data-station='decoder.1.words']")
     until(page, "document.querySelector('#guesses') !== null")
     assert page.locator("#forward").is_disabled()
+    assert "The path ends here" in page.inner_text("#caption")
+    assert page.get_attribute("[aria-current=step]", "data-chapter") == "output"
     assert page.text_content(".out.marked .word") == "Katze"
     assert page.inner_text("#guesses tr.marked td:last-child") == "Katze"
     # The drawing and what is said of the station are seen at once, above the fold.
-    for part in ("#caption", "svg.anatomy", "#out"):
+    for part in ("#caption", "svg.anatomy"):
         box = page.locator(part).bounding_box()
         assert box["y"] >= 0, part
         assert box["y"] + box["height"] <= 900, part
+    page.click("#again")
+    until(page, f"{open_station} === 'encoder.embedded'")
+    assert page.locator("#back").is_disabled()
+    assert page.inner_text("#progress") == "Chapter 1 of 6 · step 1 of 1"
 
 
 def test_learn_shows_the_picture_and_what_the_followed_patch_looks_at(studio: Studio) -> None:
@@ -870,7 +878,7 @@ def test_learn_shows_the_picture_and_what_the_followed_patch_looks_at(studio: St
     assert page.inner_text("#pictured .read").startswith("The class token attends")
     # Its class after each layer is read from the class token alone.
     assert page.locator("svg.anatomy .out").count() == 1
-    said = page.text_content("svg.anatomy [data-station$='.words'] text")
+    said = page.text_content("svg.anatomy [data-station$='.words'] text.title")
     assert said in ("Class", "Logit lens")
     # A patch of the picture is followed by pressing it.
     page.locator("#pictured canvas").click(position={"x": 5, "y": 5})
@@ -879,7 +887,7 @@ def test_learn_shows_the_picture_and_what_the_followed_patch_looks_at(studio: St
 
 
 def test_playing_is_one_step_of_the_history(studio: Studio) -> None:
-    page = studio.page(link("learn"))
+    page = studio.page(link("learn", station="decoder.0.self.weights"))
     page.click("[data-station='decoder.0.self.output']")
     ready(page)
     page.click("#play")
@@ -908,20 +916,18 @@ def test_on_a_phone_the_open_station_is_in_sight(studio: Studio) -> None:
         assert 0 <= box["y"] <= 900, part
 
 
-def test_values_move_into_the_open_station_unless_motion_is_unwanted(studio: Studio) -> None:
+def test_values_flow_unless_motion_is_unwanted(studio: Studio) -> None:
     context = studio.browser.new_context(reduced_motion="no-preference")
     page = context.new_page()
     page.goto(studio.address)
     page.goto(studio.base + "#/" + link("learn", station="decoder.0.self.sum"))
-    page.wait_for_selector(".anatomy .moving", state="attached")
-    # The stream over the sublayer, and what the sublayer found.
-    assert page.locator(".anatomy .moving").count() == 2
+    page.wait_for_selector(".anatomy .drop", state="attached")
     page = studio.page(link("learn", station="decoder.0.self.sum"))
-    assert page.locator(".anatomy .moving").count() == 0
+    assert page.locator(".anatomy .drop").count() == 0
 
 
 def test_learn(studio: Studio) -> None:
-    page = studio.page(link("learn"))
+    page = studio.page(link("learn", station="decoder.0.self.weights"))
     scores = page.locator("#example .score").all_text_contents()
     assert scores == [".30", ".96", ".10", "0", ".30", ".20"]
     assert page.locator("#example .weight").all_text_contents() == [
@@ -945,19 +951,103 @@ def test_learn(studio: Studio) -> None:
     assert abs(sum(float(share.rstrip(" %")) for share in shares) - 100) < 0.5
     later = [row.split("\t") for row in table[4:]]  # what is not written yet
     assert all(row[-3:-1] == ["−∞", "0"] for row in later)
+    page.locator("[data-station='decoder.0.cross.weights']").focus()
+    page.keyboard.press("Enter")  # opens the sublayer
+    until(page, "document.querySelector('.block.open .label')?.textContent.startsWith('Cross')")
+    ready(page)
     page.locator("[data-station='decoder.0.cross.k']").focus()
     page.keyboard.press("Enter")
     until(page, "document.querySelector('#station h2')?.textContent === 'Keys'")
     ready(page)
     assert page.inner_text("#shape") == "4 × 8 × 16"
-    assert page.inner_text("#caption .formula sub") == "K"
-    assert page.text_content("#caption .formula") == "K = memory WK"
+    assert page.text_content("#caption math msub") == "WK"
+    assert page.get_attribute("#caption math", "data-formula") == "K = memory W_K"
+    page.click("[data-station='decoder.0.cross.k']")  # once more: the block is closed
+    until(page, "document.querySelector('.block.open') === null")
+    page.go_back()
+    until(page, "document.querySelector('#station h2')?.textContent === 'Keys'")
+    ready(page)
     assert page.locator("#station table.numbers tr").count() == 8
     until(page, "document.querySelectorAll('[aria-label=Positions] canvas.map').length === 2")
     assert "sinusoidal vectors added at the input of the encoder" in page.inner_text(
         "[aria-label=Positions]"
     )
     page.screenshot(path=studio.shots / "learn.png", full_page=True)
+
+
+def test_the_layout_of_a_layer_without_its_drawing(studio: Studio) -> None:
+    """Streams are straight, Q, K and V are side by side, the memory has a lane of its own; nothing covers anything else."""
+    page = studio.page(link("learn"))
+    question = {"model": "demo", "text": TEXT, "stack": "decoder", "layer": 0, "head": 0}
+    for opened in ("cross.weights", "self.q", "feedforward.output", "words"):
+        found = page.evaluate(
+            """async ([question, open]) => {
+          const [{ layout }, { columns }, { ask }] = await Promise.all(
+            ["flow_layout", "stations", "api"].map((name) => import(`./${name}.js`)));
+          const [path, model] = await Promise.all([ask("path", question), ask("model", { model: question.model })]);
+          const given = { open, marked: 1, labels: 100, room: 1000, norms: "post", kind: "transformer" };
+          return layout(path, columns(path, model), given);
+        }""",
+            [question, f"decoder.0.{opened}"],
+        )
+        blocks, stops = found["blocks"], found["stops"]
+        assert [block["name"][10:] for block in blocks] == ["self", "cross", "feedforward"]
+        assert [block["open"] for block in blocks] == [
+            opened.startswith(block["name"][10:]) for block in blocks
+        ]
+        # From left to right; each returns to the stream behind the block, where its sum stands.
+        ends = [place for block in blocks for place in (block["read"], block["x"], block["joins"])]
+        assert ends == sorted(ends)
+        assert found["lane"]["bottom"] < found["zone"]["top"] < found["zone"]["bottom"]
+        assert (
+            found["zone"]["bottom"] < found["rows"][0]["y"] < found["rows"][-1]["y"] < found["foot"]
+        )
+        boxes = [(one["x"], one["y"], one["x"] + one["width"], one["y"] + one["height"])
+                 for block in blocks for one in block["stations"]]  # fmt: skip
+        for (a, b, c, d), (e, f, g, i) in itertools.combinations(boxes, 2):
+            assert c <= e or g <= a or d <= f or i <= b
+        parts = {
+            one["name"].rsplit(".", 1)[1]: one for block in blocks for one in block["stations"]
+        }
+        if "q" in parts:
+            assert parts["q"]["x"] == parts["k"]["x"] == parts["v"]["x"] < parts["weights"]["x"]
+        assert max(stop["x"] + stop["width"] / 2 for stop in stops) <= found["width"]
+
+
+def test_formulas_are_mathml(studio: Studio) -> None:
+    page = studio.page(link("look"))
+    for line, expected in {
+        "A = softmax(Q Kᵀ / √d + mask)": "<mfrac><mrow><mi>Q</mi><msup><mi>K</mi><mi>T</mi></msup></mrow><msqrt><mi>d</mi></msqrt></mfrac>",
+        "LayerNorm(x) = (x − mean) / std · γ": "<mfrac><mrow><mrow><mi>x</mi><mo>−</mo><mi>mean</mi></mrow></mrow><mi>std</mi></mfrac><mo>·</mo><mi>γ</mi>",
+        "W₂ x + b₂": "<msub><mi>W</mi><mi>2</mi></msub><mi>x</mi><mo>+</mo><msub><mi>b</mi><mi>2</mi></msub>",
+        "x = E[token]": "<mrow><mi>E</mi><mrow><mo>[</mo><mrow><mi>token</mi></mrow><mo>]</mo></mrow></mrow>",
+    }.items():
+        found = page.evaluate(
+            "async (line) => (await import('./formula.js')).formula(line).innerHTML", line
+        )
+        plain = re.sub(r"<mspace[^>]*></mspace>", "", found).replace(' mathvariant="normal"', "")
+        assert expected in plain
+
+
+def test_matrices_cell_by_cell(studio: Studio) -> None:
+    """Each cell of Q Kᵀ is the sum of the products; divided, masked, and through softmax it is the weight."""
+    page = studio.page(link("learn", station="decoder.0.self.weights", row="2"))
+    until(page, "document.querySelectorAll('#matrices canvas.map').length === 4")
+    titles = page.locator("#matrices .matrix h3 math").evaluate_all(
+        "(all) => all.map((each) => each.dataset.formula)"
+    )
+    assert titles == ["Q Kᵀ", "÷ √16", "+ mask", "softmax"]
+    page.locator("#matrices canvas.map").first.focus()
+    page.keyboard.press("ArrowRight")
+    page.keyboard.press("ArrowRight")  # a later token
+    told = page.locator("#matrices .chain b").all_text_contents()
+    assert told[2] == "−∞"
+    assert float(told[3]) == 0
+    assert abs(float(told[0]) / 4 - float(told[1])) < 0.01
+    terms = page.locator("#matrices .products tr:last-child td").evaluate_all(
+        "(cells) => cells.map((cell) => Number(cell.title))"
+    )
+    assert abs(sum(terms) - float(told[0])) < 0.02
 
 
 INKED_EDGE = """() => [...document.querySelectorAll('canvas.map')].some((map) => {
@@ -992,13 +1082,14 @@ def test_a_memory_network_in_its_own_words(studio: Studio) -> None:
         "[...document.querySelectorAll('[aria-label=Attention] .model-output')]"
         ".filter((line) => line.innerText.includes('Mary? → ')).length === 2",
     )
-    page = studio.page("learn?model=memory")
+    page = studio.page("learn?model=memory&station=memory.0.cross.weights")
     until(page, "document.querySelectorAll('.loading').length === 0")
     chip = page.locator("[data-token='0'] rect").bounding_box()
     name = page.locator("[data-token='0'] text").bounding_box()
     assert chip["x"] <= name["x"]
     assert name["x"] + name["width"] <= chip["x"] + chip["width"]
-    assert page.inner_text("#caption .formula") == "A = softmax(Q Kᵀ + mask)"
+    line = page.get_attribute("#caption math", "data-formula")
+    assert line == "A = softmax(Q Kᵀ + mask)"
     assert "the key k of each sentence" in page.inner_text("#station")
     heads = page.locator("#scores th").all_text_contents()
     assert heads[:3] == ["key of", "q · k", "softmax"]  # nothing is scaled
@@ -1008,7 +1099,7 @@ def test_a_memory_network_in_its_own_words(studio: Studio) -> None:
         "[aria-label=Positions]"
     )
     page.click("[data-station='memory.0.cross.v']")
-    until(page, "document.querySelector('#caption .formula')?.innerText.includes('C[word]')")
+    until(page, "document.querySelector('#caption math')?.dataset.formula.includes('C[word]')")
 
 
 @pytest.mark.slow
@@ -1042,7 +1133,7 @@ def test_the_towers_of_a_dual_encoder_each_in_its_own_words(studio: Studio) -> N
     assert page.inner_text("[aria-label=Positions] h2") == "Position encoding of tokens"
     page.click("button:text-is('Match')")  # leads back to the picture
     until(page, "document.querySelector('.answer h2')?.innerText === 'Best caption'")
-    page = studio.page("learn?model=towers", 320)
+    page = studio.page("learn?model=towers&station=image.encoder.0.self.weights", 320)
     until(page, "document.querySelectorAll('.loading').length === 0")
     tracks = page.locator(".answer .track").evaluate_all("(all) => all.map((e) => e.offsetWidth)")
     assert min(tracks) >= 48  # long captions leave room for their bars
@@ -1104,14 +1195,14 @@ def test_a_language_model_goes_on_with_the_sentence(studio: Studio) -> None:
     for station, formula in {
         "embedded": "x = E[token]",
         "0.self.input": "RMSNorm(x) = x / √mean(x²) · γ",
-        "0.self.q": "Q = R(x WQ)",
+        "0.self.q": "Q = R(x W_Q)",
         "0.feedforward.hidden": "SiLU(W x) ⊙ V x",
         "0.feedforward.output": "W₂ (SiLU(W x) ⊙ V x)",
         "0.residual": "x + sublayer(RMSNorm(x))",
     }.items():
         page = studio.page(f"learn?model=writer&text=the+cat&station=decoder.{station}")
         until(page, "document.querySelector('#caption .formula') !== null")
-        assert page.text_content("#caption .formula") == formula
+        assert page.get_attribute("#caption math", "data-formula") == formula
         of_heads = page.locator("#station [aria-label=Head]").count()
         assert of_heads == (station == "0.self.q")  # a norm has no heads to choose from
 
@@ -1134,7 +1225,7 @@ def test_a_linear_forecaster_on_every_page(studio: Studio, tmp_path: Path) -> No
     assert page.locator("#overlay svg line").count() > 20
     page = studio.page("learn?model=linear")
     assert page.inner_text("[aria-label=Path] h2") == "A linear map without layers"
-    assert "trend" in page.inner_text("[aria-label=Path] .formula")
+    assert "trend" in page.text_content("[aria-label=Path] math")
     assert "computes its output in one pass" in studio.page("decode?model=linear").inner_text(
         "main"
     )

@@ -125,9 +125,9 @@ class TensorRequest(HeadRequest):
 
 
 class ScoresRequest(TensorRequest):
-    """One query of one head: how its attention weights come about."""
+    """Some queries of one head: how their attention weights come about."""
 
-    row: Position = 0
+    rows: list[Position] = Field([0], min_length=1, max_length=256)
 
 
 class PatchingRequest(ModelRequest):

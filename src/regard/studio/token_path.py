@@ -207,8 +207,8 @@ def weights_formula(call: AttentionCall) -> str:
     return f"A = softmax({scores}{bias} + mask)"
 
 
-def attention_scores(run: Look, name: str, head: int, row: int) -> dict[str, Any] | None:
-    """The way from one query to its weights: q·k, times the scale, plus the bias, softmax.
+def attention_scores(run: Look, name: str, head: int, rows: Sequence[int]) -> dict[str, Any] | None:
+    """The way from some queries to their weights: q·k, times the scale, plus the bias, softmax.
 
     None of a kernel that is no softmax over all visible keys.
     """
@@ -221,23 +221,22 @@ def attention_scores(run: Look, name: str, head: int, row: int) -> dict[str, Any
         return None
     _, heads, queries, width = call.q.shape
     head = min(head, heads - 1)
-    row = min(row, queries - 1)
-    index = torch.tensor([row], device=call.q.device)
-    keys = _of_head(call.k[0], head, heads)  # [S, K]
-    dots = keys.float() @ call.q[0, head, row].float()  # [S]
-    visible = call.visible(index)[0]  # [H or 1, 1, S]
-    visible = visible[min(head, len(visible) - 1), 0].expand(len(keys))
+    shown = list(dict.fromkeys(min(row, queries - 1) for row in rows))
+    keys = _of_head(call.k[0], head, heads).float()  # [S, K]
+    dots = call.q[0, head, shown].float() @ keys.mT  # [R, S]
+    visible = call.visible(torch.tensor(shown, device=call.q.device))[0]  # [H or 1, R, S]
+    visible = visible[min(head, len(visible) - 1)].expand(dots.shape)
     bias = None
     if call.bias is not None:
         every_head = call.bias.tensor(call.mask)[0]  # [H, T, S]
-        bias = to_json(array(every_head[head, row].float()))
+        bias = to_json(array(every_head[head, shown].float()))
     return {
         "width": width,
         "scale": mixer.scale,
         "dots": to_json(array(dots)),
         "bias": bias,
         "visible": visible.tolist(),
-        "weights": to_json(run.weights(name, [row], [head])[0, 0]),
+        "weights": to_json(run.weights(name, shown, [head])[0]),
     }
 
 

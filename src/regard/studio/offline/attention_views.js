@@ -300,21 +300,22 @@ export function rollout(opened, question) {
 
 // ------------------------------------------------------------------ one head
 
-/** How the weights of one query come about. @param {Opened} opened @param {any} question */
+/** How the weights of some queries come about. @param {Opened} opened @param {any} question */
 export function scores(opened, question) {
   const run = record(opened, question);
   const call = callOf(run, question.name);
   const head = Math.min(question.head ?? 0, call.part.heads - 1);
-  const row = Math.min(question.row ?? 0, call.q.length - 1);
-  const count = visibleKeys(call, row);
+  const asked = /** @type {number[]} */ (question.rows ?? [0]);
+  const rows = [...new Set(asked.map((row) => Math.min(row, call.q.length - 1)))];
+  const weights = headWeights(run, question.name, head);
   return {
     scores: {
       width: call.q[0].length / call.part.heads,
       scale: call.part.scale,
-      dots: Array.from(dots(call, head, row)),
+      dots: rows.map((row) => Array.from(dots(call, head, row))),
       bias: null,
-      visible: call.k.map((_, i) => i < count),
-      weights: Array.from(headWeights(run, question.name, head)[row]),
+      visible: rows.map((row) => call.k.map((_, i) => i < visibleKeys(call, row))),
+      weights: rows.map((row) => Array.from(weights[row])),
     },
   };
 }

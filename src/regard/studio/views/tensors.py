@@ -84,9 +84,9 @@ def tensor(store: ModelStore, request: TensorRequest) -> Answer:
 
 @view
 def scores(store: ModelStore, request: ScoresRequest) -> Answer:
-    """How the weights of one query come about; null of a kernel that is no plain softmax."""
+    """How the weights of some queries come about; null of a kernel that is no plain softmax."""
     _, run = record(store, request, EVERYTHING)
-    return {"scores": attention_scores(run, request.name, request.head, request.row)}
+    return {"scores": attention_scores(run, request.name, request.head, request.rows)}
 
 
 def _matrix(values: Tensor, head: int) -> Tensor:

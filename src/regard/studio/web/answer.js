@@ -241,7 +241,7 @@ export function answerCard(
   state,
   model,
   question,
-  { surprise = null, gone = () => false, bars = true } = {},
+  { surprise = null, gone = /** @returns {boolean} */ () => false, bars = true } = {},
 ) {
   const card = h(
     "section",

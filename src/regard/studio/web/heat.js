@@ -63,8 +63,11 @@ export function paint(canvas, rows, columns, value, { signed = false, night = da
   const image = context.createImageData(columns, rows);
   const pixels = new Uint32Array(image.data.buffer);
   const colours = table(signed, night);
-  for (let i = 0; i < rows * columns; i++)
-    pixels[i] = colours[Math.min(1023, Math.max(0, 1023 * value(i) + 0.5)) | 0];
+  for (let i = 0; i < rows * columns; i++) {
+    const share = value(i);
+    if (Number.isNaN(share)) continue; // what is hidden stays blank
+    pixels[i] = colours[Math.min(1023, Math.max(0, 1023 * share + 0.5)) | 0];
+  }
   context.putImageData(image, 0, 0);
   return canvas;
 }
@@ -102,6 +105,10 @@ function layout(rows, columns, room, letters) {
 
 // A map with its names beside it. `show` draws other weights into it; `say` is told of the cell under the pointer, or
 // of the one that the arrow keys have reached; `pick` of the one that was clicked, or chosen by Enter.
+/**
+ * @param {string[]} rows @param {string[]} columns
+ * @param {{say?: (i: number, j: number) => void, pick?: (i: number, j: number) => void, signed?: boolean, room?: number, letters?: number}} [options]
+ */
 export function heat(
   rows,
   columns,
@@ -234,11 +241,16 @@ export function heat(
     const at = cell(event);
     if (at) pick(...at);
   });
+  // The cell that another map is pointed at.
+  const point = (i, j) => {
+    if (last) show(...last);
+    outline(i, j, warm);
+  };
   const node = h(
     "div",
     { class: "figure" },
     h("div", { class: "scroll tall heat" }, canvas),
     takeAway(canvas, "heat map"),
   );
-  return { node, show };
+  return { node, show, point };
 }

@@ -1,860 +1,146 @@
-// Learn: the path of one token through the model, with the numbers that flow. Each station has its formula and its values.
+// @ts-check
+// Learn: the path of one token through the model, with the numbers that flow. It has a beginning, a chapter for each layer, and an end.
 
 import { ask } from "./api.js";
 import { answerCard } from "./answer.js";
-import { asked, asking, unit } from "./ask_card.js";
+import { asked, asking } from "./ask_card.js";
+import { clipped, failure, h, loading, put, shown } from "./dom.js";
+import { drawPath } from "./flow.js";
+import { formula } from "./formula.js";
+import { nextTokens, pictured, placeNames, placing, writesTokens } from "./learn_cards.js";
+import { stationPanel } from "./learn_panel.js";
+import { count, go } from "./route.js";
 import {
-  clipped,
-  failure,
-  h,
-  loading,
-  percent,
-  put,
-  segment,
-  shareBars,
-  shown,
-  slider,
-  subscripts,
-} from "./dom.js";
-import { css, heat, inkOn } from "./heat.js";
-import { columns, drawPath, saidWhat } from "./token_path.js";
-import { placeNamer, seen } from "./media.js";
-import { count, go, number } from "./route.js";
+  about,
+  columns,
+  outNote,
+  saidWhat,
+  STREAMS,
+  STRIPS,
+  titleOf,
+  wordsOf,
+} from "./stations.js";
 import { equation } from "./strips.js";
 import { example } from "./worked_example.js";
 
+/** @typedef {import("./answers.js").Path} Path */
+/** @typedef {import("./answers.js").Model} Model */
+/** @typedef {import("./answers.js").Anatomy} Anatomy */
+/** @typedef {import("./answers.js").Question} Question */
+/** @typedef {import("./stations.js").Column} Column */
+/** @typedef {Record<string, any>} State */
+/** One layer, or what is before or after all of them. @typedef {{id: string, stack: string, title: string, said: string, to: State}} Chapter */
+/** What a page of Learn is about. @typedef {{path: Path, model: Model, question: Question, anatomy: Anatomy, list: Column[], open: string,
+ *   marked: number, names: string[], memory: string[], place: any, picture: any, words: import("./stations.js").Words, head: number,
+ *   state: State, gone: () => boolean, atEnd: (end: () => void) => void}} Scene */
+
 const TOUR = 3200; // milliseconds at a station
+const STILL = window.matchMedia("(prefers-reduced-motion: reduce)");
 
-// ------------------------------------------------------------------ what the stations are
+// ------------------------------------------------------------------ chapters
 
-// Of each part: title, formula, text. {one} and {many} are what the model reads: tokens, patches, moments.
-const STATIONS = {
-  embedded: [
-    "Embedding",
-    "x = E[token]",
-    "Each {one} becomes a vector, and the input a matrix with one row per {one}. This row is the start of the residual stream.",
-  ],
-  input: [
-    "Norm",
-    "norm(x)",
-    "Each vector is normalized before the sublayer reads it. The residual stream itself stays unchanged.",
-  ],
-  q: [
-    "Queries",
-    "Q = x W_Q",
-    "What each {one} looks for. Each head has its own projection, so heads can look for different things.",
-  ],
-  k: [
-    "Keys",
-    "K = x W_K",
-    "What each {one} is matched by. A query and a key that point in the same direction have a high score.",
-  ],
-  v: ["Values", "V = x W_V", "What each {one} passes on to those that attend to it."],
-  weights: [
-    "Attention weights",
-    "A = softmax(Q Kᵀ / √d + mask)",
-    "Softmax turns the scores of each query into weights that sum to 1. The mask sets some weights to 0: {hidden}.",
-  ],
-  mixed: [
-    "Weighted sum of the values",
-    "A V",
-    "Each {one} gets the mean of all values, weighted by its attention weights.",
-  ],
-  output: [
-    "Output projection",
-    "concat(heads) W_O",
-    "The outputs of all heads are concatenated and projected back to the width of the residual stream.",
-  ],
-  sum: [
-    "Residual connection",
-    "x + sublayer(x)",
-    "The output of the sublayer is added to the residual stream. Nothing is overwritten: later layers can still read what was there before.",
-  ],
-  residual: [
-    "Output of the layer",
-    "x + sublayer(x)",
-    "The residual stream after this layer: its input plus the output of each sublayer.",
-  ],
-  words: [
-    "Output probabilities",
-    "p = softmax(W x)",
-    "W has one row per {said}. Softmax turns the dot products of the vector with these rows into probabilities.",
-  ],
-};
-const SO_FAR = [
-  "Logit lens: the prediction after this layer",
-  "p = softmax(W norm(x))",
-  "Final norm and output head are applied to the residual stream after this layer, as if no layer followed. Only the last layer was trained for this, so early predictions may be odd.",
-];
-const FEED = {
-  input: STATIONS.input,
-  hidden: [
-    "Hidden layer of the feed-forward network",
-    "activation(W₁ x)",
-    "Each {one} is projected to a wider vector, independently of the others. Each entry (a neuron) responds to its own pattern; the activation suppresses those that do not match.",
-  ],
-  output: [
-    "Feed-forward",
-    "FFN(x)",
-    "The hidden layer is projected back to the width of the residual stream. The same network is applied to every {one} separately.",
-  ],
-};
-// What a formula of the model itself adds to the words.
-const REMARKS = [
-  [/^x = .*\bposition/, "It includes an encoding of the position."],
-  [/R\(x/, "R rotates each pair of entries by an angle proportional to the position (RoPE)."],
-  [
-    /^BatchNorm/,
-    "Mean and standard deviation are those of each feature in training, not of the vector.",
-  ],
-  [/^InstanceNorm/, "Mean and standard deviation are those of each feature over all positions."],
-  [/⊙ V x$/, "It is gated: each entry is multiplied by one of a second projection."],
-  [/experts$/, "A router chooses the experts for each {one}."],
-];
-const OTHERS = {
-  recurrent: [
-    "Recurrent cell",
-    "hₜ = cell(xₜ, hₜ₋₁)",
-    "The state is passed from {one} to {one}: each step reads its input and the previous state, so the steps cannot run in parallel.",
-  ],
-  convolutional: [
-    "Gated convolution",
-    "x + (A ⊙ σ(B)),  [A B] = conv(x)",
-    "Each {one} reads its neighbours within a window; the receptive field grows with each layer. Half of the channels gate the other half.",
-  ],
-  memory: [
-    "Next hop",
-    "u + o",
-    "The output of the hop is added to the question. The sum is the query of the next hop.",
-  ],
-};
-// Attention before the Transformer: where its queries, keys and values come from.
-const BASELINE_ATTENTION = {
-  recurrent: {
-    q: [
-      "Queries",
-      "Q = s W_Q",
-      "The query is the decoder state, projected unless the score is a plain dot product (Luong's “dot”).",
-    ],
-    k: [
-      "Keys",
-      "K = h W_K",
-      "The keys are the encoder states, projected likewise: one per {input}.",
-    ],
-    v: ["Values", "V = h", "The values are the encoder states themselves."],
-    mixed: [
-      "Context vector",
-      "c = A V",
-      "The mean of the encoder states, weighted by attention. The cell reads it together with its input.",
-    ],
-  },
-  convolutional: {
-    q: [
-      "Queries",
-      "Q = (h W_Q + g) / √2",
-      "The output of the convolution, plus the embedding g of the previous token.",
-    ],
-    k: ["Keys", "K = z", "The encoder output at each {input}."],
-    v: [
-      "Values",
-      "V = (z + e) / √2",
-      "The encoder output, plus the embedding e of the {input} itself.",
-    ],
-  },
-  memory: {
-    q: ["Query", "Q = u", "The query is the vector of the question."],
-    k: [
-      "Keys",
-      "K = Σ l ∘ A[word] + T_A",
-      "The word embeddings of each sentence, weighted by position and summed, plus a vector for the age of the sentence.",
-    ],
-    v: [
-      "Values",
-      "V = Σ l ∘ C[word] + T_C",
-      "The same sentences with a second embedding table, which also gives the keys of the next hop.",
-    ],
-    mixed: [
-      "Output of the hop",
-      "o = A V",
-      "The mean of the values of all sentences, weighted by attention.",
-    ],
-  },
-};
-const STACK_OUTPUT = [
-  "Output of the stack",
-  "x",
-  "The output of the last layer: one vector per {one}.",
-];
+/** The stacks that this input runs through: of a dual encoder one of the towers. @param {Model} model @param {Anatomy} anatomy */
+const stacksOf = (model, anatomy) =>
+  Object.keys(model.stacks).filter((stack) => anatomy.shapes[`${stack}.embedded`]);
 
-const titleOf = (stack) => stack.replace(".", " "); // image.encoder
-
-// The formula of a station as the model's own parts have it, or undefined.
-function ownFormula(name, path, model) {
-  const parts = name.split("."),
-    [kind, part] = parts.slice(-2),
-    own = model.formulas[path.stack];
-  if (name === `${path.stack}.output`) return own.output;
-  if (kind === "feedforward") return part === "output" ? own.feedforward : own[part];
-  if (kind === "cross" && (part === "q" || part === "k")) return undefined; // no rotation between two sequences
-  if (part === "residual") return model.layers[path.stack] === "transformer" ? own.sum : undefined;
-  return part === "output" ? undefined : own[part];
-}
-
-const SAID_OF = {
-  token: "token of the vocabulary",
-  letter: "letter",
-  class: "class",
-  label: "label",
-};
-
-function about(name, path, model, words) {
-  const parts = name.split("."),
-    part = parts.at(-1),
-    kind = parts.at(-2);
-  const layered = model.layers[path.stack];
-  const baseline = BASELINE_ATTENTION[layered]?.[part];
-  let entry = baseline ?? STATIONS[part] ?? [name, "", ""];
-  if (part === "words" && path.layer < model.stacks[path.stack] - 1) entry = SO_FAR;
-  if (kind === "feedforward") entry = FEED[part];
-  else if (name === `${path.stack}.output`) entry = STACK_OUTPUT;
-  else if (part === "residual" && layered !== "transformer") entry = OTHERS[layered];
-  else if (part === "embedded" && layered === "memory")
-    entry = [
-      "The question",
-      "u = Σ l ∘ B[word]",
-      "The word embeddings of the question, weighted by position and summed. This vector is the query for the sentences of the story.",
-    ];
-  let [title, formula, text] = entry;
-  if (!baseline && !(part === "embedded" && layered === "memory"))
-    formula = ownFormula(name, path, model) ?? formula;
-  for (const [sign, remark] of REMARKS) if (sign.test(formula)) text += ` ${remark}`;
-  if (name === "encoder.output" && model.stacks.decoder) text += " The decoder attends to it.";
-  if (kind === "cross" && (part === "k" || part === "v") && !baseline) {
-    formula = formula.replace("x ", "memory ");
-    text += " In cross-attention, keys and values come from the encoder output.";
-  }
-  if (part === "weights") {
-    formula = path.weights[parts.slice(0, -1).join(".")].formula;
-    if (formula.includes(" B "))
-      text += " B is a bias that depends on the distance between query and key.";
-  }
-  if (part === "weights" && layered === "memory") title += ": from the question to the story";
-  else if (part === "weights")
-    title +=
-      kind === "self"
-        ? `: self-attention between ${words.many}`
-        : ": cross-attention to the encoder";
-  text = text.replaceAll("{hidden}", hiddenBy(kind, path, words));
-  return {
-    title,
-    formula,
-    text: text
-      .replaceAll("{said}", SAID_OF[saidWhat(model)])
-      .replaceAll("{one}", words.one)
-      .replaceAll("{many}", words.many)
-      .replaceAll("{input}", words.input),
-  };
-}
-
-// What the mask of an attention hides.
-function hiddenBy(kind, path, words) {
-  if (words.one === "node") return "nodes without an edge from the query";
-  return path.stack === "decoder" && kind === "self" ? "padding and later {many}" : "padding";
-}
-
-// What a stack reads. A decoder behind an encoder reads the tokens that it has written, whatever the encoder reads.
-function wordsOf(model, question, stack) {
-  const ofText = stack.startsWith("text.") || (stack === "decoder" && model.stacks.encoder);
-  const reads = { file: stack.startsWith("image.") || (question.file && !ofText) };
-  return { one: unit(model, reads), many: unit(model, reads, 2), input: unit(model, question) };
-}
-
-const STRIPS =
-  "Each strip shows entries of a vector: blue is positive, brown (amber in dark mode) is negative.";
-const outNote = (model) =>
-  saidWhat(model) === "class"
-    ? "On the right: the most probable class after this layer, read from the class token."
-    : `On the right: the most probable ${saidWhat(model)} of each row after this layer.`;
-const STREAMS = {
-  transformer:
-    "The line along a row is the residual stream; arcs show where it bypasses a sublayer, ⊕ where the output of the sublayer is added.",
-  recurrent:
-    "The arrows from row to row are the state that the cell passes on; no residual stream bypasses it.",
-  convolutional:
-    "The line along a row is the residual stream; each layer also reads the neighbouring rows, and ⊕ adds its output.",
-  memory: "The line is the question; ⊕ adds the output of the hop.",
-};
-
-// ------------------------------------------------------------------ numbers
-
-// Numbers with signs are coloured by the largest; attention has `shades`.
-function numbers(values, rows, columnNames, { shades = null, marked, cut }) {
-  const signed = shades === null;
-  const most = Math.max(
-    1e-9,
-    ...values
-      .flat()
-      .filter((v) => v !== null)
-      .map(Math.abs),
+/** From the input to the output, a chapter for each layer. @param {Scene} scene @returns {Chapter[]} */
+function chapters({ path, model, anatomy, marked }) {
+  const stacks = stacksOf(model, anatomy);
+  const [first, last] = [stacks[0], stacks[stacks.length - 1]];
+  const layers = stacks.flatMap((stack) =>
+    Array.from({ length: model.stacks[stack] }, (_, layer) => {
+      // With what the model would say after each layer, at the row that is followed.
+      const guess = stack === path.stack ? path.words?.[layer + 1][marked] : null;
+      const to = {
+        stack,
+        layer,
+        row: stack === path.stack ? undefined : "",
+        station: `${stack}.embedded`,
+      };
+      if (layer) to.station = `${stack}.${layer - 1}.residual`;
+      else if (stack === first) to.station = firstStation(anatomy, `${stack}.0.`);
+      const said = guess ? clipped(shown(guess[0]), 12) : "";
+      return { id: `${stack}.${layer}`, stack, title: String(layer), said, to };
+    }),
   );
-  const share = (v, i, j) => (signed ? 0.5 + (v ?? 0) / most / 2 : shades[i][j]);
-  const few = Math.min(values[0]?.length || 0, 16);
-  return h(
-    "div",
-    { class: "scroll tall", tabindex: 0, "aria-label": "Values, scrollable" },
-    h(
-      "table",
-      { class: "numbers" },
-      columnNames.length
-        ? h(
-            "tr",
-            {},
-            h("th"),
-            columnNames.slice(0, few).map((text) => h("th", { text: shown(text) })),
-          )
-        : null,
-      values.map((row, i) =>
-        h(
-          "tr",
-          { class: i === marked ? "marked" : null },
-          h("th", { class: "token", text: shown(rows[i] ?? String(i)) }),
-          row.slice(0, few).map((v, j) =>
-            h("td", {
-              style: {
-                background: css(share(v, i, j), signed),
-                color: inkOn(share(v, i, j), signed),
-              },
-              text: v === null ? "–" : v.toFixed(2),
-            }),
-          ),
-          cut || row.length > few ? h("td", { class: "faint", text: "…" }) : null,
-        ),
-      ),
-    ),
-  );
-}
-
-// From a query to its shares, key by key: the product, scaled, with what positions add, masked, and softmax. Of many keys
-// those with the largest shares, in their order.
-const MOST_KEYS = 12;
-const digits = (v) => (v === null ? "–" : v.toFixed(2).replace(/^-(0\.00)$/, "$1"));
-function scoreTable({ width, scale, dots, bias, visible, weights }, who, labels, key) {
-  const places = [...weights.keys()]
-    .sort((a, b) => weights[b] - weights[a] || visible[b] - visible[a] || a - b)
-    .slice(0, MOST_KEYS)
-    .sort((a, b) => a - b);
-  const largest = places.reduce((a, b) => (weights[b] > weights[a] ? b : a), places[0]);
-  const scaled =
-    Math.abs(scale * Math.sqrt(width) - 1) < 1e-6
-      ? `÷ √${width}`
-      : `× ${Number(scale.toPrecision(3))}`;
-  const scales = scale !== 1; // otherwise the product is the score
-  const masks = places.some((j) => !visible[j]);
-  const hidden = (text, j) => h("td", { class: visible[j] ? null : "faint", text });
+  const top = model.stacks[last] - 1;
+  const words = path.stack === last ? path.words : path.stack !== last && writesTokens(model);
+  const end = words ? `${last}.${top}.words` : `${last}.output`;
   return [
-    h("p", { text: `The query q of “${shown(who)}” is compared with the key k of each ${key}:` }),
-    h(
-      "div",
-      { class: "scroll", tabindex: 0, "aria-label": "Scores, scrollable" },
-      h(
-        "table",
-        { class: "plain scores", id: "scores" },
-        h(
-          "tr",
-          {},
-          [
-            "key of",
-            "q · k",
-            ...(scales ? [scaled] : []),
-            ...(bias ? ["+ position"] : []),
-            ...(masks ? ["mask"] : []),
-            "softmax",
-            "",
-          ].map((text) => h("th", { class: { mask: "mask", "": "bar" }[text], text })),
-        ),
-        places.map((j) =>
-          h(
-            "tr",
-            { class: j === largest ? "largest" : null },
-            h("th", { class: "token", text: clipped(shown(labels[j] ?? String(j)), 24) }),
-            hidden(digits(dots[j]), j),
-            scales ? hidden(digits(dots[j] * scale), j) : null,
-            bias ? hidden(digits(dots[j] * scale + (bias[j] ?? 0)), j) : null,
-            masks ? h("td", { class: "faint mask", text: visible[j] ? "0" : "−∞" }) : null,
-            h("td", { class: "share", text: visible[j] ? percent(weights[j]) : "0" }),
-            h(
-              "td",
-              { class: "bar" },
-              h("div", { class: "meter" }, h("i", { style: { width: `${100 * weights[j]}%` } })),
-            ),
-          ),
-        ),
-      ),
-    ),
-    weights.length > places.length
-      ? h("p", {
-          class: "note",
-          text: `The ${places.length} largest of ${weights.length} weights.`,
-        })
-      : null,
+    {
+      id: "input",
+      stack: "",
+      title: "Input",
+      said: "",
+      to: {
+        stack: first,
+        layer: 0,
+        row: first === path.stack ? undefined : "",
+        station: `${first}.embedded`,
+      },
+    },
+    ...layers,
+    {
+      id: "output",
+      stack: "",
+      title: "Output",
+      said: "",
+      to: { stack: last, layer: top, row: last === path.stack ? undefined : "", station: end },
+    },
   ];
 }
 
-// ------------------------------------------------------------------ what comes out
+/** @param {Anatomy} anatomy @param {string} prefix */
+const firstStation = (anatomy, prefix) =>
+  Object.keys(anatomy.shapes).find(
+    (name) => name.startsWith(prefix) && !name.endsWith(".weights"),
+  ) ?? "";
 
-// Whether it has shares over a vocabulary at every place.
-const writesTokens = (model) =>
-  ["translate", "transcribe", "generate", "fill"].includes(model.task) &&
-  model.speaks &&
-  (model.medium !== "sound" || model.writes);
-
-// The likeliest tokens at the row that is followed, by word, at a temperature. Null for a model that writes no tokens.
-function nextTokens(state, model, question, path, marked, names, gone) {
-  if (!writesTokens(model)) return null;
-  const isLast = path.stack === Object.keys(model.stacks).at(-1);
-  const bars = h("div", { id: "next" }, loading("")),
-    title = h("h3"),
-    hint = h("span", { class: "note" });
-  let temperature = number(state.temperature, 1, [0.1, 3]),
-    last = 0;
-  async function draw() {
-    const mine = ++last;
-    try {
-      const position = isLast ? path.rows[marked][0] : -1;
-      const result = await ask("next_tokens", { ...question, position, temperature, top: 6 });
-      if (gone() || mine !== last) return;
-      const [read] = (names[marked] ?? "").split(" → "); // what it predicts is the title of the bars
-      const name = isLast ? `“${shown(read)}”` : "the last decoder position";
-      put(title, model.task === "fill" ? `Prediction at ${name}` : `Next token after ${name}`);
-      put(
-        bars,
-        shareBars(result.shares, {
-          texts: result.continued,
-          write: (text) => go({ text, row: "", pin: "", step: "" }),
-        }),
-      );
-      put(hint, result.continued?.some(Boolean) ? "Click a token to append it." : "");
-    } catch (error) {
-      if (!gone()) put(bars, failure(error));
-    }
-  }
-  const change = (value) => {
-    temperature = value;
-    go({ temperature: value }, { quietly: true });
-    draw();
-  };
-  draw();
-  return h(
-    "div",
-    { id: "out" },
-    h("div", { class: "bar" }, title, hint),
-    bars,
-    h(
-      "div",
-      { class: "bar" },
-      slider("Temperature", temperature, [0.1, 3, 0.1], change, (v) => v.toFixed(1), {
-        live: true,
-      }),
-      h("span", {
-        class: "note",
-        text: "p = softmax(W x / T): low temperature sharpens the distribution, high temperature flattens it.",
-      }),
-    ),
-  );
+/** The chapter of the station that is open. @param {Scene} scene @returns {string} */
+function chapterOf({ path, model, anatomy, open }) {
+  const stacks = stacksOf(model, anatomy);
+  const last = stacks[stacks.length - 1];
+  if (open === `${stacks[0]}.embedded`) return "input";
+  const isTop = path.stack === last && path.layer === model.stacks[last] - 1;
+  if (isTop && (open === `${last}.output` || open.endsWith(".words"))) return "output";
+  return `${path.stack}.${path.layer}`;
 }
 
-// ------------------------------------------------------------------ pictures and sound
-
-// Labels of rows by what they are, and of an image the patches themselves.
-async function placeNames(path, model, question) {
-  const rows = path.rows.map(([, label]) => label),
-    memory = path.columns.map(([, label]) => label);
-  if (!question.file) return { names: rows, memory, place: null };
-  const ofInput = path.stack !== "decoder" || model.layers.encoder === undefined;
-  const inputs = path.columns.length ? path.columns.at(-1)[0] + 1 : path.count; // the last place is always among them
-  const place = await placeNamer(question, inputs);
-  const result = {
-    names: ofInput ? path.rows.map(([index]) => place(index)) : rows,
-    memory: path.columns.map(([index]) => place(index)),
-    place,
-  };
-  if (model.medium !== "image" || !ofInput) return result;
-  const found = await ask("picture", {
-    model: question.model,
-    text: question.text,
-    file: question.file,
-  });
-  const draw = (context, box) =>
-    path.rows.forEach(([index], i) => patch(context, box(i), found, index - found.extras));
-  draw.first = path.rows.findIndex(([index]) => index >= found.extras);
-  return { ...result, picture: draw };
-}
-
-function patch(context, [x, y, size], found, number) {
-  if (number < 0) return;
-  const [high, wide] = found.shape,
-    side = Math.floor(wide / found.side);
-  const left = (number % found.side) * side,
-    top = Math.floor(number / found.side) * side;
-  const image = context.createImageData(side, side);
-  for (let i = 0; i < side * side; i++) {
-    const from = ((top + Math.floor(i / side)) * wide + left + (i % side)) * (found.shape[2] ?? 1);
-    for (let c = 0; c < 3; c++)
-      image.data[4 * i + c] = found.values[from + (found.shape[2] ? c : 0)];
-    image.data[4 * i + 3] = 255;
-  }
-  const small = document.createElement("canvas");
-  small.width = small.height = side;
-  small.getContext("2d").putImageData(image, 0, 0);
-  if (top < high) context.drawImage(small, x, y, size, size);
-}
-
-// The picture or the spectrogram itself, and on it what the followed row looks at; a place of it can be followed instead.
-const PICTURE = { image: 250, sound: 430 }; // pixels
-function pictured(path, model, question, { anatomy, marked, head, gone }) {
-  const at = `${path.stack}.${path.layer}`,
-    ofInput = path.stack !== "decoder" || model.layers.encoder === undefined;
-  const name = ofInput ? `${at}.self` : `${at}.cross`;
-  if (!question.file || !PICTURE[model.medium] || !path.weights[name]) return null;
-  const node = h("div", { id: "pictured" }, loading(""));
-  async function draw() {
-    const map = await ask("attention", {
-      ...question,
-      name,
-      heads: [head],
-      rows: null,
-      relative: true,
-    });
-    const picture = await seen(question, ofInput ? map.rows : anatomy.target, map.columns, {
-      pin: (row) => go({ row, play: "" }),
-      own: ofInput,
-      size: PICTURE[model.medium],
-    });
-    if (gone()) return;
-    const { values, shades, title } = map;
-    picture.show(values, { marked: path.rows[marked][0], shades, title });
-    put(node, picture.node);
-  }
-  draw().catch((error) => {
-    if (!gone()) put(node, failure(error));
-  });
-  return node;
-}
-
-// ------------------------------------------------------------------ positions
-
-// How the model tells places apart: the vectors, and the product of each with each.
-const PLACES = 32;
-const CELL = 19; // pixels at most, so that both maps are seen whole
-function placing(state, model, question, gone) {
-  const body = h("div", {}, loading()),
-    stacks = Object.keys(model.stacks);
-  const tower = stacks.find((name) => name.startsWith(question.file ? "image." : "text.")); // of two, the one that reads
-  const stack = stacks.includes(state.places) ? state.places : (tower ?? stacks[0]);
-  const words = wordsOf(model, question, stack);
-  const node = h(
-    "section",
-    { class: "card", "aria-label": "Positions" },
-    h(
-      "header",
-      {},
-      h("h2", { text: `Position encoding of ${words.many}` }),
-      stacks.length > 1
-        ? segment(
-            "Stack",
-            stacks.map((name) => [name, titleOf(name)]),
-            stack,
-            (places) => go({ places }),
-          )
-        : null,
-    ),
-    body,
-  );
-  const drawn = (rows, columns, values, title) => {
-    const wide = body.clientWidth; // beside each other where there is room for two
-    const half = wide > 876 ? (wide - 16) / 2 : wide;
-    const status = h("p", {
-      class: "read faint",
-      role: "status",
-      text: "Point at a cell to see its value.",
-    });
-    const map = heat(rows, columns, {
-      signed: true,
-      room: Math.min(620, half || 620, 100 + CELL * columns.length),
-      say: (i, j) => {
-        status.textContent = `${rows[i]}, ${columns[j]}: ${values[i * columns.length + j].toFixed(3)}`;
-      },
-    });
-    map.show(values, { title, scale: values.reduce((a, b) => Math.max(a, Math.abs(b)), 1e-9) });
-    return h("div", {}, h("h3", { text: title }), status, map.node);
-  };
-  const ofPicture = question.file && model.medium === "image" && words.one === "patch";
-  ask("positions", { model: state.model, stack, length: PLACES }).then(
-    async (found) => {
-      const count = (list) => list.map((_, i) => String(i));
-      // 2D sinusoidal encodings are of the patches alone; tables begin with the class token.
-      const namer =
-        ofPicture && found.what && !found.what.startsWith("2D sinusoidal")
-          ? await placeNamer(question, PLACES)
-          : String;
-      if (gone()) return;
-      if (found.what === null) {
-        put(body, h("p", { class: "note", text: found.note }));
-        return;
-      }
-      const places = found.products.map((_, i) => namer(i));
-      const few = places.length === PLACES ? ` First ${PLACES} positions shown.` : "";
-      const note = ofPicture
-        ? "Patches are in reading order: if there is a band parallel to the diagonal, one row of patches away, vertical neighbours are similar."
-        : found.note;
-      put(
-        body,
-        h("p", {
-          text: `Attention alone ignores the order of its ${words.many}. Position encoding of this model: ${found.what.replace(stack, titleOf(stack))}. ${note}${few}`,
-        }),
-        h(
-          "div",
-          { class: "two" },
-          found.encodings
-            ? drawn(
-                places,
-                count(found.encodings[0]),
-                Float32Array.from(found.encodings.flat()),
-                "One row per position, one column per dimension",
-              )
-            : null,
-          drawn(
-            places,
-            places,
-            Float32Array.from(found.products.flat()),
-            found.encodings
-              ? "Dot products of all pairs of positions"
-              : "Added to the scores of all pairs of positions",
-          ),
-        ),
-      );
-    },
-    (error) => {
-      if (!gone()) put(body, failure(error));
-    },
-  );
-  return node;
-}
-
-// ------------------------------------------------------------------ the page
-
-// One line for the whole model: each layer is a button.
-function overview(model, path, marked) {
-  const stacks = Object.entries(model.stacks);
-  const word = (kind) => (kind === "memory" ? "hop" : "layer");
-  // With what the model would say after each layer, at the row that is followed.
-  const guess = (stack, k) => {
-    const said = stack === path.stack && path.words?.[k + 1][marked];
-    return said ? ` ${clipped(shown(said[0]), 12)}` : "";
-  };
+/** One line for the whole model: each chapter is a button. @param {Scene} scene */
+function contents(scene) {
+  const { model } = scene;
+  const current = chapterOf(scene);
+  const word = (/** @type {string} */ stack) =>
+    model.layers[stack] === "memory" ? "hop" : "layer";
+  let stack = "";
   return h(
     "nav",
-    { class: "whole-model", "aria-label": "Layers" },
-    stacks.map(([stack, layers]) => [
-      segment(
-        `${titleOf(stack)} · ${layers} ${word(model.layers[stack])}${layers > 1 ? "s" : ""}${stack === path.stack && path.words?.[0][marked] ? ", with the prediction after each (logit lens)" : ""}`,
-        [...Array(layers).keys()].map((k) => [`${stack}.${k}`, `${k}${guess(stack, k)}`]),
-        stack === path.stack ? `${stack}.${path.layer}` : null,
-        (name) => {
-          const [to, layer] = [
-            name.slice(0, name.lastIndexOf(".")),
-            name.slice(name.lastIndexOf(".") + 1),
-          ];
-          go({ stack: to, layer, row: to === path.stack ? undefined : "", station: "" });
-        },
-      ),
-      h("span", { class: "arrow", "aria-hidden": "true", text: "→" }),
-    ]),
-    h("span", { class: "label", text: "output" }),
-  );
-}
-
-// The names of a tensor's rows, and of its columns where these are places too: what each place reads.
-function axes(name, path, anatomy, place, found) {
-  const [, , kind, part] =
-    name.slice(path.stack.length).split(".").length > 2
-      ? ["", ...name.slice(path.stack.length + 1).split(".")]
-      : [];
-  const input = anatomy.source.map((label, i) => (place ? place(i) : label));
-  const ofTarget = path.stack === "decoder" && anatomy.target.length;
-  const own = ofTarget ? anatomy.target : input;
-  const memoryRows = kind === "cross" && (part === "k" || part === "v");
-  const queries = ofTarget ? found.rows : own; // by what each reads and predicts
-  const rows =
-    path.stack === "memory" && !memoryRows ? input.slice(-1) : memoryRows ? input : queries;
-  return [rows, found.columns.length ? (kind === "cross" ? input : own) : []];
-}
-
-// What each head has for itself; norms, W_O and sums are of all heads.
-const OF_HEADS = new Set(["q", "k", "v", "weights", "mixed"]);
-
-// The likeliest token of each row before and after every layer: how the answer forms.
-function guesses(path, names, marked) {
-  const layers = path.words.map((_, k) => (k ? `layer ${k - 1}` : "embedding"));
-  return h(
-    "div",
-    { class: "scroll tall", tabindex: 0, "aria-label": "Predictions after each layer, scrollable" },
-    h(
-      "table",
-      { class: "numbers", id: "guesses" },
-      h(
-        "tr",
-        {},
-        h("th"),
-        layers.map((text) => h("th", { class: "column", text })),
-      ),
-      names.map(
-        (name, i) =>
-          path.words[0][i] &&
-          h(
-            "tr",
-            { class: i === marked ? "marked" : null },
-            h("th", { class: "token", text: shown(name) }),
-            path.words.map((row) => {
-              const [token, share] = row[i];
-              return h("td", {
-                style: { background: css(share, false), color: inkOn(share, false) },
-                title: percent(share),
-                text: clipped(shown(token), 14),
-              });
-            }),
-          ),
-      ),
-    ),
-    h("p", { class: "note", text: "Darker (brighter in dark mode) means more probable." }),
-  );
-}
-
-// What a station is: its formula and a few words, above the drawing.
-function caption(name, { path, model, words, names, marked }) {
-  const { title, formula, text } = about(name, path, model, words);
-  const isToken = name.endsWith(".embedded") && path.ids;
-  return h(
-    "div",
-    { id: "caption", "aria-live": "polite" },
-    h(
-      "p",
-      { class: "what" },
-      h("strong", { text: title.split(":")[0] }),
-      h("span", { class: "formula" }, subscripts(formula)),
-    ),
-    h("p", {
-      text: isToken
-        ? `${text} “${shown(names[marked])}” has token id ${path.ids[marked].toLocaleString("en")}.`
-        : text,
+    { class: "chapters", "aria-label": "Chapters" },
+    chapters(scene).map((chapter) => {
+      const isNew = chapter.stack !== stack;
+      stack = chapter.stack;
+      const label = stack ? `${titleOf(stack)} ${word(stack)} ${chapter.title}` : chapter.title;
+      return [
+        isNew ? h("span", { class: "label", text: stack ? `→ ${titleOf(stack)}` : "→" }) : null,
+        h("button", {
+          type: "button",
+          "data-chapter": chapter.id,
+          "aria-current": chapter.id === current ? "step" : null,
+          "aria-label": `${label} ${chapter.said}`.trim(),
+          text: `${chapter.title} ${chapter.said}`.trim(),
+          onclick: () => go({ ...chapter.to, play: "" }),
+        }),
+      ];
     }),
   );
 }
 
-// The panel of a station: the numbers that pass it.
-async function stationPanel(
-  panel,
-  name,
-  { path, model, question, anatomy, place, words, names, marked, head, gone },
-) {
-  const { title } = about(name, path, model, words);
-  const values = h("div", {}, loading());
-  const heads = OF_HEADS.has(name.split(".").at(-1))
-    ? (path.weights[name.split(".").slice(0, -1).join(".")]?.heads ?? 0)
-    : 0;
-  const station = path.stations[name],
-    sum = name.endsWith(".sum"),
-    out = name.endsWith(".words");
-  const shape = sum ? [path.count, station.width] : anatomy.shapes[out ? "logits" : name];
-  put(
-    panel,
-    h(
-      "header",
-      {},
-      h("h2", { text: title }),
-      h("code", { class: "faint", text: name }),
-      shape
-        ? h(
-            "span",
-            { class: "note" },
-            "shape ",
-            h("code", { id: "shape", text: shape.join(" × ") }),
-          )
-        : null,
-      heads > 1
-        ? segment(
-            "Head",
-            [...Array(heads).keys()].map((k) => [k, String(k)]),
-            head,
-            (k) => go({ head: k }),
-          )
-        : null,
-    ),
-    values,
-  );
-  if (out) {
-    put(values, guesses(path, names, marked));
-    return;
-  }
-  if (sum) {
-    // a sum is no probe: some of its numbers came with the drawing
-    put(values, numbers(station.values, names, [], { marked, cut: true }));
-    return;
-  }
-  const found = await ask("tensor", { ...question, name, head });
-  if (gone()) return;
-  const isWeights = name.endsWith(".weights"),
-    followed = path.rows[marked]?.[0] ?? 0;
-  const [rows, labels] = axes(name, path, anatomy, place, found);
-  let looked = null;
-  if (isWeights) {
-    const { scores } = await ask("scores", {
-      ...question,
-      name: name.slice(0, -8),
-      head,
-      row: followed,
-    });
-    if (gone()) return;
-    const key = name.includes(".cross.") ? words.input : words.one;
-    looked = scores
-      ? scoreTable(scores, names[marked] ?? "", labels, key)
-      : lookedAt(found.values[followed], names[marked] ?? "", labels);
-  }
-  const table = [
-    numbers(found.values, rows, labels, {
-      shades: found.shades,
-      marked: followed,
-      cut: found.shape.at(-1) > 16,
-    }),
-    h("p", {
-      class: "note",
-      text: isWeights
-        ? "One row per query, one column per key; each row sums to 1."
-        : `One row per ${/cross\.[kv]$/.test(name) ? words.input : words.one}${found.shape.at(-1) > 16 ? "; the first 16 columns" : ""}. Blue is positive, brown (amber in dark mode) is negative.`,
-    }),
-  ];
-  put(
-    values,
-    looked ? h("div", { class: "two" }, h("div", {}, looked), h("div", {}, table)) : table,
-  );
-}
+// ------------------------------------------------------------------ the tour
 
-// The keys that a query looks at most, where its weights are no plain softmax of scores.
-function lookedAt(row, who, labels) {
-  if (!row) return null;
-  const shares = row
-    .map((probability, j) => ({ label: labels[j] ?? String(j), probability: probability ?? 0 }))
-    .filter(({ probability }) => probability > 0);
-  return [
-    h("p", { text: `“${shown(who)}” attends to:` }),
-    shareBars(shares.sort((a, b) => b.probability - a.probability).slice(0, 8)),
-  ];
-}
-
-// The station before or after: behind the last one of a layer stands the first one of the next.
-function neighbour(stations, at, by, path, model) {
-  const to = at + by;
-  if (to >= 0 && to < stations.length) return { station: stations[to] };
+/** The station before or after: behind the last one of a layer stands the first one of the next. @param {Scene} scene @param {number} by @returns {State | null} */
+function neighbour({ path, model, list, open }, by) {
+  const to = list.findIndex(({ name }) => name === open) + by;
+  if (to >= 0 && to < list.length) return { station: list[to].name };
   const layer = path.layer + by;
   if (layer >= 0 && layer < model.stacks[path.stack])
     // What leaves a layer is what the next one reads: there it is the first column.
@@ -876,197 +162,272 @@ function settle() {
     .querySelector(narrow ? ".tour" : "[aria-label=Path]")
     ?.scrollIntoView({ block: "start", behavior: STILL.matches ? "auto" : "smooth" });
 }
-const STILL = window.matchMedia("(prefers-reduced-motion: reduce)");
 
-// Goes from station to station, by hand or by itself, through all layers to the end, as one would in a lecture.
-function tour(stations, open, { path, model, atEnd, playing }) {
-  const at = stations.indexOf(open),
-    before = neighbour(stations, at, -1, path, model),
-    after = neighbour(stations, at, 1, path, model);
-  const to = (there, more = {}) => {
+/** How far one has come. @param {Scene} scene */
+function progress(scene) {
+  const here = chapterOf(scene);
+  const all = chapters(scene);
+  const steps = scene.list.filter(({ name }) => chapterOf({ ...scene, open: name }) === here);
+  const at = steps.findIndex(({ name }) => name === scene.open);
+  return `Chapter ${all.findIndex(({ id }) => id === here) + 1} of ${all.length} · step ${at + 1} of ${steps.length}`;
+}
+
+/** Goes from station to station, by hand or by itself, through all layers to the end, as one would in a lecture. @param {Scene} scene */
+function tour(scene) {
+  const { open, state, atEnd } = scene;
+  const playing = state.play;
+  const [before, after] = [neighbour(scene, -1), neighbour(scene, 1)];
+  const to = (/** @type {State | null} */ there, more = {}) => {
     settle();
     go({ ...there, ...more });
   };
   // However many stations were played, one step back leads to where it began.
   const timer = playing ? setTimeout(() => go(after ?? { play: "" }, { instead: true }), TOUR) : 0;
   atEnd(() => clearTimeout(timer));
-  const first = { layer: 0, station: `${path.stack}.embedded` }; // from the end, playing begins again
+  const first = chapters(scene)[0].to; // from the end, playing begins again
+  const play = () =>
+    playing
+      ? go({ play: "" }, { instead: true })
+      : to(after ? { station: open } : first, { play: 1 });
+  const button = (
+    /** @type {string} */ id,
+    /** @type {string} */ text,
+    /** @type {() => void} */ onclick,
+    more = {},
+  ) => h("button", { type: "button", id, text, onclick, ...more });
   return h(
     "div",
     { class: "bar tour" },
-    h("button", {
-      type: "button",
-      id: "back",
-      text: "◂ Back",
-      disabled: !before,
-      onclick: () => to(before),
-    }),
-    h("button", {
-      type: "button",
-      id: "forward",
-      class: "main",
-      text: "Next step ▸",
-      disabled: !after,
-      onclick: () => to(after),
-    }),
-    h("button", {
-      type: "button",
-      id: "play",
-      "aria-pressed": String(Boolean(playing)),
-      text: playing ? "Pause" : "Play",
-      onclick: () =>
-        playing
-          ? go({ play: "" }, { instead: true })
-          : to(after ? { station: open } : first, { play: 1 }),
-    }),
-    h("span", {
-      class: "note",
-      text: `Step ${at + 1} of ${stations.length}. Select a row to follow it.`,
-    }),
+    button("back", "◂ Back", () => to(before), { disabled: !before }),
+    button("forward", "Next step ▸", () => to(after), { class: "main", disabled: !after }),
+    button("play", playing ? "Pause" : "Play", play, { "aria-pressed": String(Boolean(playing)) }),
+    after ? null : button("again", "From the beginning", () => to(first, { play: "" })),
+    h("span", { class: "note", id: "progress", text: progress(scene) }),
   );
 }
 
+// ------------------------------------------------------------------ the words
+
+/** What is said at the beginning and at the end of the path. @param {Scene} scene */
+function frame({ open, path, model, anatomy, names, marked }) {
+  const chapter = chapterOf(/** @type {any} */ ({ open, path, model, anatomy }));
+  const isToken = open.endsWith(".embedded") && path.ids;
+  const id = isToken
+    ? ` “${shown(names[marked])}” has token id ${/** @type {number[]} */ (path.ids)[marked].toLocaleString("en")}.`
+    : "";
+  if (chapter !== "output" || !writesTokens(model) || saidWhat(model) !== "token") return id;
+  if (model.task === "fill")
+    return `${id} The path ends here: the most probable token fills the mask.`;
+  return `${id} The path ends here. The token that is chosen is appended, and the path begins again for the next one.`;
+}
+
+/** What a station is: its formula and a few words, above the drawing. @param {Scene} scene */
+function caption(scene) {
+  const { title, formula: line, text } = about(scene.open, scene.path, scene.model, scene.words);
+  return h(
+    "div",
+    { id: "caption", "aria-live": "polite" },
+    h("p", { class: "what" }, h("strong", { text: title.split(":")[0] }), formula(line)),
+    h("p", { text: text + frame(scene) }),
+  );
+}
+
+/** @param {Scene} scene */
+function heading({ path, model, names, marked, words }) {
+  const layered = model.layers[path.stack] === "memory" ? "hop" : "layer";
+  const few =
+    path.count > path.rows.length
+      ? ` Showing ${path.rows.length} of ${path.count} ${words.many}.`
+      : "";
+  const size = model.parameters.toLocaleString("en");
+  return [
+    h("h2", {
+      title: `${model.kind}, saved as ${model.family}, ${size} parameters.`,
+      text: `The path of “${shown(names[marked])}” through ${titleOf(path.stack)} ${layered} ${path.layer}`,
+    }),
+    few ? h("span", { class: "note", text: few }) : null,
+  ];
+}
+
+// ------------------------------------------------------------------ the page
+
+/** A linear map has no path to follow. @param {Model} model */
+const linearMap = (model) =>
+  h(
+    "section",
+    { class: "card", "aria-label": "Path" },
+    h(
+      "header",
+      {},
+      h("h2", { text: "A linear map without layers" }),
+      h("span", {
+        class: "note",
+        text: `${model.kind}, saved as ${model.family}, ${model.parameters.toLocaleString("en")} parameters.`,
+      }),
+    ),
+    h("p", {}, formula(model.linear)),
+    h("p", {
+      text: "Each forecast value is a weighted sum of the window, with the same weights for every channel. There is no attention, no norm and no residual stream: it is the baseline that a Transformer for time series has to beat.",
+    }),
+  );
+
+/** Followed at first: the class token, the masked word, a letter, or the last place, from which the next token comes. @param {Path} path @param {Model} model */
+function usualRow(path, model) {
+  const mask = path.rows.findIndex(([, label]) => label === model.mask);
+  if (mask >= 0) return mask;
+  // Of a recording, the first moment at which a letter is heard.
+  const heard = saidWhat(model) === "letter" ? (path.words?.[path.words.length - 1] ?? []) : [];
+  const letter = heard.findIndex((guess) => guess && guess[0] !== "(blank)");
+  if (letter >= 0) return letter;
+  if (model.medium === "image" || model.task === "classify") return 0;
+  if (path.stack === "decoder" && model.task === "generate") return path.rows.length - 1;
+  return Math.min(1, path.rows.length - 1);
+}
+
+/** What the address leads to. @param {State} state @param {Model} model @param {Question} question @param {any} here @returns {Promise<Scene>} */
+async function sceneOf(state, model, question, here) {
+  const stacks = Object.keys(model.stacks);
+  const head = count(state.head, 0);
+  const row = count(state.row, NaN);
+  // Without an address of its own the path begins at the input.
+  const named = stacks.find((stack) => state.station?.startsWith(`${stack}.`));
+  const stack = stacks.includes(state.stack)
+    ? state.stack
+    : (named ?? stacks[state.layer === undefined ? 0 : stacks.length - 1]);
+  const [, inside] = /\.(\d+)\.\w+\.?\w*$/.exec(state.station ?? "") ?? [];
+  const layer = count(state.layer ?? inside, 0);
+  const [path, anatomy] = await Promise.all([
+    ask("path", { ...question, stack, layer, head, ...(Number.isNaN(row) ? {} : { row }) }),
+    ask("anatomy", question),
+  ]);
+  const found = await placeNames(path, model, question);
+  const chosen = path.rows.findIndex((/** @type {[number, string]} */ [index]) => index === row);
+  const list = columns(path, model);
+  const open = list.some(({ name }) => name === state.station) ? state.station : list[0].name;
+  return {
+    ...here,
+    ...found,
+    state,
+    model,
+    question,
+    path,
+    anatomy,
+    list,
+    open,
+    head,
+    marked: chosen >= 0 ? chosen : usualRow(path, model),
+    words: wordsOf(model, question, path.stack),
+  };
+}
+
+/** @param {Scene} scene @param {number} room */
+function drawn(scene, room) {
+  const { path, model, list, open, marked, names, memory, picture, state } = scene;
+  const choose = {
+    station: (/** @type {string} */ station) => {
+      settle();
+      // An open station is closed by pressing it again: the way back to the overview.
+      go({
+        station:
+          station === open && /\.(self|cross|feedforward)\./.test(open) ? list[0].name : station,
+        play: "",
+      });
+    },
+    token: (/** @type {number} */ i) => go({ row: path.rows[i][0], play: "" }),
+  };
+  const every = state.values === "all";
+  const norms = model.norms[path.stack];
+  const kind = model.layers[path.stack];
+  return drawPath({
+    path,
+    list,
+    names,
+    memory,
+    marked,
+    open,
+    norms,
+    kind,
+    every,
+    room,
+    choose,
+    picture,
+  });
+}
+
+/** The card of the path. @param {HTMLElement} stage @param {Scene} scene */
+function showStage(stage, scene) {
+  const { path, model, question, list, open, marked, names, memory, state, anatomy, gone } = scene;
+  const ownHead = Math.min(scene.head, ...Object.values(path.weights).map((each) => each.head));
+  const out = nextTokens(state, model, question, path, marked, names, gone);
+  const picture = pictured(path, model, question, { anatomy, marked, head: ownHead, gone });
+  const drawing = drawn(scene, stage.clientWidth - 38);
+  const every = state.values === "all";
+  const column = list.find(({ name }) => name === open);
+  const { layers, norms } = model;
+  put(
+    stage,
+    h("header", {}, heading(scene), tour(scene)),
+    contents(scene),
+    caption(scene),
+    drawing.node,
+    h(
+      "div",
+      { class: "bar" },
+      h("button", {
+        type: "button",
+        class: "small",
+        id: "every",
+        "aria-pressed": String(every),
+        text: "Values of all rows",
+        onclick: () => go({ values: every ? "" : "all" }),
+      }),
+      h("p", {
+        class: "note wide",
+        text: `${STREAMS[layers[path.stack]]} ${STRIPS}${path.words ? ` ${outNote(model)}` : ""}`,
+      }),
+    ),
+    h(
+      "div",
+      { class: "below" },
+      equation(column, list, path, { marked, names, memory, norms: norms[path.stack] }),
+      out,
+      picture,
+    ),
+  );
+  drawing.reveal();
+}
+
+/** @param {{main: HTMLElement, state: State, gone: () => boolean, atEnd: (end: () => void) => void}} page */
 export default async function learn({ main, state, gone, atEnd }) {
+  /** @type {Model} */
   const model = await ask("model", { model: state.model });
   if (gone()) return;
-  const question = (({ off, ...rest }) => rest)(asked(state, model));
+  const question = { ...asked(state, model), off: undefined };
+  const answered = answerCard(state, model, question, { gone, bars: !writesTokens(model) });
+  const asks = asking(state, model, "Trace");
+  const worked = () => main.querySelector("#worked") ?? example();
+  if (!Object.keys(model.stacks).length) {
+    put(main, asks, answered.node, linearMap(model), example());
+    await answered.ready;
+    return;
+  }
   const stage = h(
     "section",
     { class: "card", "aria-label": "Path" },
     loading("Running the model…"),
   );
   const panel = h("section", { class: "card", id: "station", "aria-label": "Step" }, loading(""));
-  const answered = answerCard(state, model, question, { gone, bars: !writesTokens(model) });
-  const asks = asking(state, model, "Trace");
-  if (!Object.keys(model.stacks).length) {
-    // a linear map has no path to follow
-    put(
-      main,
-      asks,
-      answered.node,
-      h(
-        "section",
-        { class: "card", "aria-label": "Path" },
-        h(
-          "header",
-          {},
-          h("h2", { text: "A linear map without layers" }),
-          h("span", {
-            class: "note",
-            text: `${model.kind}, saved as ${model.family}, ${model.parameters.toLocaleString("en")} parameters.`,
-          }),
-        ),
-        h("p", { class: "formula" }, subscripts(model.linear)),
-        h("p", {
-          text: "Each forecast value is a weighted sum of the window, with the same weights for every channel. There is no attention, no norm and no residual stream: it is the baseline that a Transformer for time series has to beat.",
-        }),
-      ),
-      example(),
-    );
-    await answered.ready;
-    return;
-  }
+  const positions = placing(state, model, question, gone);
   if (!main.querySelector("#station"))
-    put(main, asks, answered.node, stage, panel, placing(state, model, question, gone), example());
+    put(main, asks, answered.node, stage, panel, positions, worked());
   try {
-    const stacks = Object.keys(model.stacks),
-      head = count(state.head, 0);
-    const layer = count(state.layer, 0),
-      row = count(state.row, NaN);
-    const stack = stacks.includes(state.stack) ? state.stack : stacks.at(-1);
-    const [path, anatomy] = await Promise.all([
-      ask("path", { ...question, stack, layer, head, ...(Number.isNaN(row) ? {} : { row }) }),
-      ask("anatomy", question),
-    ]);
-    const words = wordsOf(model, question, path.stack);
-    const { names, memory, place, picture } = await placeNames(path, model, question);
+    const scene = await sceneOf(state, model, question, { gone, atEnd });
     if (gone()) return;
-    const chosen = path.rows.findIndex(([index]) => index === row),
-      marked = chosen >= 0 ? chosen : usualRow(path, model);
-    const list = columns(path, model),
-      stations = list.filter((column) => column.name).map((column) => column.name);
-    const open = stations.includes(state.station)
-      ? state.station
-      : (stations.find((name) => name.endsWith(".weights")) ?? stations[0]);
-    const choose = {
-      station: (station) => {
-        settle();
-        go({ station, play: "" });
-      },
-      token: (i) => go({ row: path.rows[i][0], play: "" }),
-    };
-    const few =
-      path.count > path.rows.length
-        ? ` Showing ${path.rows.length} of ${path.count} ${words.many}.`
-        : "";
-    const ownHead = Math.min(head, ...Object.values(path.weights).map((each) => each.head));
-    const out = nextTokens(state, model, question, path, marked, names, gone),
-      seenPicture = pictured(path, model, question, { anatomy, marked, head: ownHead, gone });
-    const drawing = drawPath(path, model, { names, memory, marked, open, choose, picture });
-    put(
-      stage,
-      h(
-        "div",
-        { class: "stage-top" },
-        h(
-          "div",
-          {},
-          h(
-            "header",
-            {},
-            h("h2", {
-              text: `The path of “${shown(names[marked])}” through ${titleOf(path.stack)} ${model.layers[path.stack] === "memory" ? "hop" : "layer"} ${path.layer}`,
-            }),
-            h("span", {
-              class: "note",
-              text: `${model.kind}, saved as ${model.family}, ${model.parameters.toLocaleString("en")} parameters.${few}`,
-            }),
-          ),
-          overview(model, path, marked),
-          tour(stations, open, { path, model, atEnd, playing: state.play }),
-          caption(open, { path, model, words, names, marked }),
-          equation(
-            list.find((column) => column.name === open),
-            list,
-            path,
-            { marked, names, memory, norms: model.norms[path.stack] },
-          ),
-          out && seenPicture,
-        ),
-        out ?? seenPicture,
-      ),
-      drawing.node,
-      h("p", {
-        class: "note wide",
-        text: `${STREAMS[model.layers[path.stack]]} ${STRIPS}${path.words ? ` ${outNote(model)}` : ""}`,
-      }),
-    );
-    put(
-      main,
-      asks,
-      answered.node,
-      stage,
-      panel,
-      placing(state, model, question, gone),
-      main.querySelector("#worked") ?? example(),
-    );
-    drawing.reveal();
-    await Promise.all([
-      answered.ready,
-      stationPanel(panel, open, {
-        path,
-        model,
-        question,
-        anatomy,
-        place,
-        words,
-        names,
-        marked,
-        head,
-        gone,
-      }),
-    ]);
-  } catch (error) {
+    put(main, asks, answered.node, stage, panel, positions, worked());
+    showStage(stage, scene);
+    await Promise.all([answered.ready, stationPanel(panel, scene.open, scene)]);
+  } catch (caught) {
+    const error = /** @type {any} */ (caught);
     if (gone()) return;
     // An input that cannot be read is refused by the card of the answer; what else fails is shown in place of the path.
     const refused = error.problem && !(await answered.ready);
@@ -1076,22 +437,9 @@ export default async function learn({ main, state, gone, atEnd }) {
       asks,
       answered.node,
       refused ? null : put(stage, failure(error)),
-      placing(state, model, question, gone),
-      main.querySelector("#worked") ?? example(),
+      positions,
+      worked(),
     );
     if (!error.problem) throw error;
   }
-}
-
-// Followed at first: the class token, the masked word, a letter, or the last place, from which the next token comes.
-function usualRow(path, model) {
-  const mask = path.rows.findIndex(([, label]) => label === model.mask);
-  if (mask >= 0) return mask;
-  // Of a recording, the first moment at which a letter is heard.
-  const heard = saidWhat(model) === "letter" ? (path.words?.at(-1) ?? []) : [];
-  const letter = heard.findIndex((guess) => guess && guess[0] !== "(blank)");
-  if (letter >= 0) return letter;
-  if (model.medium === "image" || model.task === "classify") return 0;
-  if (path.stack === "decoder" && model.task === "generate") return path.rows.length - 1;
-  return Math.min(1, path.rows.length - 1);
 }

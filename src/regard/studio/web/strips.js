@@ -7,13 +7,12 @@ const MOST_TERMS = 3; // values of an attention that are written out
 const WIDTH = 132,
   HEIGHT = 20;
 
-// The square root lets small numbers be seen beside the largest.
-export const shade = (value, largest) =>
-  0.5 + 0.5 * Math.sign(value) * Math.sqrt(Math.abs(value ?? 0) / (largest || 1));
+const shade = (value, largest) => 0.5 + (0.5 * (value ?? 0)) / (largest || 1);
 
-// The numbers of one row of a station, as rectangles.
-export function cells(station, row, width, height) {
+// The numbers of one row of a station, as rectangles; by default the largest of them has the full colour.
+export function cells(station, row, width, height, largest = 0) {
   const values = station.values[row] ?? station.values[0] ?? [],
+    most = largest || Math.max(...values.map((v) => Math.abs(v ?? 0))),
     cell = width / values.length;
   return values.map((value, k) =>
     s("rect", {
@@ -21,7 +20,7 @@ export function cells(station, row, width, height) {
       y: 0,
       width: (cell + 0.4).toFixed(2),
       height,
-      fill: `rgb(${colour(shade(value, station.largest), true).join(" ")})`,
+      fill: `rgb(${colour(shade(value, most), true).join(" ")})`,
     }),
   );
 }
