@@ -11,7 +11,9 @@ from PIL import Image
 import regard
 from looked import wav
 from regard.data.generated.clips import write_clips
+from regard.data.generated.environments import episodes
 from regard.data.generated.scenes import write_scenes
+from regard.data.trajectories import write_trajectories
 
 SENTENCE = "The dog sees the cat."
 PAIRS = "The dog sees the cat.\tDer Hund sieht die Katze.\nThe owl hears.\tDie Eule hört.\n"
@@ -98,10 +100,15 @@ KINDS: dict[str, tuple[str, dict[str, Any]]] = {
     ),
     "dlinear": ("series", SERIES | {"model": "dlinear:tiny"}),
     "nlinear": ("series", SERIES | {"model": "nlinear:tiny"}),
+    "policy": (
+        "trajectories",
+        SIZES | {"model": "decision-transformer:tiny", "trajectories": "episodes.npz",
+                 "environment": "cartpole", "context": 8},
+    ),
     "graph": ("graph", SIZES | {"model": "graph:tiny", "graph": "graph"}),
 }  # fmt: skip
 NAMES_OF_DATA = ("text", "valid_text", "pairs", "images", "valid_images", "sounds", "valid_sounds",
-                 "series", "graph")  # fmt: skip
+                 "series", "trajectories", "graph")  # fmt: skip
 
 
 def write_data(folder: Path) -> dict[str, str]:
@@ -127,6 +134,7 @@ def write_data(folder: Path) -> dict[str, str]:
     (folder / "images" / "captions.tsv").write_text("".join(captions))
     write_scenes(folder / "scenes", {"train": 6}, size=32)
     write_clips(folder / "clips", {"train": 6}, size=16, frames=4)
+    write_trajectories(folder / "episodes.npz", episodes("cartpole", 6))
     rows = [f"{np.sin(i / 3):.4f},{np.cos(i / 3):.4f}\n" for i in range(120)]
     (folder / "series.csv").write_text("load,heat\n" + "".join(rows))
     graph = folder / "graph"
@@ -141,6 +149,7 @@ def write_data(folder: Path) -> dict[str, str]:
         "image": str(folder / "images" / "dark" / "0.png"),
         "sound": str(folder / "tone.wav"),
         "series": str(folder / "series.csv"),
+        "trajectories": f"{folder / 'episodes.npz'}:1",
         "graph": f"{graph}:3",
     }
 

@@ -394,6 +394,11 @@ ZOO: dict[str, tuple[str, str, dict[str, Any]]] = {
     ),
     "siglip, text": ("SiglipTextModel", "SiglipTextConfig", SIGLIP_TEXTS),
     "siglip, image": ("SiglipVisionModel", "SiglipVisionConfig", IMAGES),
+    "decision transformer": (
+        "DecisionTransformerModel",
+        "DecisionTransformerConfig",
+        {"state_dim": 5, "act_dim": 3, "hidden_size": 20, "n_head": 4, "max_ep_len": 30},
+    ),
     "wav2vec2": ("Wav2Vec2ForCTC", "Wav2Vec2Config", SOUND),
     "hubert": (
         "HubertForSequenceClassification",

@@ -39,6 +39,7 @@ STAGED = spec.ResidualStages((8, 12), (1, 1))
 SEEING = spec.Block(ATTENTION, FEEDFORWARD, position=spec.AddedPosition())
 CLIPS = spec.Tubelets(16, 4, position="learned", extras=1, frames=2)
 TUBELETS = spec.Tubelets(16, 4, position="sinusoidal", extras=0, frames=2)
+EPISODES = spec.Trajectories(3, 2, 9, positions=4)
 PREDICTOR = spec.VariancePredictor(1, 8)
 ADAPTOR = spec.VarianceAdaptor(PREDICTOR, spec.Variance(PREDICTOR), spec.Variance(PREDICTOR))
 VOCODER = spec.HifiGan(8, 8, (2,), (4,), (3,), ((1,),))
@@ -65,6 +66,10 @@ def detector(**parts: Any) -> spec.EncoderDecoder:
         "share": "none",
     }
     return spec.EncoderDecoder(**given | parts)
+
+
+def policy(**parts: Any) -> spec.Encoder:
+    return encoder(**{"input": EPISODES, "stack": CAUSAL} | parts)
 
 
 def of_block(**parts: Any) -> spec.Encoder:
@@ -383,6 +388,8 @@ CASES: list[tuple[Any, Callable[[Any], Any]]] = [
         spec.TubeletDecoder(8, spec.Stack.of(1, spec.Block(ATTENTION, FEEDFORWARD))),
         lambda part: encoder(input=TUBELETS, heads=(part,)),
     ),
+    (EPISODES, lambda part: policy(input=part)),
+    (spec.TrajectoryHead(), lambda part: policy(heads=(part,))),
     (spec.TextAndImage(TOKENS, PATCHES), lambda part: encoder(input=part)),
     (
         spec.Conformer(3),

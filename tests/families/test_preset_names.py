@@ -98,6 +98,15 @@ def joint_forward(model: Any) -> torch.Tensor:
     return module(torch.randint(0, 60, (2, 24)), pixels=pixels)[0]
 
 
+def episode(part: spec.Trajectories) -> dict[str, torch.Tensor]:
+    """What is read beside the states of two episodes of five steps."""
+    return {
+        "actions": torch.randn(2, 5, part.actions),
+        "returns_to_go": torch.randn(2, 5, 1),
+        "timesteps": torch.arange(5).expand(2, -1),
+    }
+
+
 def forward(model: spec.Model) -> torch.Tensor:
     """One forward pass over random inputs of the smallest sizes."""
     torch.manual_seed(0)
@@ -121,11 +130,13 @@ def forward(model: spec.Model) -> torch.Tensor:
                 return module(torch.randn(part.shape(1, 0)))[0]
             case spec.Encoder(input=spec.Waveform()):
                 return module(torch.randn(1, 4000))[0]
-            case spec.Encoder(input=spec.SeriesPatches(length=length, channels=channels)):
-                return module(torch.randn(2, length, channels))[0]
+            case spec.Encoder(input=spec.Trajectories() as part):
+                return module(torch.randn(part.shape(2, 5)), **episode(part))[0]
             case spec.SeriesEncoderDecoder():
                 return series_encoder_decoder_forward(module, model)
-            case spec.LinearForecaster(length, channels):
+            case spec.Encoder(
+                input=spec.SeriesPatches(length=length, channels=channels)
+            ) | spec.LinearForecaster(length, channels):
                 return module(torch.randn(2, length, channels))[0]
             case spec.Encoder(input=spec.NodeFeatures(features=features)):
                 edges = torch.tensor([[0, i, j] for i in range(5) for j in (i, (i + 1) % 5)])
@@ -192,6 +203,7 @@ OTHER_FAMILIES = {
     "qwen2": "qwen2",
     "t5-v1.1": "t5",
     "time-series-transformer": "time_series_transformer",
+    "decision-transformer": "decision_transformer",
     "transformer": "marian",
     "vit-gpt2": "vision-encoder-decoder",
     "xlm-roberta": "roberta",

@@ -68,6 +68,7 @@ EXAMPLES: dict[str, tuple[list[Any], list[Any]]] = {
     "word_error": (SPOKEN_GUESSES, SPOKEN),
     "mse": (NUMBER_GUESSES, NUMBERS),
     "mae": (NUMBER_GUESSES, NUMBERS),
+    "mean_return": (NUMBER_GUESSES, NUMBERS),
     "pearson": (NUMBER_GUESSES, NUMBERS),
     "spearman": ([0.0, 2.5, 3.0, -2.0], NUMBERS),
     "quantile_loss": (QUANTILES, NUMBERS),

@@ -144,6 +144,17 @@ def windows(config: Any) -> Inputs:
     }
 
 
+def episodes(config: Any) -> Inputs:
+    return {
+        "states": torch.rand(BATCH, LENGTH, config.state_dim),
+        "actions": torch.rand(BATCH, LENGTH, config.act_dim),
+        "rewards": torch.rand(BATCH, LENGTH, 1),
+        "returns_to_go": torch.rand(BATCH, LENGTH, 1),
+        "timesteps": ids(1000),
+        "attention_mask": visible(),
+    }
+
+
 # ------------------------------------------------------------------ families
 
 DROPOUT = {"hidden_dropout_prob": 0.1, "attention_probs_dropout_prob": 0.1}
@@ -457,6 +468,12 @@ FAMILIES: dict[str, Family] = {
             "pad_token_id": 98,
         },
         of_gpt2,
+    ),
+    "decision_transformer": Family(
+        "DecisionTransformer",
+        "Model",
+        {"act_dim": 6, "hidden_size": 23, "max_length": 11},
+        episodes,
     ),
     "patchtst": Family(
         "PatchTST",

@@ -16,7 +16,9 @@ from PIL import Image
 import regard
 from looked import wav
 from regard.data.generated.clips import write_clips
+from regard.data.generated.environments import episodes
 from regard.data.generated.scenes import write_scenes
+from regard.data.trajectories import write_trajectories
 from regard.families import presets
 from regard.families.presets import PRESET_FAMILIES as FAMILIES
 from regard.lab.compare import cost
@@ -65,6 +67,7 @@ DATA = {
     "memory network": "stories", "speech": "sounds", "ctc": "sounds", "image": "images",
     "dual encoder": "captions", "detector": "boxes", "captioner": "captions", "video": "clips",
     "image and text": "questions", "speaker": "sounds", "series": "series", "graph": "graph",
+    "policy": "trajectories",
 }  # fmt: skip
 # Of families that learn from other data than their kind.
 OWN_DATA = {"segformer": "boxes"}  # beside which are masks
@@ -106,6 +109,7 @@ def files(tmp_path: Path) -> dict[str, str]:
         "questions": str(tmp_path / "scenes" / "train" / "questions.tsv"),
         "captions": str(images / "captions.tsv"), "series": str(write_series(tmp_path)),
         "graph": str(write_graph(tmp_path / "graph")),
+        "trajectories": str(write_episodes(tmp_path)),
     }  # fmt: skip
 
 
@@ -114,6 +118,12 @@ def write_series(folder: Path) -> Path:
     path = folder / "series.csv"
     path.write_text("a,b\n" + "".join(f"{i % 7},{i % 5}\n" for i in range(120)))
     return path
+
+
+def write_episodes(folder: Path) -> Path:
+    """Six episodes of CartPole."""
+    write_trajectories(folder / "episodes.npz", episodes("cartpole", 6))
+    return folder / "episodes.npz"
 
 
 def write_graph(folder: Path) -> Path:
@@ -175,6 +185,8 @@ def test_a_family(
         settings = QUICK | {"images": data, "valid_images": data}
     if kind in ("series", "graph"):
         settings = QUICK | {kind: data}
+    if kind == "policy":
+        settings = QUICK | {"trajectories": data, "environment": "cartpole"}
     if kind == "series":
         settings |= {"horizon": 4}
     if kind == "image and text":
@@ -210,6 +222,8 @@ def _looked_into(run: Path, ask: tuple[str, ...], files: dict[str, str]) -> Any:
     if isinstance(model, regard.models.SeriesModel | regard.models.GraphModel):
         data = files["graph" if isinstance(model, regard.models.GraphModel) else "series"]
         return model.look(data, ask=ask)
+    if isinstance(model, regard.Policy):
+        return model.look(f"{files['trajectories']}:1", ask=ask)
     if model.spec.reads == "input_ids pixel_values":
         picture = Path(files["images"]) / "dark" / "0.png"
         return model.look(f"{picture}\tis it dark?", ask=ask)

@@ -98,6 +98,12 @@ SPECS: dict[str, spec.Model] = {
     "nodes": encoder(NODES),
     "node classes": encoder(NODES, TAGS),
     "graph classes": encoder(NODES, POOL, CLASSES),
+    "trajectories": spec.Encoder(
+        WIDTH,
+        spec.Trajectories(3, 2),
+        spec.Stack.of(1, BLOCK, spec.CausalMask()),
+        (spec.TrajectoryHead(),),
+    ),
     "recurrent text": spec.RecurrentEncoder(WIDTH, TOKENS, CELLS),
     "recurrent text classes": spec.RecurrentEncoder(WIDTH, TOKENS, CELLS, (POOL, CLASSES)),
     "language model": spec.Decoder(WIDTH, TOKENS, spec.Stack.of(1, BLOCK, spec.CausalMask())),
@@ -155,6 +161,7 @@ AS_GIVEN: dict[str, set[str]] = {
     "segment": {"image segments"},
     "image_text": {"dual encoder"},
     "forecast": {"forecasts", "linear forecaster", "series-to-series"},
+    "act": {"trajectories"},
     "nodes": {"node classes"},
     "graphs": {"graph classes"},
 }
@@ -374,6 +381,7 @@ SUITABLE: dict[str, set[str]] = {
     "graph classes": {"graphs"},
     "dual encoder": {"image_text"},
     "memory network": {"stories"},
+    "trajectories": {"act"},
     # Series are fine-tuned by `regard train`.
     "forecasts": set(),
     "series": set(),

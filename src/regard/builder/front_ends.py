@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import partial
 from itertools import pairwise
 from typing import Any, assert_never
@@ -21,6 +22,7 @@ from regard.core.frontends import (
     spectrogram_frontend,
     text_and_image,
     time_scales,
+    trajectories,
     tubelets,
     waveform_frontend,
 )
@@ -41,8 +43,14 @@ def build_front_end(
             position = _input_position(part.position, d_model)
             scales = _time_scales(part, d_model)
             return spectrogram_frontend.Spectrogram(part, d_model, position, scales)
-        case spec.Tubelets():
-            return _tubelets(part, d_model)
+        case (
+            spec.Tubelets()
+            | spec.Waveform()
+            | spec.SeriesPatches()
+            | spec.NodeFeatures()
+            | spec.Trajectories()
+        ):
+            return _BUILDERS[type(part)](part, d_model)
         case spec.Patches():
             return patch_embedding.Patches(
                 part,
@@ -61,12 +69,6 @@ def build_front_end(
             return _of_parts(part, d_model)
         case spec.ObjectQueries(count):
             return feature_map.ObjectQueries(count, d_model, shared)
-        case spec.Waveform():
-            return _waveform(part, d_model)
-        case spec.SeriesPatches():
-            return _series_patches(part, d_model)
-        case spec.NodeFeatures():
-            return node_features.NodeFeatures(part, d_model)
         case _:
             assert_never(part)
 
@@ -185,6 +187,19 @@ def _series_patches(part: spec.SeriesPatches, d_model: int) -> series_patches.Se
             d_model, part.positions, standardized=True
         )
     return series_patches.SeriesPatches(part, projections, position)
+
+
+def _trajectories(part: spec.Trajectories, d_model: int) -> trajectories.Trajectories:
+    return trajectories.Trajectories(part, d_model, build_norm(part.norm, d_model))
+
+
+_BUILDERS: dict[type, Callable[[Any, int], side.FrontEnd]] = {
+    spec.Tubelets: _tubelets,
+    spec.Waveform: _waveform,
+    spec.SeriesPatches: _series_patches,
+    spec.NodeFeatures: node_features.NodeFeatures,
+    spec.Trajectories: _trajectories,
+}
 
 
 def build_step_embedding(

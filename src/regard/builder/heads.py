@@ -23,6 +23,7 @@ from regard.core.heads import (
     pixel_decoder,
     series_head,
     speech_head,
+    trajectory_head,
 )
 from regard.core.mixers import scaled_dot_product_attention
 from regard.system.errors import ModelError
@@ -59,6 +60,8 @@ def build_heads(
                 heads["labels"] = _label_head(part, model, d_model, width, table)
             case spec.ForecastHead() | spec.PatchHead() | spec.ChannelHead():
                 heads["series"] = SERIES_HEADS[type(part)](part, d_model, encoder.windows)
+            case spec.TrajectoryHead():
+                heads["steps"] = trajectory_head.TrajectoryHead(part, width, encoder.trajectories)
             case spec.ContactHead(count):
                 heads["contacts"] = contact_head.ContactHead(count)
             case spec.SpectrogramHead():
@@ -68,16 +71,21 @@ def build_heads(
             case spec.ContrastiveHead():
                 channels = encoder.waves.convolutions[-1].channels
                 heads["contrastive"] = contrastive_head.ContrastiveHead(part, d_model, channels)
-            case spec.PixelDecoder(inner):
-                decoder = build_stack(part.stack, inner)
-                of_clips = isinstance(part, spec.TubeletDecoder)
-                kind = pixel_decoder.TubeletDecoder if of_clips else pixel_decoder.PixelDecoder
-                heads["pixels"] = kind(part, width, decoder, encoder.patches)
-            case spec.PixelShuffleHead():
-                heads["pixels"] = pixel_decoder.PixelShuffleHead(part, width, encoder.patches)
+            case spec.PixelDecoder() | spec.PixelShuffleHead():
+                heads["pixels"] = _pixels(part, width, encoder.patches)
             case _:
                 assert_never(part)
     return heads
+
+
+def _pixels(
+    part: spec.PixelDecoder | spec.PixelShuffleHead, width: int, patches: spec.Patches
+) -> nn.Module:
+    if isinstance(part, spec.PixelShuffleHead):
+        return pixel_decoder.PixelShuffleHead(part, width, patches)
+    of_clips = isinstance(part, spec.TubeletDecoder)
+    kind = pixel_decoder.TubeletDecoder if of_clips else pixel_decoder.PixelDecoder
+    return kind(part, width, build_stack(part.stack, part.d_model), patches)
 
 
 def _of_positions(

@@ -29,6 +29,7 @@ Examples:
   regard data addition --text > train.txt
   regard data scenes scenes --lines 4000
   regard data clips clips --lines 4000
+  regard data episodes cartpole cartpole.npz
 """
 LINES = WholeNumber(1, 10**12)
 
@@ -106,6 +107,22 @@ def clips(folder: str, lines: int, held_out: int | None, size: int, frames: int,
     others = held_out or max(1, lines // 10)
     counts = {"train": lines, "valid": others, "test": others}
     write_clips(Path(folder), counts, seed, size, frames)
+
+
+@command.command()
+@click.argument("environment", type=click.Choice(("cartpole", "pendulum")))
+@click.argument("file")
+@options(
+    option("--lines", "number of episodes", LINES, default=400),
+    option("--seed", "random seed", SEED, default=0),
+)
+def episodes(environment: str, file: str, lines: int, seed: int) -> None:
+    """Write episodes of ENVIRONMENT by policies of every grade to FILE.npz: obs, acts, rews, and
+    the indices at which the actions of a new episode begin."""
+    from regard.data.generated.environments import episodes
+    from regard.data.trajectories import write_trajectories
+
+    write_trajectories(Path(file), episodes(environment, lines, seed))
 
 
 # ------------------------------------------------------------------ and for each generated task

@@ -91,10 +91,10 @@ def command(model: str, inputs: tuple[str, ...], task: str | None, **flags: Any)
     """Run any model: classes, tags, answers, masked words, embeddings, transcripts, forecasts.
 
     An input is a text, a text file (.txt or .tsv, one text per line), an image, a recording, a time
-    series (.csv), a graph folder, or - for standard input. Separate text pairs with a tab. The
-    output is one line per input: the input, a tab, the prediction. A forecast is printed as a
-    table, a graph folder as one line per node or graph. --input and --output handle files of any
-    size: after a crash the same command resumes where it stopped.
+    series (.csv), an episode (.npz:NUMBER), a graph folder, or - for standard input. Separate text
+    pairs with a tab. The output is one line per input: the input, a tab, the prediction. A forecast
+    is printed as a table, a graph folder as one line per node or graph. --input and --output handle
+    files of any size: after a crash the same command resumes where it stopped.
     """
     run_task(model, inputs, task, **flags)
 

@@ -26,6 +26,7 @@ class FrontEnd(nn.Module):
     meets_padding: ClassVar[bool] = True
     has_padding: ClassVar[bool] = True  # an image has none
     mask_name: ClassVar[str] = "attention_mask"  # transformers' name of its padding mask
+    also_reads: ClassVar[tuple[str, ...]] = ()  # arguments that it takes under their own names
 
     def output_padding_mask(self, padding_mask: Tensor | None) -> Tensor | None:
         """The padding mask of the T positions, from that of the inputs: the same."""
@@ -56,8 +57,12 @@ class FrontEnd(nn.Module):
     shows_first: ClassVar[bool] = True
     shows_last: ClassVar[bool] = True
     # Whether the last of them is that after the final norm where a decoder reads what it gives;
-    # of an encoder that stands alone it is that before.
+    # of an encoder that stands alone it is that before, unless `shows_norm_alone`.
     shows_norm: ClassVar[bool] = True
+    shows_norm_alone: ClassVar[bool] = False
+
+    def check_values(self, inputs: Inputs) -> None:
+        """Refuses numbers that it cannot read; asking for them waits for the device."""
 
     def states(self, hidden: Tensor, inputs: Inputs) -> Tensor:
         """The hidden states of the inputs as they are shown: [B, T, D]."""

@@ -21,7 +21,7 @@ import os
 import sys
 import tarfile
 import zlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO
@@ -312,13 +312,13 @@ def write_arrays(path: Path, arrays: Mapping[str, Any]) -> None:
         numpy.savez_compressed(file, **arrays)
 
 
-def read_arrays(path: Path, repair: str) -> dict[str, NDArray[Any]]:
-    """The arrays of an .npz file by name."""
+def read_arrays(path: Path, repair: str, names: Sequence[str] = ()) -> dict[str, NDArray[Any]]:
+    """The arrays of an .npz file by name: all of them, or these, of which none may be missing."""
     import numpy
 
     try:
         # A file may come from anywhere, and a pickle in it could run code.
         with numpy.load(path, allow_pickle=False) as arrays:
-            return dict(arrays)
-    except (OSError, ValueError, EOFError, BadZipFile, zlib.error) as error:
+            return {name: arrays[name] for name in names or arrays}
+    except (OSError, KeyError, ValueError, EOFError, BadZipFile, zlib.error) as error:
         raise DataError(f"{path} cannot be read: {error}", repair) from None

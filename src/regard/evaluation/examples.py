@@ -27,6 +27,7 @@ from regard.data.labelled import (
 )
 from regard.data.masks import SegmentedImage, read_masks
 from regard.data.series import Series, read_series
+from regard.data.trajectories import Trajectory, read_trajectories
 from regard.system.errors import DataError, SettingError
 
 # A file, two files of parallel text, or a folder; standard input is "-".
@@ -291,6 +292,12 @@ SERIES = ExampleKind(
     "a regard.data.series.Series(values, columns), values [T, C]",
     lambda path: [read_series(path)],
     _series,
+)
+TRAJECTORIES = ExampleKind(
+    "episodes (.npz with obs, acts, rews and indices); FILE:NUMBER is one of them",
+    "a regard.data.trajectories.Trajectory(states, actions, rewards)",
+    read_trajectories,
+    _instance(Trajectory),
 )
 GRAPHS = ExampleKind(
     "a folder of tables (nodes.tsv, edges.tsv), or an .npz file",

@@ -30,6 +30,7 @@ from regard.data.masks import NO_CLASS, SegmentedImage
 from regard.data.series import Series, windows
 from regard.data.speech import whole_log_mel
 from regard.data.tag_alignment import align_words, word_tags
+from regard.data.trajectories import Trajectory
 from regard.evaluation.metrics.metric import OutputKind
 from regard.evaluation.metrics.regression import point_forecasts
 from regard.evaluation.task import Outputs, Settings
@@ -39,6 +40,7 @@ from regard.models import (
     ImageCaptioner,
     ImageEncoder,
     ImageGenerator,
+    Policy,
     SeriesModel,
     TextEncoder,
     Translator,
@@ -309,6 +311,17 @@ def image_likelihood(
     count = model.image_length
     values = [(nll, count) for nll in model.nlls(texts, [example.image for example in examples])]
     return Outputs(values, texts)
+
+
+# --- trajectories: what comes where the return of an episode is asked for ---
+
+
+def roll_out(model: Policy, examples: Sequence[Trajectory], settings: Settings) -> Outputs:
+    """The returns that come in the environment: an episode from each first state, in which the
+    return of the example is asked for."""
+    asked = [one.total for one in examples]
+    starts = np.stack([one.states[0] for one in examples])
+    return Outputs(model.roll_out(asked, starts=starts).tolist(), asked)
 
 
 # --- forecasts: every window of a series, on standardized values ---

@@ -143,7 +143,9 @@ def _as_text(answer: Any) -> str:
         # A filling may be a line end.
         names = {label: label.replace("\n", "\\n") for label in answer}
         return "  ".join(f"{names[label]} {share:.4f}" for label, share in answer.items())
-    if answer and isinstance(answer[0], float):
+    if answer and isinstance(answer[0], list):  # actions of several numbers
+        return "  ".join(map(_as_text, answer))
+    if answer and isinstance(answer[0], float | int):
         # Five of the about seven digits that a float32 has.
         return " ".join(f"{value:.5g}" for value in answer)
     if answer and "box" in answer[0]:

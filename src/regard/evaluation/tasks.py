@@ -41,6 +41,7 @@ from regard.evaluation.outputs import (
     rank_sound_classes,
     reconstruct_patches,
     reference_likelihood,
+    roll_out,
     segment_images,
     speak,
     tag_words,
@@ -402,7 +403,7 @@ TASKS: dict[str, Task] = {
             'regard.load("FOLDER").classify("image.png", ["a photo of a cat", "a photo of a dog"])',
         ),
     ),
-    # --- series, graphs, stories, sounds ---
+    # --- series, trajectories, graphs, stories, sounds ---
     "forecast": Task(
         method="forecast",
         answer=answers.forecast,
@@ -417,6 +418,22 @@ TASKS: dict[str, Task] = {
             "time-series-forecasting",
             "A forecaster of time series",
             'regard.load("FOLDER").forecast("series.csv")',
+        ),
+    ),
+    "act": Task(
+        method="act",
+        answer=of_method("act"),
+        reads_media=True,
+        unit="episodes",
+        reads=examples.TRAJECTORIES,
+        predict={"prediction": roll_out},
+        metrics=("mae", "spearman", "mean_return"),
+        other_metrics=("pearson", "mse"),
+        scores=_by_name("mae", "spearman", "mean_return"),
+        card=Card(
+            "reinforcement-learning",
+            "A policy that is asked for a return",
+            'regard.load("FOLDER").roll_out([200.0])',
         ),
     ),
     "nodes": _NODES,

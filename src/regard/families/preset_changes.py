@@ -293,10 +293,10 @@ def _position(model: Any, word: str, length: int) -> Any:
         of_series = isinstance(front_end, spec.SeriesPatches)
         kind: Any = "fixed" if of_series and word == "sinusoidal" else word
         return replace(model, input=replace(front_end, position=kind))
-    architectural = spec.Waveform | spec.NodeFeatures | spec.LaggedValues
+    architectural = spec.Waveform | spec.NodeFeatures | spec.LaggedValues | spec.Trajectories
     if isinstance(front_end, architectural) or isinstance(model, spec.DualEncoder):
         raise SettingError(
-            "models of sounds, graphs, pairs and lagged values have positions of their own",
+            "models of sounds, graphs, pairs, episodes and lags have positions of their own",
             "remove `position`; of graphs, `laplacian`, `degrees` and `distances` encode the "
             "structure",
         )

@@ -26,6 +26,7 @@ Kind = Literal[
     "ctc",  # an encoder of sound that spells letters
     "memory network",
     "graph",  # a classifier of nodes or graphs; the vocabulary are its classes
+    "policy",  # of trajectories; the vocabulary are its actions, the context its longest episode
     "series",  # a forecaster; the vocabulary are its channels, the context its look-back
 ]
 

@@ -115,6 +115,7 @@ FILES: dict[str, dict[str, str]] = {
     "series.patchtst": {"patchtst": ""},
     "series.time_series_transformer": {"time_series_transformer": ""},
     "series.linear_forecaster": {},
+    "series.decision_transformer": {"decision_transformer": ""},
     # Graphs.
     "graph": {},
     # Before the Transformer.

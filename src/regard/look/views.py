@@ -96,8 +96,9 @@ def speaks(core: CoreModel) -> bool:
 
 
 def reads_paths(model: Inspectable) -> bool:
-    """Whether its input is given by a path that it reads itself: of a series, or of a graph."""
-    return model.model.inputs[0].kind in ("values", "nodes")
+    """Whether its input is given by a path that it reads itself: of a series, a trajectory, or a
+    graph."""
+    return model.model.inputs[0].kind in ("values", "nodes", "steps")
 
 
 def _without_tokens(model: Inspectable) -> Obstacle:

@@ -12,6 +12,7 @@ from regard.models.language_model import LanguageModel
 from regard.models.loading import load
 from regard.models.memory_network import MemoryNetworkModel
 from regard.models.object_detector import Detection, ObjectDetector
+from regard.models.policy import Policy
 from regard.models.series_model import SeriesModel
 from regard.models.sound_models import (
     CTCModel,

@@ -226,6 +226,7 @@ class RecordedOutputs:
         """
         front_end: Any = self.model.front_ends().get(stack, FrontEnd())
         alone = stack.endswith("encoder") and not (prefix and front_end.shows_norm)
+        alone = alone and not front_end.shows_norm_alone
         if alone or self._is_reversible(stack):
             return residual_probes(self.model, stack)[-1]
         return f"{stack}.output"

@@ -31,6 +31,7 @@ from regard.models.language_model import LanguageModel
 from regard.models.medium_to_text import MediumToText
 from regard.models.memory_network import MemoryNetworkModel
 from regard.models.object_detector import ObjectDetector
+from regard.models.policy import Policy
 from regard.models.saving import cast, choose_dtype
 from regard.models.series_model import SeriesModel
 from regard.models.sound_models import (
@@ -54,6 +55,7 @@ _READERS: dict[str, type[Model]] = {
     "story": MemoryNetworkModel,
     "clips": ImageEncoder,
     "past_values": SeriesModel,
+    "states": Policy,
     "input_ids pixel_values": VisualQuestionModel,
 }
 # What writes a text about something that is no text, by the name of that input.
@@ -80,9 +82,9 @@ def load(
     `ImageEncoder` (`classify`, `embed`), `DualEncoderModel` (`classify` by captions),
     `ImageCaptioner` (`caption`), `ImageGenerator` (`draw`), `SpeechSynthesizer` (`speak`),
     `SpeechToText` or `CTCModel` (`transcribe`), `SoundClassifier` or
-    `SpectrogramClassifier` (`classify`), and others. `tasks` lists the methods that a model
-    supports. Every model can be called with tensors under the argument names of `transformers`,
-    saved (`save`) and inspected (`look`).
+    `SpectrogramClassifier` (`classify`), `Policy` (`act`), and others. `tasks` lists the methods
+    that a model supports. Every model can be called with tensors under the argument names of
+    `transformers`, saved (`save`) and inspected (`look`).
 
     Args:
         folder: Path of the folder, or with `download` a model name on the Hub (owner/name).

@@ -117,8 +117,9 @@ class Tasks:
     segment: Any = Lacking("a segmenter of images, such as SegFormer")
     fill: Any = Lacking("an encoder with a masked-language-model head, such as BERT")
     answer: Any = Lacking("an encoder with a question-answering head")
-    # --- time series and speech ---
+    # --- time series, trajectories and speech ---
     forecast: Any = Lacking("a forecaster of time series, such as PatchTST")
+    act: Any = Lacking("a policy, such as Decision Transformer")
     speak: Any = Lacking("a model that speaks, such as FastSpeech 2")
     caption: TaskMethod[Any, ..., str] = Lacking(  # type: ignore[assignment]
         "a model that writes about images, such as ViT-GPT2"

@@ -18,6 +18,7 @@ from regard.spec.frontend import (
     Spectrogram,
     TextAndImage,
     Tokens,
+    Trajectories,
     Tubelets,
     Waveform,
 )
@@ -33,6 +34,7 @@ from regard.spec.head import (
     Pool,
     SeriesHead,
     SeriesWindow,
+    TrajectoryHead,
     TubeletDecoder,
 )
 from regard.spec.mask import NeighbourMask
@@ -44,6 +46,7 @@ from regard.spec.model_spec import (
     ModelSpec,
     Stacks,
     arguments,
+    check_decoder,
     check_no_cross,
     check_recurrent_encoder,
     check_tied,
@@ -84,6 +87,8 @@ class Encoder(ModelSpec):
                 "set mask_token=True for PixelShuffleHead, mask_token=False for PixelDecoder",
             )
         check_tied(self.tied, self.stack, self.d_model, self.head)
+        if isinstance(self.input, Trajectories):
+            check_decoder(self.stack)  # an action must not be seen by its prediction
 
     @property
     def front_ends(self) -> FrontEnds:
@@ -105,10 +110,10 @@ class Encoder(ModelSpec):
                 return arguments(name, "bool_masked_pos")
             case Patches(masked_share=share):
                 return arguments(name, "noise" if share or self.pixels is not None else "")
-            case Tokens() if self.stack.block.attention.projection == "global":
-                return arguments(name, "attention_mask global_attention_mask token_type_ids")
             case Tokens():
-                return arguments(name, "attention_mask token_type_ids")
+                is_global = self.stack.block.attention.projection == "global"
+                masks = "attention_mask" + " global_attention_mask" * is_global
+                return arguments(name, f"{masks} token_type_ids")
             case SeriesPatches():
                 return arguments(name, "past_observed_mask")
             case Spectrogram() | OverlapPatches():
@@ -121,6 +126,11 @@ class Encoder(ModelSpec):
                     Input("edges"),
                     Input("eigenvectors", required=laplacian > 0),
                     Input("distances", required=paths),
+                )
+            case Trajectories():
+                return (
+                    *arguments(f"{name} actions", "rewards"),
+                    *arguments("returns_to_go timesteps", "attention_mask"),
                 )
             case Waveform() if self.contrastive is not None:
                 return arguments(name, "attention_mask mask_time_indices sampled_negative_indices")
@@ -214,6 +224,12 @@ class Encoder(ModelSpec):
         return self.input
 
     @property
+    def trajectories(self) -> Trajectories:
+        """The front end of a model of trajectories."""
+        assert isinstance(self.input, Trajectories)
+        return self.input
+
+    @property
     def series_window(self) -> SeriesWindow:
         """What an encoder of time series reads and forecasts."""
         part = self.windows
@@ -245,6 +261,7 @@ _INPUTS: dict[type, type] = {
     ForecastHead: SeriesPatches,
     PatchHead: SeriesPatches,
     ChannelHead: SeriesPatches,
+    TrajectoryHead: Trajectories,
 }
 
 

@@ -1,4 +1,5 @@
-"""Input embeddings: of tokens, spectrograms, image patches, waveforms, time series and graphs."""
+"""Input embeddings: of tokens, spectrograms, image patches, waveforms, time series, graphs and
+trajectories."""
 
 from __future__ import annotations
 
@@ -610,6 +611,29 @@ class NodeFeatures(_FrontEnd):
         return rows, length, self.features
 
 
+@dataclass(frozen=True)
+class Trajectories(_FrontEnd):
+    """Embeddings of trajectories (Chen et al. 2021, Decision Transformer): three tokens a step.
+
+    They are the return-to-go, the state and the action, each through a linear map of its own, with
+    the vector of the time step added; a norm follows.
+    """
+
+    main_input_name = "states"  # states [B, steps, states]
+    states: Size  # numbers of a state
+    actions: Size  # numbers of an action; where there is a choice, one for each of its actions
+    steps: Size = 4096  # time steps of the longest episode
+    norm: Norm = field(default_factory=LayerNorm)
+    dropout: Rate = 0.1
+    # transformers' stack is GPT-2's: it adds the first of so many positions to every token, and
+    # keeps a table of so many words that nothing reads.
+    positions: Size = 1024
+    vocabulary: Size = 1
+
+    def shape(self, rows: int, length: int) -> tuple[int, ...]:
+        return rows, length, self.states
+
+
 # Of a Transformer; a stem stands before stages of convolutions.
 FrontEnd = (
     Tokens
@@ -621,4 +645,5 @@ FrontEnd = (
     | Waveform
     | SeriesPatches
     | NodeFeatures
+    | Trajectories
 )

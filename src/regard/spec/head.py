@@ -290,6 +290,16 @@ class ContrastiveHead(Part):
             )
 
 
+@dataclass(frozen=True)
+class TrajectoryHead(Part):
+    """Head of trajectories (Chen et al. 2021, Decision Transformer): what follows in a trajectory.
+
+    The position of a state gives its action; that of an action the next state and return-to-go.
+    """
+
+    bounded: bool = True  # actions are between −1 and 1, by a tanh
+
+
 # ------------------------------------------------------------------ masked images
 
 

@@ -23,6 +23,7 @@ from regard.spec.head import (
     Pool,
     SeriesHead,
     SpectrogramHead,
+    TrajectoryHead,
 )
 from regard.spec.mask import counts_from_the_end, is_causal
 from regard.spec.stack import Stack
@@ -34,8 +35,9 @@ from regard.system.errors import ModelError
 # of a kind, a word stands before the name: decoder_input_ids, and their decoder_attention_mask.
 
 InputKind = Literal[
-    "tokens", "pixels", "samples", "frames", "values", "nodes", "mask", "segments", "more"
-]
+    "tokens", "pixels", "samples", "frames", "values", "nodes", "steps", "mask", "segments",
+    "times", "more",
+]  # fmt: skip
 
 
 class _Argument(NamedTuple):
@@ -44,7 +46,7 @@ class _Argument(NamedTuple):
     shaped_as: tuple[str, ...] = ()  # the arguments, of which a model has one, of the same shape
 
 
-_SEQUENCES = ("input_ids", "input_values", "node_features")
+_SEQUENCES = ("input_ids", "input_values", "node_features", "states")
 _ARGUMENTS = {
     "input_ids": _Argument("tokens", "[texts, tokens]"),
     "story": _Argument("tokens", "[stories, sentences, tokens]"),
@@ -56,6 +58,11 @@ _ARGUMENTS = {
     "spectrogram": _Argument("frames", "[recordings, frames, mels]"),
     "past_values": _Argument("values", "[series, steps, channels]"),
     "node_features": _Argument("nodes", "[graphs, nodes, features]"),
+    "states": _Argument("steps", "[trajectories, steps, numbers]"),
+    "actions": _Argument("more", "[trajectories, steps, numbers]", ("states",)),
+    "rewards": _Argument("more"),  # taken, as in transformers, and not read
+    "returns_to_go": _Argument("more", "[trajectories, steps, 1]", ("states",)),
+    "timesteps": _Argument("times", "[trajectories, steps]", ("states",)),
     # Whisper hears its whole window: the mask is taken, as in transformers, and not read.
     "pixel_mask": _Argument("mask"),
     "attention_mask": _Argument("mask", shaped_as=_SEQUENCES),
@@ -128,6 +135,7 @@ Head = (
     | ContrastiveHead
     | ContactHead
     | SpectrogramHead
+    | TrajectoryHead
     | HifiGan
     | MaskedImageDecoder
 )

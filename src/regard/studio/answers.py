@@ -31,6 +31,7 @@ from regard.models.labels import label_names, label_scores
 from regard.models.spans import tagged_words
 from regard.system.errors import DataError
 from regard.training.run_evaluation import run_settings
+from regard.training.run_folder import RunFolder
 from regard.wirings.core_model import CoreModel
 
 TOP = 10  # alternatives of an answer
@@ -89,6 +90,8 @@ def task_of(model: Model) -> str:
         return "caption"
     if "values" in kinds:
         return "forecast"
+    if "steps" in kinds:
+        return "act"
     if model.spec.task is not None:
         # Of a graph with tags, the class of one node is asked for.
         task = "classify" if "nodes" in kinds else model.spec.task
@@ -143,8 +146,11 @@ _EXAMPLES = {"generate": BEGINNINGS, "answer": QUESTIONS, "caption": CAPTIONS}
 def _stored_inputs(model: Model) -> list[str]:
     """The series of the run that a model is from, or some nodes of its graph, if still there."""
     recipe = run_settings(model.folder).recipe
-    if recipe is None:
+    if recipe is None or model.folder is None:
         return []
+    episodes = RunFolder(model.folder).data / "valid.npz"
+    if episodes.is_file():  # of the run itself
+        return [f"{episodes}:{number}" for number in _NODES]
     path = recipe.data.series or recipe.data.graph
     if path is None or not Path(path).exists():
         return []
@@ -294,6 +300,11 @@ def _forecast(question: Question) -> ModelAnswer:
     dots = " …" if len(steps) > _STEPS_SHOWN else ""
     note = f"{backdrop.name}: {len(steps)} steps after the end of the series."
     return ModelAnswer("forecast", text + dots, note=note)
+
+
+def _acted(question: Question) -> ModelAnswer:
+    """What it would do after the last state."""
+    return ModelAnswer("act", question.model.short_answer(question.run.tensor("logits")))
 
 
 _STEPS_SHOWN = 8
@@ -467,6 +478,7 @@ _ANSWERS: dict[str, Callable[[Question], ModelAnswer]] = {
     "answer": _answered,
     "caption": _caption,
     "forecast": _forecast,
+    "act": _acted,
     "classify": _classified,
     "tag": _tagged_words,
     "detect": _replaced_tokens,

@@ -23,6 +23,7 @@ from regard.core.frontends.patch_embedding import Patches
 from regard.core.frontends.resnet import ConvStem, ResidualStages
 from regard.core.frontends.series_patches import SeriesPatches
 from regard.core.frontends.spectrogram_frontend import Spectrogram
+from regard.core.frontends.trajectories import Trajectories
 from regard.core.frontends.waveform_frontend import Waveform
 from regard.core.heads.head import ClassifierHead
 from regard.core.mixture_of_experts import MixtureOfExperts
@@ -93,6 +94,8 @@ def embedding_formula(part: nn.Module | None) -> str:
             return "x = convolutions(sound) + convolution(neighbours)"
         case SeriesPatches() | StepEmbedding():
             return "x = W · values + position"
+        case Trajectories():
+            return "x = LayerNorm(W · (return, state or action) + step) + position"
         case NodeFeatures():
             degree = "" if part.degrees is None else " + D[degree]"
             laplacian = "" if part.laplacian is None else " + W_L · eigenvectors"

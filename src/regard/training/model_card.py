@@ -100,6 +100,8 @@ def _data_source(recipe: Recipe) -> str:
         return f"{lines} generated ListOps expressions"
     if recipe.objective == "stories":
         return f"{lines} generated stories"
+    if recipe.objective_settings.data == "trajectories":
+        return "generated episodes"
     return f"the built-in English–German language, {lines} generated sentences"
 
 

@@ -79,6 +79,7 @@ _MEDIA = {
     "spectrogram": "spectrograms",
     "past_values": "time series",
     "node_features": "graphs",
+    "states": "trajectories",
     "story": "stories",
 }
 
@@ -223,6 +224,8 @@ def _context(recipe: Recipe) -> int | None:
             return data.max_length
         case "images" if recipe.objective == "draw":  # words, and behind them an image
             return data.context + parse_image_tokens(recipe.tokens.image_tokens).length
+        case "trajectories":  # whose context is that of an episode
+            return None
         case "images" | "series" | "graph" if "context" not in data.model_fields_set:
             return None
         case _:

@@ -168,9 +168,9 @@ def _stored_examples(run_folder: RunFolder, task: str, split: str, model: Any) -
         # Only what is in the split has a label to compare with.
         labels = tuple(label if i in rows else "" for i, label in enumerate(data.labels))
         return [replace(data, labels=labels, splits=("",) * len(labels))]
-    file = run_folder.data / f"{split}.jsonl"
-    if file.is_file():
-        return TASKS[task].reads.read(str(file))
+    for file in (run_folder.data / f"{split}.jsonl", run_folder.data / f"{split}.npz"):
+        if file.is_file():
+            return TASKS[task].reads.read(str(file))
     if items := stored_examples(run_folder, split):
         return items
     # Plain text is stored as token ids, and its score is called `validation`.

@@ -24,6 +24,10 @@ if TYPE_CHECKING:
 H = TypeVar("H", bound=nn.Module)
 # Pre-training with two heads at once: the other one is called by the name of its own class.
 _BOTH = ("next", "choice")
+# Their names end like that of a model without heads.
+_MODELS_WITH_HEADS = (
+    "HeadModel", "HeadsModel", "MTModel", "EncoderDecoderModel", "DecisionTransformerModel",
+)  # fmt: skip
 _LANGUAGE_MODELS = ("ForMaskedLM", "ForCausalLM", "ForConditionalGeneration", "LMHeadModel")
 
 Split = Callable[[Tensor], Sequence[Tensor]]  # a sequence [B, T, …] in pieces
@@ -145,8 +149,7 @@ class CoreModel(nn.Module, ABC):
         parts = [head for head in self.heads().values() if isinstance(head, Head)]
         heads = [head for head in parts if not isinstance(head, Pool)]
         bare = not heads or options.ends_with("Model", "WithProjection")
-        names = ("HeadModel", "HeadsModel", "MTModel", "EncoderDecoderModel")
-        bare = bare and not options.ends_with(*names)
+        bare = bare and not options.ends_with(*_MODELS_WITH_HEADS)
         if not options.everything:
             heads = [] if bare else self._of_architecture(heads, options)
         lm_head = any(isinstance(head, LMHead) for head in heads)

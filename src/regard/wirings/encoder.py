@@ -92,7 +92,9 @@ class Encoder(CoreModel):
         return reading
 
     def check_values(self, inputs: Inputs) -> None:
-        """A question that nothing tells apart from its context (BigBird)."""
+        """A question that nothing tells apart from its context (BigBird), or what the front end
+        does not know."""
+        self.input.check_values(inputs)
         if self._separator is not None and not (self._has_segments or "token_type_ids" in inputs):
             raise ModelError(
                 "type_vocab_size is 1, so the model cannot tell question and context apart",
@@ -101,8 +103,7 @@ class Encoder(CoreModel):
 
     def _arguments(self, inputs: Inputs) -> dict[str, Tensor]:
         """What the front end takes besides the first input, under its own names."""
-        graph = ("edges", "eigenvectors", "distances")
-        more = {name: inputs[name] for name in graph if name in inputs}
+        more = {name: inputs[name] for name in self.input.also_reads if name in inputs}
         for name in ("bool_masked_pos", "mask_time_indices"):
             if name in inputs:
                 more["masked"] = inputs[name].bool()

@@ -21,6 +21,8 @@ class NodeFeatures(FrontEnd):
     Nodes have no order: all information about their structure is added here, or is in the edges.
     """
 
+    also_reads = ("edges", "eigenvectors", "distances")
+
     def __init__(self, part: spec.NodeFeatures, d_model: int) -> None:
         super().__init__()
         self.spec = part

@@ -42,6 +42,20 @@ class MeanAbsoluteError(ErrorMetric):
         return _sums(np.abs(_differences(predictions, references)))
 
 
+class MeanReturn(Metric):
+    """Mean return of a policy's episodes, whatever was asked for."""
+
+    name = "mean_return"
+    unit = ""
+    definition = "mean of the returns that came"
+
+    def count(self, prediction: float, reference: float) -> Sequence[float]:
+        return (prediction, 1.0)
+
+    def score(self, totals: Array) -> float:
+        return ratio(*totals)
+
+
 class PearsonCorrelation(Metric):
     """Pearson's correlation of numbers, −1 to 1, by sums in float64; 0 where a side is constant."""
 

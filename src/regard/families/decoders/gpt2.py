@@ -72,7 +72,7 @@ IGNORED = IGNORED_KEYS | {
 }
 
 
-_LAYER = LayerNames(
+LAYER = LayerNames(
     qkv=("attn.c_attn",),
     attention_output="attn.c_proj",
     attention_norm="ln_1",
@@ -138,7 +138,7 @@ class GptFamily:
         return [
             *embedding_rules(model, f"transformer.{token_module}.weight", "lm_head.weight"),
             Rename("tokens.position.table", f"transformer.{position_module}.weight"),
-            *_LAYER.stack_rules(model.stack, hf="transformer.", more=masks),
+            *LAYER.stack_rules(model.stack, hf="transformer.", more=masks),
             position_ids("transformer.position_ids", length),
         ]
 

@@ -38,7 +38,9 @@ def check_inputs(run: RunEvidence) -> Iterator[Finding]:
 # --- inputs ---------------------------------------------------------------------------------------
 
 # The main input of a batch, by the name that the objectives have for it.
-MAIN_INPUTS = ("source", "tokens", "text", "pixels", "waves", "features", "past", "node_features")
+MAIN_INPUTS = (
+    "source", "tokens", "text", "pixels", "waves", "features", "past", "node_features", "states",
+)  # fmt: skip
 
 
 def identical_inputs(run: RunEvidence) -> Iterator[Finding]:

@@ -202,6 +202,18 @@ _TABLE = (
         "the same few sentences are said: play recordings of them",
     ),
     Wiring(
+        ("act",),
+        "policy over trajectories (Decision Transformer's wiring)",
+        "what is done follows from the return that is asked for, learnt without an environment",
+        ((100_000, "decision-transformer:tiny"), (float("inf"), "decision-transformer:base")),
+        "generate episodes in a simulator",
+        100,
+        "behaviour cloning of the best episodes, by a small network over single states",
+        1_000,
+        "Decision Transformer: a million steps of a thousand episodes (Chen et al. 2021)",
+        "there is a simulator: reinforcement learning, or a controller by hand",
+    ),
+    Wiring(
         ("transcribe",),
         "encoder–decoder over spectrograms (Whisper's wiring)",
         "the transcript is text with a language model's order, and its length is not fixed",

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from regard import spec as specs
+from regard.core.frontends.trajectories import TOKENS
 from regard.families import folder as folders
 from regard.families import presets
 from regard.families.encoders import electra
@@ -20,6 +21,7 @@ from regard.training.objectives.speech import contrastive_encoder
 from regard.training.recipe import loading
 from regard.training.recipe.objectives import objective_of
 from regard.training.recipe.schema import Recipe
+from regard.training.recipe.sections import STEPS_READ
 
 DEFAULT_ROWS = 8
 LARGE = 10**9  # parameters from which one row is planned
@@ -48,6 +50,7 @@ _BY_INPUTS = {
     "input_features": "sounds",
     "past_values": "forecast",
     "node_features": "nodes",
+    "states timesteps": "act",
 }
 _HEAD_TASKS: dict[str, specs.HeadTask] = {
     "classify": "classify",
@@ -204,7 +207,8 @@ def _subject(
         # One row of a large model says enough, and is traced in seconds.
         is_large = objective == "nodes" or parameter_count(description) >= LARGE
         rows = 1 if is_large else DEFAULT_ROWS
-    context = min(context, MAX_DEFAULT_LENGTH)
+    # A policy's is that of an episode, of which it reads some steps.
+    context = STEPS_READ if objective == "act" else min(context, MAX_DEFAULT_LENGTH)
     length = request.length or _default_length(objective, description, context)
     settings = StepSettings(
         precision=request.precision or "float32",
@@ -223,6 +227,8 @@ def _default_length(objective: str, description: Any, context: int) -> int:
         return SPEECH_SAMPLES
     if objective in NODES:
         return NODES[objective]
+    if objective == "act":
+        return TOKENS * context
     return min(context, SENTENCE) if objective == "translate" else context
 
 
@@ -319,7 +325,7 @@ def of_recipe(recipe: Recipe, name: str, request: Request) -> Subject:
     limit = description.max_length or math.inf
     context = recipe.data.max_length
     if recipe.objective != "translate":
-        context = int(min(recipe.data.context, limit))
+        context = int(min(recipe.steps_read or recipe.data.context, limit))
     length = request.length or _default_length(recipe.objective, description, context)
     train = recipe.train
     rows = request.batch
@@ -379,6 +385,9 @@ def _describe(recipe: Recipe) -> tuple[Any, specs.Model | None, tuple[str, ...]]
             task = "tag" if level == "nodes" else "classify"
             description = model_spec.describe(recipe, count, task=task)
             notes = (f"{count} classes", f"graphs of {NODES[level]:,} nodes")
+        case "act":
+            description = model_spec.describe(recipe, count)
+            notes = (f"actions of {count} numbers",)
         case _:
             description = model_spec.describe(recipe, vocabulary)
             notes = (assumed,)

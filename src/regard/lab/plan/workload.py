@@ -23,6 +23,7 @@ from regard.builder.heads import build_forecast_loss
 from regard.core.caches.kv_cache import DecoderState
 from regard.core.context import Context
 from regard.core.frontends.lagged_values import Covariates
+from regard.core.frontends.trajectories import TOKENS
 from regard.core.heads.contrastive_head import GUMBEL_TEMPERATURE
 from regard.core.heads.series_head import ForecastLoss
 from regard.core.stack import Stack
@@ -30,6 +31,7 @@ from regard.data.padding import IGNORED
 from regard.models.image_encoder import enlarged, position_logits
 from regard.models.sentence_transformers import SentencePooling
 from regard.system.errors import ModelError
+from regard.training.objectives.acting import action_loss
 from regard.training.objectives.causal_lm import next_token_loss
 from regard.training.objectives.classification import answer_logits
 from regard.training.objectives.contrastive import image_text_loss, pair_loss, pair_vectors
@@ -247,6 +249,10 @@ def _spoken(core: Any, tensors: Tensors, _unused: TokenLoss) -> LossTerms:
     return spoken_loss(core, tensors)
 
 
+def _acted(core: Any, tensors: Tensors, _unused: TokenLoss) -> LossTerms:
+    return action_loss(core, tensors)
+
+
 def _masked_speech(core: Any, tensors: Tensors, _unused: TokenLoss) -> LossTerms:
     return LossTerms(*contrastive_loss(core, tensors), {}, 1)
 
@@ -404,6 +410,21 @@ def _windows(model: Any, sizes: Sizes) -> Made:
     return inputs, math.prod(future), partial(_forecast, loss=loss)
 
 
+def _steps(model: Any, sizes: Sizes) -> Made:
+    part = model.trajectories
+    rows = (sizes.rows, max(1, sizes.length // TOKENS))
+    inputs = {
+        "states": Input((*rows, part.states)),
+        "actions": Input((*rows, part.actions)),
+        "returns_to_go": Input((*rows, 1)),
+        "timesteps": Input(rows, part.steps),
+        "is_step": Input(rows, is_mask=True),
+    }
+    if not model.part(specs.TrajectoryHead).bounded:  # logits of choices
+        inputs["labels"] = Input(rows, part.actions)
+    return inputs, math.prod(rows), _acted
+
+
 def _graph(model: Any, sizes: Sizes) -> dict[str, Input]:
     """Graphs of so many nodes, each node with as many neighbours as a paper of Cora has."""
     nodes = (sizes.rows, sizes.length)
@@ -464,5 +485,6 @@ _BATCHES: dict[str, Callable[[Any, Sizes], Made]] = {
     "speak": _spoken_texts,
     "speech_contrastive": _masked_recordings,
     "forecast": _windows,
+    "act": _steps,
     "stories": _story_rows,
 }

@@ -68,11 +68,12 @@ class RandomBatch:
         else:
             padding_mask = positions < lengths
         # Dimensions behind the positions are padded with them.
-        padding_mask = padding_mask.view(*padding_mask.shape, *[1] * (main.ndim - 2))
+        of_all = padding_mask.view(*padding_mask.shape, *[1] * (main.ndim - 2)).expand_as(main)
         inputs = {
             **self.inputs,
-            self.main: main.masked_fill(~padding_mask, pad),
-            self._mask_name: padding_mask.expand_as(main).long(),
+            self.main: main.masked_fill(~of_all, pad),
+            # A story has a mask of its words.
+            self._mask_name: (of_all if self.main == "story" else padding_mask).long(),
         }
         if "decoder_input_ids" in self.aligned:
             inputs["decoder_attention_mask"] = inputs[self._mask_name]
@@ -124,7 +125,8 @@ def random_batch(model: Any, pad: int = 0, seed: int = 0) -> RandomBatch:
     lengths = _row_lengths(model)
     # A decoder whose hidden states are pooled reads the same tokens as the encoder.
     pooled = model.is_encoder_decoder and model.pool is not None
-    aligned = ("decoder_input_ids",) if pooled else ("token_type_ids",)
+    steps = ("actions", "returns_to_go", "timesteps")  # of trajectories
+    aligned = ("decoder_input_ids",) if pooled else ("token_type_ids", *steps)
     with torch.random.fork_rng(devices=()):
         torch.default_generator.manual_seed(seed)
         drawn = _tokens(model, lengths[0], pad, aligned)
@@ -199,6 +201,12 @@ def _features(
     match part:
         case specs.NodeFeatures():
             return features | _random_graph(part, length)
+        case specs.Trajectories():
+            return features | {
+                "actions": _normal((ROWS, length, part.actions)),
+                "returns_to_go": _normal((ROWS, length, 1)),
+                "timesteps": torch.randint(0, part.steps, (ROWS, length)),
+            }
         case specs.Patches(masked_share=share, mask_token=False) if share:
             # Which patches are hidden is drawn for both libraries alike.
             features["noise"] = torch.rand(ROWS, part.side**2)

@@ -14,7 +14,7 @@ from torch import Tensor
 from regard import spec as kinds
 from regard.system.errors import SettingError
 
-_IDS = ("tokens", "segments", "labels")
+_IDS = ("tokens", "segments", "times", "labels")
 
 
 def check_inputs(spec: kinds.Model, tensors: Mapping[str, Tensor], dtype: torch.dtype) -> None:
@@ -57,8 +57,11 @@ def _check_companion(one: kinds.Input, value: Tensor, tensors: Mapping[str, Tens
     if owner is None:
         return
     expected = tensors[owner].shape
-    if owner == "node_features":
-        expected = expected[:2]  # a node is padding or not, with all of its features
+    if owner in ("node_features", "states"):
+        # A node or a step is padding or not, with all of its features.
+        expected = expected[:2]
+        if one.name in ("actions", "returns_to_go"):
+            value = value[..., 0]
     if value.shape != expected:
         raise SettingError(
             f"{one.name} has shape {list(value.shape)}", f"pass {list(expected)}, as {owner}"

@@ -204,6 +204,7 @@ _READ_BY: dict[str, tuple[str, ...]] = {
     ),
     **dict.fromkeys(("speed_perturbation", "time_shift", "noise_snr"), _learning_from("sounds")),
     **dict.fromkeys(("series_split", "columns", "horizon"), _learning_from("series")),
+    **dict.fromkeys(("environment", "condition_on_returns"), _learning_from("trajectories")),
     "span_length": ("span", "denoise", "speech_contrastive"),
     "label_smoothing": (
         "translate", "classify", "tag", "stories", "images", "clips", "segment", "sounds",

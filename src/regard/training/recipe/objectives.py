@@ -11,8 +11,10 @@ from typing import Literal
 from regard.system.errors import SettingError, did_you_mean
 
 # What a source of data yields: pairs of texts, one long text, labelled examples, images with labels
-# or captions, recordings, time series, or graphs.
-DataKind = Literal["pairs", "text", "examples", "images", "sounds", "series", "graph"]
+# or captions, recordings, time series, trajectories, or graphs.
+DataKind = Literal[
+    "pairs", "text", "examples", "images", "sounds", "series", "trajectories", "graph"
+]
 # The key of a recipe that names a file, or a folder, of each kind.
 DATA_KEYS: dict[DataKind, str] = {
     "pairs": "pairs",
@@ -21,6 +23,7 @@ DATA_KEYS: dict[DataKind, str] = {
     "images": "images",
     "sounds": "sounds",
     "series": "series",
+    "trajectories": "trajectories",
     "graph": "graph",
 }
 
@@ -32,6 +35,7 @@ DATA_WORDS: dict[DataKind, tuple[str, str]] = {
     "images": ("images", "--images DIR"),
     "sounds": ("recordings", "--sounds TABLE of FILE<TAB>TRANSCRIPT or FILE<TAB>CLASS"),
     "series": ("time series", "--series FILE.csv"),
+    "trajectories": ("trajectories", "--trajectories FILE.npz"),
     "graph": ("graphs", "--graph DIR"),
 }
 
@@ -285,6 +289,14 @@ OBJECTIVES: dict[str, ObjectiveSettings] = {
         metrics=("loss", "mse", "mae"),
         initialization="xavier",  # models are small, and their maps of one patch narrow
     ),
+    "act": ObjectiveSettings(
+        "acting:Acting",
+        "trajectories",
+        "decision-transformer",
+        ("policy",),
+        metrics=("loss", "mae", "spearman", "mean_return"),
+        generates=True,
+    ),
     "nodes": ObjectiveSettings(
         "classification:NodeClassification",
         "graph",
@@ -322,6 +334,7 @@ _OF_KIND = {
     "speaker": "speak",
     "ctc": "ctc",
     "series": "forecast",
+    "policy": "act",
     "graph": "nodes",
 }
 _FAMILY_OBJECTIVES = {

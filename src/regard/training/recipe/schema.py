@@ -27,6 +27,7 @@ from regard.training.recipe.options import (
     parse_weights,
 )
 from regard.training.recipe.sections import (
+    STEPS_READ,
     DataSettings,
     DecodeSettings,
     ModelSettings,
@@ -148,6 +149,13 @@ class Recipe(Section):
     def generated_task(self) -> GeneratedTask | None:
         """The generated task that takes the place of files."""
         return parse_generated_task(self.data.generated) if self.data.generated else None
+
+    @property
+    def steps_read(self) -> int | None:
+        """The steps of a trajectory that a policy reads at once."""
+        if self.objective_settings.data != "trajectories":
+            return None
+        return self.data.context if "context" in self.data.model_fields_set else STEPS_READ
 
     @property
     def files(self) -> dict[str, list[str]]:

@@ -46,6 +46,8 @@ _PARSERS = {
     "attention": "families.attention_options:parse_attention",
     "decoder_attention": "families.attention_options:parse_attention",
 }
+# Of a trajectory that a policy reads at once: as in the Gym experiments of Chen et al. 2021.
+STEPS_READ = 20
 # Made absolute: a run is resumed from anywhere.
 _PATHS = ("base", "teacher", "aligner", "files", "valid", "test")
 
@@ -87,8 +89,8 @@ def _absolute(path: str) -> str:
 class DataSettings(Section):
     """Where the data comes from. Without files, the built-in parallel language is generated.
 
-    Pairs are for translation; `images`, `sounds`, `series` and `graph` for models that read these;
-    `text` for all other objectives.
+    Pairs are for translation; `images`, `sounds`, `series`, `trajectories` and `graph` for models
+    that read these; `text` for all other objectives.
     """
 
     # Parallel text, for translation.
@@ -159,6 +161,15 @@ class DataSettings(Section):
     (12, 4 and 4 months of hours)"""
     columns: str | None = None
     """columns of `series`, separated by commas; by default all numeric ones"""
+    # Trajectories.
+    trajectories: str | None = None
+    """episodes of states, actions and rewards: .npz files of the imitation library (obs, acts,
+    rews, indices), separated by commas"""
+    environment: Literal["cartpole", "pendulum"] | None = None
+    """where a policy is tried out; generates `builtin_lines` episodes by policies of every grade,
+    beside files only if that is set  [cartpole without files; 400]"""
+    condition_on_returns: bool = True
+    """policies read the return-to-go; without it they clone behaviour"""
     # Graphs.
     graph: str | None = None
     """graphs: a folder of tables; nodes.tsv (number, class, split, features) and edges.tsv (two
@@ -169,7 +180,7 @@ class DataSettings(Section):
     """validation split: the fraction at the end of `text`"""
     context: int = Field(256, ge=8)
     """context length in tokens; including special tokens. For time series, the number of past steps
-    a forecast is based on  [256; series 336]"""
+    a forecast or an action is based on  [256; series 336, trajectories 20]"""
     languages: str | None = None
     """source-target, e.g. en-de, for the model card and JSON Lines; or the language of the
     transcripts, e.g. en, when fine-tuning a multilingual model"""
