@@ -36,6 +36,7 @@ from urllib.request import urlopen
 import torch
 
 import regard
+from regard.core.frontends.patch_embedding import Patches
 from regard.core.frontends.spectrogram_frontend import Spectrogram
 from regard.core.probe import NO_PROBE, NullProbe, Probe
 from regard.data.generated.builtin import sentences
@@ -362,9 +363,13 @@ def greedy_job(model: Generative, key: int, probe: NullProbe = NO_PROBE) -> Job:
     start = 1 if model.reads_target else None
     most = model.positions_left(25) or 60
     source: Any = [chance.randrange(4, 60) for _ in range(chance.randrange(1, min(60, most)))]
-    encoder = model.front_ends().get("encoder")
-    if isinstance(encoder, Spectrogram):
-        shape = (encoder.first.in_channels, 40)
+    shape: tuple[int, ...] = ()
+    match model.front_ends().get("encoder"):
+        case Spectrogram() as front_end:
+            shape = (front_end.first.in_channels, 40)
+        case Patches() as front_end:
+            shape = (front_end.spec.channels, front_end.spec.size, front_end.spec.size)
+    if shape:
         source = torch.randn(shape, generator=torch.Generator().manual_seed(key))
     settings = DecodingSettings(Greedy(), Limit.fixed(chance.randrange(1, 25)), probe=probe)
     return Job(source, SpecialTokens(0, start, 2, (0, 1, 3)), settings, key=key)

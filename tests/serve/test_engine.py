@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 import time
 from collections.abc import Iterator
 from dataclasses import astuple, replace
@@ -322,6 +323,20 @@ def test_tasks_are_answered_in_batches_and_fail_by_themselves(engine: Engine) ->
     too_long.cancel()
     with pytest.raises(RegardError):
         engine.ask("translate", [TEXTS[0]], PredictionOptions(labels=("a", "b")))
+
+
+def test_texts_are_written_while_a_function_is_called(engine: Engine) -> None:
+    """A long recording of one request does not stop the others, and is waited for at the end."""
+    goes_on = threading.Event()
+    call = engine.call(lambda model: goes_on.wait(60))
+    [result] = answers(engine, asked(engine, TEXTS[0]))
+    assert result.choices[0].text
+    assert not call.done
+    assert engine.busy
+    engine.refuse()
+    goes_on.set()
+    assert call.wait(60)
+    assert engine.drain(60)
 
 
 # ------------------------------------------------------------------ look

@@ -83,6 +83,7 @@ class Engine:
         self._to_read: list[Running] = []
         self._reading: tuple[list[Running], Prefill] | None = None
         self._running: list[Running] = []
+        self._calling = False  # whether a function of the model is called
         self._next_call = 0.0
         self.last_used = time.monotonic()
         self._thread = threading.Thread(target=self._work, name="regard-engine", daemon=True)
@@ -151,7 +152,7 @@ class Engine:
         return pending
 
     def call(self, function: Callable[[Model], R], client: str = "") -> Pending[R]:
-        """Takes up a function of the model, between two steps."""
+        """Takes up a function of the model, which changes nothing in it: steps go on beside it."""
         pending: Pending[R] = Pending()
         self._put(_Waiting(pending, time.monotonic(), client, function=function))
         return pending
@@ -174,7 +175,7 @@ class Engine:
             rows = 0
             if self._batch is not None:
                 rows = self._batch.most_rows - self._batch.free
-            running = len(self._running) + len(self._unread)
+            running = len(self._running) + len(self._unread) + self._calling
             return replace(self._metrics, waiting=len(self._queue), running=running, rows=rows)
 
     @property
@@ -240,7 +241,9 @@ class Engine:
     def _wait_for_work(self) -> bool:
         """Whether to go on; comes back when there is something to do."""
         with self._changed:
-            while not (self._queue or self._unread or self._running or self._draining):
+            while not (self._unread or self._running or self._queue.next(self._may_come)):
+                if self._closed or (self._draining and not (self._queue or self._calling)):
+                    break
                 self._changed.wait(_IDLE_SECONDS)
             self.last_used = time.monotonic()
             if self._closed:
@@ -341,19 +344,37 @@ class Engine:
                     return
                 self._queue.pop(first)
                 alike = self._alike(first)
-            begin = time.monotonic()
             if first.generation is not None:
                 self._begin(first, first.generation)
+            elif first.function is not None:
+                self._call(first)
             else:
                 self._answer([first, *alike])
-            if first.function is not None:
-                end = time.monotonic()
-                self._next_call = end + (end - begin) / _SHARE_OF_CALLS
 
     def _may_come(self, waiting: _Waiting) -> bool:
-        """Calls have a share of the time, so that whose texts are being written hardly feel it."""
-        is_time = time.monotonic() >= self._next_call
-        return waiting.function is None or not self._running or is_time
+        """One call at a time, and they have a share of the time: whose texts are being written
+        hardly feel it."""
+        is_time = not self._running or time.monotonic() >= self._next_call
+        return waiting.function is None or (is_time and not self._calling)
+
+    def _call(self, waiting: _Waiting) -> None:
+        """Calls a function: beside the steps; on a GPU between two, or it could not be captured."""
+
+        def call() -> None:
+            begin = time.monotonic()
+            with torch.inference_mode():
+                self._answer([waiting])
+            with self._changed:
+                end = time.monotonic()
+                self._next_call = end + (end - begin) / _SHARE_OF_CALLS
+                self._calling = False
+                self._changed.notify_all()
+
+        self._calling = True
+        if self.model.device.type == "cpu":
+            threading.Thread(target=call, name="regard-call", daemon=True).start()
+        else:
+            call()
 
     def _alike(self, first: _Waiting) -> list[_Waiting]:
         """Requests of the same task that wait, whoever's turn it is: they are one batch."""

@@ -2,7 +2,7 @@
 
 What is changed — heads switched off, activations patched — is changed in the request's own rows of
 every step. What is recorded is recorded in one pass over what the request has read and written,
-which the engine takes between two steps and only so often that others hardly feel it.
+which the engine takes beside the steps and only so often that others hardly feel it.
 """
 
 from __future__ import annotations
