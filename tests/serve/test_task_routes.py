@@ -9,13 +9,19 @@ from typing import Any
 
 import httpx
 import pytest
+from PIL import Image
 
 import regard
-from looked import png, wav
+from looked import png, tokenizer, wav
+from regard.builder import build
+from regard.data.audio import read_wav_and_rate
 from regard.evaluation.answers import of_method
 from regard.evaluation.task import Task
 from regard.evaluation.tasks import TASKS
+from regard.families.presets import preset
+from regard.models import SpeechSynthesizer
 from regard.models.text_encoder import TextEncoder
+from regard.serve.requests import Limits
 from regard.serve.task_routes import task_endpoints
 from serving import Served, served, trained
 
@@ -80,6 +86,33 @@ def test_objects_in_an_image_are_detected(tmp_path: Path) -> None:
         [one] = ask(running, "detect", model="detr", input=sent).json()["data"]
         check_alike(one["answer"], regard.predict(model, [str(scene)], "detect")[0].answer)
         assert ask(running, "detect", model="detr", input="no image").status_code == 400
+
+
+@pytest.mark.thorough
+def test_a_clip_is_classified(tmp_path: Path) -> None:
+    model = trained(("timesformer",), tmp_path)["timesformer"]
+    [first, *others] = map(Image.open, sorted((tmp_path / "data/clips").rglob("*.png"))[:4])
+    clip = tmp_path / "clip.gif"
+    first.save(clip, save_all=True, append_images=others)
+    with served({"timesformer": model}) as running:
+        sent = base64.b64encode(clip.read_bytes()).decode()
+        [one] = ask(running, "classify", input=sent).json()["data"]
+        check_alike(one["answer"], regard.predict(model, [str(clip)])[0].answer)
+
+
+def test_a_text_is_spoken() -> None:
+    words = tokenizer()
+    description: Any = preset("fastspeech2:tiny", len(words), d_model=16, d_ff=16, heads=2)
+    model = SpeechSynthesizer(build(description), description, words)
+    with served({"speaker": model}, limits=Limits(max_tokens=50)) as running:
+        [one] = ask(running, "speak", input="the dog sees").json()["data"]
+        kind, _, sound = one["answer"]["sound"].partition(",")
+        assert kind == "data:audio/wav;base64"
+        samples, rate = read_wav_and_rate(base64.b64decode(sound))
+        assert len(samples) == pytest.approx(one["answer"]["seconds"] * rate, rel=0.2)
+        refused = ask(running, "speak", input="dog " * 51)
+        assert refused.status_code == 400
+        assert refused.json()["error"]["param"] == "input"
 
 
 def check_alike(one: Any, other: Any) -> None:

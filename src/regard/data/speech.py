@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import wave
 from functools import lru_cache
+from io import BytesIO
 from pathlib import Path
 
 import numpy as np
@@ -133,9 +134,16 @@ def griffin_lim(spectrogram: Tensor, rounds: int = 60, seed: int = 0) -> Samples
 
 def write_wav(path: str | Path, samples: Samples, rate: int = RATE) -> None:
     """Samples between -1 and 1 as a WAV file of 16 bits, one channel."""
+    Path(path).write_bytes(wav_bytes(samples, rate))
+
+
+def wav_bytes(samples: Samples, rate: int = RATE) -> bytes:
+    """The content of that file."""
     numbers = (np.clip(samples, -1.0, 1.0) * 32767.0).round().astype("<i2")
-    with wave.open(str(path), "wb") as file:
+    content = BytesIO()
+    with wave.open(content, "wb") as file:
         file.setnchannels(1)
         file.setsampwidth(2)
         file.setframerate(rate)
         file.writeframes(numbers.tobytes())
+    return content.getvalue()

@@ -115,20 +115,21 @@ def draw(model: Any, inputs: list[str], options: PredictionOptions) -> Sequence[
     return [_data_url(image.png()) for image in model.draw(inputs)]
 
 
-def _data_url(png: bytes) -> str:
-    return f"data:image/png;base64,{b64encode(png).decode()}"
+def _data_url(content: bytes, kind: str = "image/png") -> str:
+    return f"data:{kind};base64,{b64encode(content).decode()}"
 
 
 # --- speech ---
 
 
 def speak(model: Any, inputs: list[str], options: PredictionOptions) -> Sequence[Any]:
-    """How long each text and each of its tokens lasts; `regard speak` writes the sound."""
+    """The sound of each text as a WAV file in a data URL, and how long each of its tokens lasts."""
     return [
         {
             "tokens": list(speech.tokens),
             "frames": list(speech.durations),
             "seconds": speech.seconds,
+            "sound": _data_url(speech.wav(), "audio/wav"),
         }
         for speech in model.speak(inputs)
     ]

@@ -20,7 +20,7 @@ from regard.core.heads.hifi_gan import HifiGan
 from regard.core.heads.speech_head import SpectrogramHead
 from regard.data.audio import HOP, RATE, Samples
 from regard.data.padding import pad_rows
-from regard.data.speech import griffin_lim, write_wav
+from regard.data.speech import griffin_lim, wav_bytes, write_wav
 from regard.models.base import TokenizerModel
 from regard.models.labels import label_names
 from regard.models.tasks import one_or_many
@@ -60,6 +60,10 @@ class Speech:
     def save(self, path: str | Path) -> None:
         """Writes a WAV file."""
         write_wav(path, self.samples, self.rate)
+
+    def wav(self) -> bytes:
+        """The content of that file."""
+        return wav_bytes(self.samples, self.rate)
 
     def look(self) -> SpokenAlignment:
         """Its tokens over its spectrogram; draws itself, as every analysis does."""

@@ -73,17 +73,20 @@ async def predict(method: str, call: Call) -> TaskAnswers:
     _require_options(call.model, method, options)
     if request.input == "":
         raise ApiError("input: the text is empty", "input")
+    lengths: list[int] = []
+    if call.model.accepts_text and not reads_files(call.model, method):
+        lengths = [len(call.model.input_tokenizer.input_ids(f"{one}")) for one in inputs]
+    most = call.engine.limits.max_tokens
+    if max(lengths, default=0) > most and not options.get("truncation"):
+        raise ApiError(f"input: a text has {max(lengths):,} tokens, of {most:,} at most", "input")
     answers: list[Any] = []
     with _readable(call.model, method, inputs) as prepared:
         if prepared:
             answers = await call.ask(method, prepared, **options)
         # Of a folder there are several answers, by the path and the name of a part.
         answers = [_by_part(one, str(path)) for one, path in zip(answers, prepared, strict=True)]
-    tokens = 0
-    if call.model.accepts_text and not reads_files(call.model, method):
-        tokens = sum(len(call.model.input_tokenizer.input_ids(one)) for one in inputs)
     data = [_answer(i, one, call.model) for i, one in enumerate(answers)]
-    usage = Usage(prompt_tokens=tokens)
+    usage = Usage(prompt_tokens=sum(lengths))
     return TaskAnswers(**call.head(method), task=method, data=data, usage=usage)
 
 
