@@ -67,6 +67,8 @@ class ContinuousBatch:
 
     def leave(self, searches: Sequence[Search]) -> None:
         """Takes searches out, whatever has become of them."""
+        if not searches:
+            return
         leaving = {id(search) for search in searches}
         for key, group in [*self.groups.items()]:
             staying = [i for i, one in enumerate(group.searches) if id(one) not in leaving]

@@ -58,15 +58,16 @@ def read(
         raise ApiError(f"{field}: token {max(one)} is out of vocabulary: there are {size:,}", field)
     with blamed(field):
         reading = engine.read(one, language)
-    tokens = reading.inputs.shape[-1]
-    most = min(engine.limits.max_tokens, engine.model.positions or engine.limits.max_tokens)
-    if tokens > most:
-        raise ApiError(
-            f"{field}: the input has {tokens:,} tokens, and this model reads {most:,}",
-            field,
-            code="context_length_exceeded",
-        )
+    most = engine.limits.max_tokens
+    require_length(reading.inputs.shape[-1], min(most, engine.model.positions or most), field)
     return reading
+
+
+def require_length(tokens: int, most: int, field: str) -> None:
+    """Refuses an input of more tokens than are read."""
+    if tokens > most:
+        problem = f"{field}: the input has {tokens:,} tokens, and this model reads {most:,}"
+        raise ApiError(problem, field, code="context_length_exceeded")
 
 
 # ------------------------------------------------------------------ search

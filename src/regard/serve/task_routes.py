@@ -23,6 +23,7 @@ from regard.evaluation.task import DEFAULT_TOP, PredictionOptions, Task
 from regard.evaluation.tasks import TASKS
 from regard.models import Model
 from regard.serve.api import ApiError, ApiModel, Request, blamed
+from regard.serve.generation import require_length
 from regard.serve.requests import Name, Text
 from regard.serve.schema import Answer, Count, Usage
 from regard.serve.service import Call, Endpoint
@@ -76,9 +77,8 @@ async def predict(method: str, call: Call) -> TaskAnswers:
     lengths: list[int] = []
     if call.model.accepts_text and not reads_files(call.model, method):
         lengths = [len(call.model.input_tokenizer.input_ids(f"{one}")) for one in inputs]
-    most = call.engine.limits.max_tokens
-    if max(lengths, default=0) > most and not options.get("truncation"):
-        raise ApiError(f"input: a text has {max(lengths):,} tokens, of {most:,} at most", "input")
+    if not options.get("truncation"):
+        require_length(max(lengths, default=0), call.engine.limits.max_tokens, "input")
     answers: list[Any] = []
     with _readable(call.model, method, inputs) as prepared:
         if prepared:

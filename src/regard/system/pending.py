@@ -5,13 +5,39 @@ from __future__ import annotations
 import asyncio
 import queue
 import threading
+from collections import deque
 from collections.abc import AsyncIterator, Iterator
 from typing import Any, Generic, TypeVar
+from weakref import WeakKeyDictionary, ref
 
 R = TypeVar("R")
 Item = TypeVar("Item")
 
 _END = object()
+
+
+class _Waker:
+    """Wakes what waits in one event loop: many at once by one signal."""
+
+    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+        self.loop = ref(loop)  # the table of wakers must not keep it
+        self.events: deque[asyncio.Event] = deque()
+        self.is_due = False
+
+    def wake(self, event: asyncio.Event) -> None:
+        self.events.append(event)
+        loop = self.loop()
+        if not (self.is_due or loop is None or loop.is_closed()):
+            self.is_due = True
+            loop.call_soon_threadsafe(self._set)
+
+    def _set(self) -> None:
+        self.is_due = False  # first: what is appended from now on is seen, or signals again
+        while self.events:
+            self.events.popleft().set()
+
+
+_WAKERS: WeakKeyDictionary[asyncio.AbstractEventLoop, _Waker] = WeakKeyDictionary()
 
 
 class Pending(Generic[R]):
@@ -20,7 +46,7 @@ class Pending(Generic[R]):
     def __init__(self) -> None:
         self._done = threading.Event()
         self._lock = threading.Lock()
-        self._waiting: list[tuple[asyncio.AbstractEventLoop, asyncio.Event]] = []
+        self._waiting: list[tuple[_Waker, asyncio.Event]] = []
         self._result: R | None = None
         self._error: BaseException | None = None
         self.cancelled = False
@@ -67,15 +93,16 @@ class Pending(Generic[R]):
     def _wake(self) -> None:
         with self._lock:
             waiting, self._waiting = self._waiting, []
-        for loop, event in waiting:
-            if not loop.is_closed():
-                loop.call_soon_threadsafe(event.set)
+        for waker, event in waiting:
+            waker.wake(event)
 
     async def _until(self, ready: Any) -> None:
+        loop = asyncio.get_running_loop()
+        waker = _WAKERS.setdefault(loop, _Waker(loop))
         while True:
             event = asyncio.Event()
             with self._lock:
-                self._waiting.append((asyncio.get_running_loop(), event))
+                self._waiting.append((waker, event))
             if ready():
                 return
             await event.wait()

@@ -30,6 +30,8 @@ from regard.core.probe import NO_PROBE, NullProbe
 
 ROW_MULTIPLE = 4  # matrix products of fewer rows round otherwise
 POSITION_MULTIPLE = 32
+_FEW_ROWS = 8  # of a GPU: a step of so many takes hardly longer than of one
+_MANY_ROWS = 64
 _FEWEST_PRODUCTS = 32  # rows × key heads from which a CPU attends by batched products
 
 
@@ -237,7 +239,10 @@ class Slots:
         ]
         least = -(-_FEWEST_PRODUCTS // min(groups, default=_FEWEST_PRODUCTS))
         least = max(len(self.lengths), least)
-        return min(self.rows, self._rounded(least, ROW_MULTIPLE))
+        multiple = ROW_MULTIPLE
+        if self._position.is_cuda:  # few sizes: each has a graph, and kernels of its own
+            multiple = _FEW_ROWS if least <= _FEW_ROWS else _MANY_ROWS
+        return min(self.rows, _round_up(least, multiple))
 
     @property
     def is_static(self) -> bool:
@@ -287,14 +292,14 @@ class Slots:
     def _end(self, of_source: bool, steps: int = 1) -> int:
         """The positions that the longest row in use has after the next steps, rounded up."""
         if of_source:
-            return self._rounded(max(self.sources, default=0), POSITION_MULTIPLE)
-        return self._rounded(max(self.lengths, default=0) + steps, POSITION_MULTIPLE)
+            return self._rounded(max(self.sources, default=0))
+        return self._rounded(max(self.lengths, default=0) + steps)
 
-    def _rounded(self, count: int, multiple: int) -> int:
+    def _rounded(self, count: int) -> int:
         """Up to a multiple; on a GPU to a power of two, so that CUDA graphs are few."""
         if self._position.is_cuda and count:
-            return max(multiple, 1 << (count - 1).bit_length())
-        return _round_up(count, multiple)
+            return max(POSITION_MULTIPLE, 1 << (count - 1).bit_length())
+        return _round_up(count, POSITION_MULTIPLE)
 
 
 def _caches(layer: LayerCache) -> list[Cache]:
