@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 import torch
+from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.nn import functional
 
 from regard import spec
@@ -61,10 +62,23 @@ def test_convolutions_of_patches_read_whole_patches(size: int) -> None:
     assert found.shape == (3, 4, 12)
     maps = pixels[..., :16, :16]
     for layer in front.convolutions:
-        maps = layer.norm(functional.conv2d(maps, layer.weight, stride=2, padding=1)).relu()
+        weights = layer.project
+        maps = functional.conv2d(maps, weights.weight, weights.bias, stride=2, padding=1)
+        maps = layer.norm(maps.movedim(1, -1)).movedim(-1, 1).relu()
     torch.testing.assert_close(found, front.project(maps.flatten(2).mT))
     with pytest.raises(ModelError, match="power of two"):
         replace(part, patch=6)
+
+
+def test_a_text_and_an_image_do_not_wait_for_the_device() -> None:
+    text = spec.Tokens(9, spec.LearnedPosition(5))
+    front = spec.TextAndImage(text, spec.Patches(8, 4, convolutions=True))
+    model: Any = build(spec.Encoder(12, front, STACK))
+    with FakeTensorMode(allow_non_fake_inputs=True):  # whose values cannot be read
+        tokens = torch.zeros(2, 5, dtype=torch.long)
+        mask = torch.ones(2, 5, dtype=torch.bool)
+        hidden, _ = model(tokens, mask, pixels=torch.zeros(2, 3, 8, 8))
+    assert hidden.shape == (2, 5 + 1 + 4, 12)
 
 
 def test_positions_of_patches_begin_as_rows_and_columns() -> None:

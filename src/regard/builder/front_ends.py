@@ -100,12 +100,13 @@ def _patch_position(part: spec.Patches, d_model: int) -> patch_embedding.PatchPo
             assert_never(part.position)
 
 
-def _patch_convolutions(part: spec.Patches, d_model: int) -> list[resnet.ConvNorm]:
+def _patch_convolutions(part: spec.Patches, d_model: int) -> list[overlap_patches.OverlapEmbedding]:
     """From pixels to patches by halves; each has twice the channels of the one before."""
+    # Not BatchNorm: texts of one length are a batch, and their images have something in common
+    # (how many objects, say) by which their statistics are not those of all.
     halvings = part.patch.bit_length() - 1
     widths = [part.channels, *(d_model >> i for i in reversed(range(halvings)))]
-    norm = map_norm(spec.BatchNorm(counts=True))
-    return [resnet.ConvNorm(*pair, 3, norm, stride=2) for pair in pairwise(widths)]
+    return [overlap_embedding(*pair, kernel=3, stride=2) for pair in pairwise(widths)]
 
 
 def overlap_embedding(

@@ -134,8 +134,8 @@ class Patches(_FrontEnd):
     # Learned vectors in front: the class token, then the distillation token (DeiT).
     extras: ExtraTokens = 1
     bias: bool = True  # of the linear map; CLIP has none
-    # Before it, 3 × 3 convolutions of stride 2 with BatchNorm and ReLU, until a position is a patch
-    # (Xiao et al. 2021): so the map is of channels, not of pixels.
+    # Before it, 3 × 3 convolutions of stride 2 with LayerNorm and ReLU, until a position is a patch
+    # (Xiao et al. 2021, who have BatchNorm): so the map is of channels, not of pixels.
     convolutions: bool = False
     norm: Norm | None = None
     dropout: Rate = 0.0

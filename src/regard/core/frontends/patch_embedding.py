@@ -113,11 +113,12 @@ class Patches(ImageFrontEnd):
         """The vector of each patch: [B, patches, D]"""
         if not self.convolutions:
             return self.project(self.unfold(pixels))
-        rows, columns = self.grid(pixels)
-        maps = pixels[:, :, : rows * self.patch, : columns * self.patch]
+        height, width = (side * self.patch for side in self.grid(pixels))
+        x = pixels[:, :, :height, :width].flatten(2).mT
         for convolution in self.convolutions:
-            maps = functional.relu(convolution(maps))  # [B, C, H / 2, W / 2]
-        return self.project(maps.flatten(2).mT)
+            x = functional.relu(convolution(x, (height, width)))  # [B, H / 2 · W / 2, C]
+            height, width = height // 2, width // 2
+        return self.project(x)
 
     def random_masking(self, noise: Tensor) -> VisiblePatches:
         """Hides the squares with the highest noise [B, maskable], as many in every image."""

@@ -45,7 +45,7 @@ class TextAndImage(FrontEnd):
         patches = self.image.embed(pixels)  # [B, patches, D]
         extras = torch.stack(list(self.image.extras)).expand(len(patches), -1, -1)
         image = torch.cat([extras, patches], dim=1)
-        image = image + self._positions(pixels, self._patch_mask(pixels, pixel_mask))
+        image = image + self._positions(pixels, pixel_mask)
         image = self.image.dropout(image) + self.modalities.weight[_IMAGE]
         return torch.cat([text, image], dim=1)
 
@@ -70,13 +70,15 @@ class TextAndImage(FrontEnd):
             return torch.ones(len(pixels), *grid, dtype=torch.bool, device=pixels.device)
         return functional.interpolate(pixel_mask[:, None].float(), size=grid)[:, 0].bool()
 
-    def _positions(self, pixels: Tensor, shown: Tensor) -> Tensor:
+    def _positions(self, pixels: Tensor, pixel_mask: Tensor | None) -> Tensor:
         """The positions of the patches of each image: [B or 1, extras + patches, D]."""
         assert self.image.position is not None, "an image of this front end has positions"
         extras = len(self.image.extras)
         side = self.image.side
         table = self.image.position.rows(extras + side**2)
-        if shown.shape[1:] == (side, side) and bool(shown.all()):
+        shown = self._patch_mask(pixels, pixel_mask)
+        # Without a mask no value is read: a captured step may not wait for the device.
+        if shown.shape[1:] == (side, side) and (pixel_mask is None or bool(shown.all())):
             return table[None]
         square = table[extras:].unflatten(0, (side, side)).permute(2, 0, 1)[None].float()
         heights = shown[:, :, 0].sum(dim=1).tolist()
