@@ -196,6 +196,18 @@ def speaker(**parts: Any) -> spec.TextToSpeech:
     return spec.TextToSpeech(**given | parts)
 
 
+def drawing_speaker(**parts: Any) -> spec.VariationalTextToSpeech:
+    given: dict[str, Any] = {
+        "d_model": WIDTH,
+        "source": TOKENS,
+        "encoder": STACK,
+        "durations": PREDICTOR,
+        "flow": spec.CouplingFlow(8),
+        "heads": (dataclasses.replace(VOCODER, of_latents=True),),
+    }
+    return spec.VariationalTextToSpeech(**given | parts)
+
+
 def of_adaptor(**parts: Any) -> spec.TextToSpeech:
     return speaker(adaptor=dataclasses.replace(ADAPTOR, **parts))
 
@@ -403,6 +415,9 @@ CASES: list[tuple[Any, Callable[[Any], Any]]] = [
     (VOCODER, lambda part: spec.Vocoder((part,))),
     (spec.Vocoder((VOCODER,)), itself),
     (speaker(), itself),
+    (spec.StochasticDurations(), lambda part: drawing_speaker(durations=part)),
+    (spec.CouplingFlow(8), lambda part: drawing_speaker(flow=part)),
+    (drawing_speaker(), itself),
     (spec.LinearForecaster(16, 2, 4, moving_average=3), itself),
 ]
 

@@ -38,6 +38,7 @@ POSITIONS: list[spec.StackPosition | None] = [
     spec.Disentangled(3, terms="c2p"),
     spec.Disentangled(5, terms="p2c", norm=spec.RMSNorm()),
     spec.RelativeKeys(3),
+    spec.RelativeKeys(2, windowed=True, values=True),
     spec.RelativeSinusoids(),
 ]
 BLOCKS = [

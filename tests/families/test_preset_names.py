@@ -177,8 +177,8 @@ def test_every_family_that_opens_has_presets() -> None:
     named = {ALIASES.get(kind, kind) for kind in MODEL_TYPES if kind != "regard"}
     # The towers of SigLIP open by themselves, and are trained as a pair.
     parts = {"siglip_text_model", "siglip_vision_model"}
-    # A vocoder is trained by itself, and not here.
-    parts |= {"fastspeech2_conformer_hifigan", "fastspeech2_conformer_with_hifigan"}
+    # A vocoder is trained by itself, and not here; nor is VITS, which has one.
+    parts |= {"fastspeech2_conformer_hifigan", "fastspeech2_conformer_with_hifigan", "vits"}
     assert named - parts <= PRESET_FAMILIES.keys()
 
 

@@ -16,8 +16,8 @@ SOURCE = Path(__file__).parents[2] / "src" / "regard"
 FILES = sorted(SOURCE.rglob("*.py"))
 
 # Lower them when you can.
-TOKENS = 754_506  # of code, without comments, docstrings and line ends
-RAISES = 1_177
+TOKENS = 762_167  # of code, without comments, docstrings and line ends
+RAISES = 1_180
 FILES_THAT_ASK = 2
 MODULES_OF_THE_ENCODER_DECODER = 30
 ENTRIES_AT_THE_TOP = 19

@@ -120,6 +120,14 @@ SPECS: dict[str, spec.Model] = {
         spec.VarianceAdaptor(),
         spec.Stack.of(1, BLOCK),
     ),
+    "drawn text-to-speech": spec.VariationalTextToSpeech(
+        WIDTH,
+        TOKENS,
+        spec.Stack.of(1, BLOCK),
+        spec.StochasticDurations(),
+        spec.CouplingFlow(8),
+        (spec.HifiGan(8, 8, (2,), (4,), (3,), ((1,),), of_latents=True),),
+    ),
     "vocoder": spec.Vocoder((spec.HifiGan(8, 8, (2,), (4,), (3,), ((1,),)),)),
 }
 TRANSLATORS = {"text-to-text", "recurrent text-to-text"}

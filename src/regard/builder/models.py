@@ -18,13 +18,20 @@ from regard.builder.front_ends import (
 from regard.builder.heads import build_heads
 from regard.builder.stacks import build_stack
 from regard.core import linear
-from regard.core.frontends import embedding, feature_map, lagged_values, variance_adaptor
+from regard.core.frontends import (
+    embedding,
+    feature_map,
+    lagged_values,
+    stochastic_durations,
+    variance_adaptor,
+)
 from regard.core.heads import series_head
 from regard.core.meta_parameters import are_parameters_on_meta
 from regard.core.mixers.local_chunk_attention import ChunkedAttention
 from regard.core.mixers.scaled_dot_product_attention import SoftmaxAttention
 from regard.core.projection import CrossProjection
 from regard.core.side import Side
+from regard.core.stacks import coupling_flow
 from regard.system import memory
 from regard.system.errors import ModelError
 from regard.wirings.baselines import additive_attention, convolutional, recurrent
@@ -38,6 +45,7 @@ from regard.wirings.encoder_decoder import EncoderDecoder
 from regard.wirings.model_variants import LayerMatchedEncoderDecoder, RecomputingDecoder
 from regard.wirings.series_encoder_decoder import SeriesEncoderDecoder
 from regard.wirings.text_to_speech import TextToSpeech, Vocoder
+from regard.wirings.variational_text_to_speech import VariationalTextToSpeech
 
 if TYPE_CHECKING:
     from torch._subclasses.fake_tensor import FakeTensorMode
@@ -93,6 +101,8 @@ def _build(model: spec.Model) -> CoreModel:
             return _decoder(model)
         case spec.TextToSpeech():
             return _text_to_speech(model)
+        case spec.VariationalTextToSpeech():
+            return _variational_text_to_speech(model)
         case spec.Vocoder():
             return Vocoder(build_heads(model, 0, 0, _no_table))
         case spec.ModelSpec():  # from outside the package: it builds itself
@@ -204,6 +214,32 @@ def _text_to_speech(model: spec.TextToSpeech) -> TextToSpeech:
         decoder=build_stack(model.decoder, d_model),
         heads=build_heads(model, d_model, d_model, _no_table),
     )
+
+
+def _variational_text_to_speech(
+    model: spec.VariationalTextToSpeech,
+) -> VariationalTextToSpeech:
+    d_model = model.d_model
+    stochastic = isinstance(model.durations, spec.StochasticDurations)
+    kind: Any = stochastic_durations.VoicedDurations
+    if stochastic:
+        kind = stochastic_durations.StochasticDurations
+    voices = None
+    if model.speakers and model.voice:
+        voices = (model.speakers, model.voice)
+    built = VariationalTextToSpeech(
+        source=build_front_end(model.source, d_model),
+        encoder=build_stack(model.encoder, d_model),
+        prior=linear.Linear(d_model, 2 * model.flow.channels),
+        durations=kind(model.durations, d_model, model.voice),
+        flow=coupling_flow.CouplingFlow(model.flow, d_model, model.voice),
+        heads=build_heads(model, d_model, d_model, _no_table),
+        voices=voices,
+    )
+    built.speaking_rate = model.rate
+    built.noise_scale = model.noise
+    built.noise_scale_duration = model.duration_noise
+    return built
 
 
 def _no_table() -> embedding.Table:

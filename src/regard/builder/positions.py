@@ -87,8 +87,9 @@ def build_layer_position(
     part: spec.StackPosition | None, attention_spec: spec.Attention, d_model: int, scale: float
 ) -> position_terms.LayerPosition | None:
     match part:
-        case spec.RelativeKeys(distance):
-            return relative_position.RelativeKeys(attention_spec.d_k, distance, scale)
+        case spec.RelativeKeys():
+            sizes = (attention_spec.d_k, attention_spec.d_v)
+            return relative_position.RelativeKeys(part, *sizes, scale)
         case spec.RelativeSinusoids(order):
             heads = attention_spec.heads
             return relative_position.RelativeSinusoids(

@@ -22,7 +22,8 @@ Examples:
   regard speak runs/speak "three" --out three.wav                one file
   regard speak runs/speak "three" --speaker theo --slowness 1.5 --out slow.wav
   regard speak runs/speak --table speech/test.tsv --out spoken/  spoken/*.wav and spoken/table.tsv
-  regard evaluate runs/digits --data spoken/table.tsv            does a recogniser understand it?
+  regard speak runs/speak --table speech/test.tsv --out spoken/ --recogniser runs/digits
+                                                                 and what share does it understand?
 """
 
 
@@ -31,8 +32,11 @@ Examples:
 @click.argument("texts", nargs=-1, metavar="[TEXT]...")
 @option("--speaker", "who speaks, of several  [the first]")
 @option("--slowness", "factor of all durations", Number(0.1, 10.0), default=1.0)
+@option("--noise", "factor of what is drawn at random, as by VITS", Number(0.0, 10.0), default=1.0)
+@option("--seed", "of what is drawn at random", click.IntRange(min=0), default=0)
 @option("--table", "say the texts of a table: file, tab, text, tab, speaker")
 @option("--out", "WAV file, or a folder for several texts", default="speech.wav")
+@option("--recogniser", "model that the sounds are played to, which says what it understands")
 @flag("--pictures", "beside each WAV file, its spectrogram with the tokens above it (.html)")
 @device_option
 @download_option
@@ -44,6 +48,7 @@ def command(model: str, texts: tuple[str, ...], **flags: Any) -> None:
     """
     # Imported late: help must not wait for torch.
     from regard.data.labelled import read_spoken_texts
+    from regard.evaluation.evaluation import evaluate
     from regard.models import load
 
     spoken = [*texts]
@@ -55,7 +60,8 @@ def command(model: str, texts: tuple[str, ...], **flags: Any) -> None:
     if not spoken:
         raise SettingError("there is no text", "give one, or a --table of texts")
     loaded = load(model, device=flags["device"], download=flags["download"])
-    utterances = loaded.speak(spoken, flags["speaker"], flags["slowness"])
+    manner = {name: flags[name] for name in ("speaker", "slowness", "noise", "seed")}
+    utterances = loaded.speak(spoken, **manner)
     place = Path(out)
     files = [place]
     if len(spoken) > 1:
@@ -74,3 +80,11 @@ def command(model: str, texts: tuple[str, ...], **flags: Any) -> None:
         click.echo(f"{file}\t{speech.text}\t{speech.seconds:.2f} s\t{lasting}")
     if len(spoken) > 1:
         (place / "table.tsv").write_text("".join(lines), encoding="utf-8")
+    if flags["recogniser"] is not None:
+        recogniser = load(flags["recogniser"], device=flags["device"])
+        pairs = zip(files, utterances, strict=True)
+        evaluation = evaluate(recogniser, [(str(file), speech.text) for file, speech in pairs])
+        for text, heard in zip(spoken, evaluation.predictions, strict=True):
+            click.echo(f"{text}\tunderstood as\t{heard}")
+        scores = "\t".join(f"{name} {evaluation[name]:.1f}" for name in evaluation.scores)
+        click.echo(f"{len(spoken)} texts\t{scores}")

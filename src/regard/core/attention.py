@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import cast
 
 import torch
@@ -110,7 +111,9 @@ class Attention(nn.Module):
         # bias [B or 1, H, T, S]
         q, bias = self.position.scores(q, k, mask, positions, self.project)
         context.probe.attention(self.mixer, (q, k, v), mask, bias, rows=context.rows)
-        return self.mixer(q, k, v, mask, bias, cache)
+        out = self.mixer(q, k, v, mask, bias, cache)
+        weigh = partial(self.mixer.weights, q, k, mask, bias=bias)
+        return self.position.found(out, weigh, mask)
 
     # ------------------------------------------------------------------ caches
 

@@ -106,6 +106,31 @@ class DilatedConvolution(nn.Module):
         return x.transpose(1, 2)
 
 
+class NormalizedConvolution(nn.Module):
+    """Dilated convolution over positions, whose weight is kept as directions and their lengths, one
+    for each channel that it makes (weight normalisation, Salimans and Kingma 2016)."""
+
+    def __init__(self, inputs: int, outputs: int, kernel: int, dilation: int = 1) -> None:
+        super().__init__()
+        self.dilation = dilation
+        self.direction = nn.Parameter(
+            normal(outputs, inputs, kernel, std=(kernel * inputs) ** -0.5)
+        )
+        self.length = nn.Parameter(torch.ones(outputs, 1, 1))
+        self.bias = nn.Parameter(torch.zeros(outputs))
+
+    def forward(self, x: Tensor) -> Tensor:
+        """[B, inputs, T] → [B, outputs, T]"""
+        weight = normalized_weight(self.direction, self.length, (1, 2))
+        reach = (weight.shape[2] - 1) * self.dilation
+        return functional.conv1d(x, weight, self.bias, padding=reach // 2, dilation=self.dilation)
+
+
+def normalized_weight(direction: Tensor, length: Tensor, over: tuple[int, ...]) -> Tensor:
+    """A weight of these directions; `over` are the dimensions of one."""
+    return direction * (length / torch.linalg.vector_norm(direction, dim=over, keepdim=True))
+
+
 def zero_padding(x: Tensor, padding_mask: Tensor | None) -> Tensor:
     """Zeros at padding, as a convolution has them beyond the end of a row."""
     if padding_mask is None:

@@ -159,4 +159,5 @@ class ConvFeedForward(PositionWise):
             before = context.cache.convolutions or self.start(len(x), x)
         hidden = self.inner(zero_padding(x, padding_mask), before[0])  # [B, T, F]
         hidden = self.dropout(self.activation(hidden))
-        return self.outer(zero_padding(hidden, padding_mask), before[1])  # [B, T, D]
+        out = self.outer(zero_padding(hidden, padding_mask), before[1])  # [B, T, D]
+        return zero_padding(out, padding_mask)

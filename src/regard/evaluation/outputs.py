@@ -280,7 +280,7 @@ def speak(model: Any, examples: Sequence[Recording], settings: Settings) -> Outp
     """The spectrogram of each text as the model says it, and that of its recording."""
     utterances = model.speak([example.text for example in examples])
     recordings = read_recordings([example.audio for example in examples], model.say, RATE)
-    mels = model.spec.spectrogram.mels
+    mels = utterances[0].spectrogram.shape[1]
     references = [whole_log_mel(samples, mels).T.numpy() for samples in recordings]
     return Outputs([one.spectrogram for one in utterances], references)
 

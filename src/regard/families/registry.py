@@ -111,6 +111,7 @@ FILES: dict[str, dict[str, str]] = {
         "fastspeech2_conformer_hifigan": "HIFI_GAN",
         "fastspeech2_conformer_with_hifigan": "WITH_HIFI_GAN",
     },
+    "speech.vits": {"vits": ""},
     # Time series.
     "series.patchtst": {"patchtst": ""},
     "series.time_series_transformer": {"time_series_transformer": ""},

@@ -19,6 +19,7 @@ from regard.families.tensor_table import (
     Rename,
     Rule,
     Unused,
+    UnusedPart,
     hf_names,
     wrong_shape,
 )
@@ -57,6 +58,8 @@ def from_hf(
             _check_constant(rule, unused.pop(rule.hf))
         elif isinstance(rule, Unused):
             unused.pop(rule.hf, None)
+        elif isinstance(rule, UnusedPart):
+            unused = {name: one for name, one in unused.items() if not name.startswith(rule.hf)}
     tensors: dict[str, Tensor] = {}
     missing: list[str] = []
     for rule in rules:
@@ -115,7 +118,7 @@ def match_prefix(
     for rule in table:
         if isinstance(rule, FormerPrefix):
             former[rule.former] = rule.hf
-        elif isinstance(rule, (Constant, Unused)):
+        elif isinstance(rule, (Constant, Unused, UnusedPart)):
             expected.add(rule.hf)
         else:
             expected.update(hf_names(rule))

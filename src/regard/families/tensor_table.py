@@ -83,6 +83,21 @@ class Reshape:
 
 
 @dataclass(frozen=True)
+class Flipped:
+    """Rows in the opposite order, below a first dimension of one: vectors of distances there, which
+    are counted from the other side."""
+
+    parameter: str
+    hf: str
+
+    def to_hf(self, tensor: Tensor) -> Sequence[Tensor]:
+        return (tensor.flip(0)[None],)
+
+    def from_hf(self, tensors: Sequence[Tensor]) -> Tensor:
+        return tensors[0][0].flip(0)
+
+
+@dataclass(frozen=True)
 class Transpose:
     """A transposed matrix, or a stack of several: GPT-2's Conv1D stores inputs × outputs."""
 
@@ -177,6 +192,14 @@ class Unused:
 
 
 @dataclass(frozen=True)
+class UnusedPart:
+    """All tensors whose names begin so: of a part that only training needs. They are written as
+    they came."""
+
+    hf: str
+
+
+@dataclass(frozen=True)
 class FormerPrefix:
     """The beginning of names that files of earlier versions of transformers have.
 
@@ -187,8 +210,10 @@ class FormerPrefix:
     former: str
 
 
-ParameterRule = Rename | Concat | Reshape | Transpose | InterleavedQkv | InterleavedGates | Count
-Rule = ParameterRule | Constant | Unused | FormerPrefix
+ParameterRule = (
+    Rename | Concat | Reshape | Flipped | Transpose | InterleavedQkv | InterleavedGates | Count
+)
+Rule = ParameterRule | Constant | Unused | UnusedPart | FormerPrefix
 Rules = list[Rule]
 
 

@@ -6,6 +6,7 @@ from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
+from torch.nn import functional
 
 from regard.core.attention import Attention
 from regard.core.frontends.embedding import Embedding
@@ -85,10 +86,10 @@ def _of_layers(stack: Stack, numbers: Tensor, name: str) -> Positions | None:
     attentions = [block.attention for block in stack.blocks]
     for part in [one.position for one in attentions if isinstance(one, Attention)]:
         match part:
-            case RelativeKeys(distance=most):
+            case RelativeKeys():
                 # What is added to a score is q · a; its size is that of a, whatever the query.
-                distance = (numbers[:, None] - numbers[None, :]).clamp(-most, most)
-                terms.append(part.table.float().norm(dim=-1)[distance + most])  # [T, T]
+                sizes = functional.pad(part.table.float().norm(dim=-1), (0, 1))  # [R + 1]
+                terms.append(sizes[part.rows(numbers, numbers)[0, 0]])  # [T, T]
                 what = f"norm of the relative position embeddings (Shaw et al. 2018) in the {name}"
             case RelativeSinusoids():
                 # Term (d) of Dai et al. 2019, Section 3.3: v · W r, for no query at all.

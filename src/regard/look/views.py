@@ -91,8 +91,9 @@ def spells_frames(core: CoreModel) -> bool:
 
 
 def speaks(core: CoreModel) -> bool:
-    """Whether it makes the spectrogram of a text, each of whose tokens lasts for some frames."""
-    return "spectrogram" in core.heads()
+    """Whether it makes a sound of a text, each of whose tokens lasts for some frames."""
+    heads = core.heads()
+    return core.inputs[0].kind == "tokens" and ("spectrogram" in heads or "vocoder" in heads)
 
 
 def reads_paths(model: Inspectable) -> bool:

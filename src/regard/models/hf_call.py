@@ -92,7 +92,9 @@ def bind_arguments(
     # In the model's order, whatever the order of the keywords: the first one is the main input.
     tensors = {name: arguments[name] for name in required if arguments.get(name) is not None}
     for name, value in tensors.items():
-        if not isinstance(value, Tensor):
+        if isinstance(value, int | float):  # a speaker, a rate
+            tensors[name] = torch.tensor(value, dtype=torch.float64)
+        elif not isinstance(value, Tensor):
             raise SettingError(
                 f"{name} is not a tensor but {type(value).__name__}",
                 "pass tensors, as in `model(**model.tokens(texts))` or "

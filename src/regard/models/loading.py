@@ -40,7 +40,7 @@ from regard.models.sound_models import (
     SpectrogramClassifier,
     WaveformModel,
 )
-from regard.models.speech_synthesizer import SpeechSynthesizer
+from regard.models.speech_synthesizer import SpeechSynthesizer, VariationalSynthesizer
 from regard.models.speech_to_text import SpeechToText
 from regard.models.text_encoder import TextEncoder
 from regard.models.translator import Translator
@@ -224,6 +224,8 @@ def _reader(core: CoreModel, spec: Any) -> type[Any]:
             return DualEncoderModel
         case "input_ids" if "spectrogram" in core.heads():
             return SpeechSynthesizer
+        case "input_ids" if "vocoder" in core.heads():
+            return VariationalSynthesizer
         case "input_ids":
             return TextEncoder
         case "pixel_values" if "decoder" in core.stacks():

@@ -236,6 +236,9 @@ class HifiGan(Part):
     dilations: tuple[tuple[Size, ...], ...] = ((1, 3, 5), (1, 3, 5), (1, 3, 5))  # of each block
     slope: NonNegative = 0.1  # of the leaky ReLU
     normalized: bool = True  # the spectrogram, by a mean and a deviation of each band
+    # VITS: it reads latents, of which files hold no mean, and its last convolution has no bias.
+    of_latents: bool = False
+    voice: Size | None = None  # width of a vector of the speaker, which is added first
 
     def validate(self) -> None:
         sides = len(self.rates) == len(self.kernels)

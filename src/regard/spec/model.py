@@ -18,7 +18,7 @@ from regard.spec.model_spec import (
     ModelSpec,
     arguments,
 )
-from regard.spec.speech import TextToSpeech, Vocoder
+from regard.spec.speech import TextToSpeech, VariationalTextToSpeech, Vocoder
 from regard.spec.validation import Depth, Size
 
 
@@ -83,5 +83,6 @@ Model = (
     | MemoryNetwork
     | LinearForecaster
     | TextToSpeech
+    | VariationalTextToSpeech
     | Vocoder
 )

@@ -222,11 +222,13 @@ class ShortestPathBias(Part):
 class RelativeKeys(Part):
     """Relative position representations (Shaw et al. 2018): learned vectors added to the keys.
 
-    Each layer has one vector per distance. Nothing is added to the values, which the paper's
-    Table 3 finds no worse.
+    Each layer has one vector per distance, the same for all heads.
     """
 
     distance: Size  # k: larger distances are clipped to it, on each side
+    windowed: bool = False  # instead, larger distances add nothing (VITS)
+    # Whether others are added to the values, which the paper's Table 3 finds no better.
+    values: bool = False
 
 
 @dataclass(frozen=True)

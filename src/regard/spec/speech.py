@@ -1,4 +1,4 @@
-"""Text to speech: durations, pitch and energy of tokens, and vocoders."""
+"""Text to speech: durations, pitch and energy of tokens, latents of frames, and vocoders."""
 
 from __future__ import annotations
 
@@ -17,9 +17,16 @@ from regard.spec.model_spec import (
     arguments,
     check_no_cross,
 )
+from regard.spec.residual import LayerNorm
 from regard.spec.stack import Stack
-from regard.spec.validation import Depth, Part, Positive, Rate, Size
+from regard.spec.validation import Depth, NonNegative, Part, Positive, Rate, Size
 from regard.system.errors import ModelError
+
+
+def _check_odd(kernel: int) -> None:
+    """A convolution with as many positions on both sides."""
+    if kernel % 2 == 0:
+        raise ModelError(f"a kernel of speech must be odd, not {kernel}", "set an odd kernel")
 
 
 @dataclass(frozen=True)
@@ -34,12 +41,10 @@ class VariancePredictor(Part):
     kernel: Size = 3  # tokens that each sees
     dropout: Rate = 0.5  # behind each norm
     detached: bool = False  # its loss does not reach the encoder
+    norm: LayerNorm = field(default_factory=LayerNorm)
 
     def validate(self) -> None:
-        if self.kernel % 2 == 0:
-            raise ModelError(
-                f"the kernel of a predictor must be odd, not {self.kernel}", "set an odd kernel"
-            )
+        _check_odd(self.kernel)
 
 
 @dataclass(frozen=True)
@@ -51,10 +56,7 @@ class Variance(Part):
     dropout: Rate = 0.0  # on these vectors
 
     def validate(self) -> None:
-        if self.kernel % 2 == 0:
-            raise ModelError(
-                f"the kernel of a variance must be odd, not {self.kernel}", "set an odd kernel"
-            )
+        _check_odd(self.kernel)
 
 
 @dataclass(frozen=True)
@@ -113,6 +115,11 @@ class TextToSpeech(ModelSpec):
         return arguments("input_ids", f"attention_mask {labels} {voice}")
 
     @property
+    def speakers(self) -> int | None:
+        """Who speaks, of several."""
+        return self.voice.speakers
+
+    @property
     def spectrogram(self) -> SpectrogramHead:
         """The head of the spectrogram, which all have."""
         part: SpectrogramHead = self.part(SpectrogramHead)
@@ -128,6 +135,94 @@ class TextToSpeech(ModelSpec):
 
     def with_stacks(self, stacks: Stacks) -> Self:
         return dataclasses.replace(self, **stacks)  # type: ignore[arg-type]
+
+
+# ------------------------------------------------------------------ drawn, and not only computed
+
+
+@dataclass(frozen=True)
+class StochasticDurations(Part):
+    """Stochastic duration predictor (Kim et al. 2021, VITS, Section 2.2.2): noise, turned into
+    logarithms of durations by flows of rational-quadratic splines."""
+
+    flows: Depth = 4
+    layers: Depth = 3  # dilated depth-separable convolutions in each, and before the first
+    kernel: Size = 3  # tokens that each sees
+    bins: Size = 10  # of a spline
+    bound: Positive = 5.0  # beyond it, on both sides, a spline changes nothing
+    dropout: Rate = 0.5  # behind each convolution before the flows
+
+    def validate(self) -> None:
+        _check_odd(self.kernel)
+
+
+@dataclass(frozen=True)
+class CouplingFlow(Part):
+    """Residual coupling layers (Kim et al. 2021, VITS, Section 2.2.1): each moves half of the
+    channels by what a WaveNet (van den Oord et al. 2016) hears in the others."""
+
+    channels: Size = 192
+    flows: Depth = 4
+    layers: Depth = 4  # gated convolutions of each
+    kernel: Size = 5  # frames that each sees
+    growth: Size = 1  # each is so many times as dilated as that before
+    dropout: Rate = 0.0
+
+    def validate(self) -> None:
+        _check_odd(self.kernel)
+        if self.channels % 2:
+            raise ModelError(
+                f"{self.channels} channels have no halves", "set an even number of them"
+            )
+
+
+@dataclass(frozen=True)
+class VariationalTextToSpeech(ModelSpec):
+    """Text to speech by a flow (Kim et al. 2021, VITS): tokens, durations, latents, samples.
+
+    This is what speaks; the posterior encoder and the discriminators that it is trained with are
+    no part of it.
+    """
+
+    d_model: Size
+    source: Tokens  # letters or phonemes
+    encoder: Stack  # of tokens
+    durations: StochasticDurations | VariancePredictor
+    flow: CouplingFlow  # from the prior of each frame to its latents
+    heads: Heads = (HifiGan(192, of_latents=True),)  # from latents to samples
+    speakers: Size | None = None  # rows of a table, of several
+    voice: Size | None = None  # width of a row, which durations, flow and vocoder are told
+    rate: Positive = 1.0  # durations are divided by it (`speaking_rate`)
+    noise: NonNegative = 0.667  # of the deviations of frames (`noise_scale`)
+    duration_noise: NonNegative = 0.8  # of the durations (`noise_scale_duration`)
+
+    def validate(self) -> None:
+        check_no_cross(self.encoder)
+        vocoder = self.part(HifiGan)
+        fits = vocoder is not None and vocoder.mels == self.flow.channels
+        if not fits or vocoder.voice != self.voice or (self.speakers and not self.voice):
+            raise ModelError(
+                f"no vocoder reads {self.flow.channels} channels and voices of {self.voice}",
+                "set `mels` and `voice` of a HifiGan, and `voice` where there are `speakers`",
+            )
+
+    @property
+    def inputs(self) -> Inputs:
+        return arguments("input_ids", "attention_mask speaker_id speaking_rate")
+
+    @property
+    def front_ends(self) -> FrontEnds:
+        return {"encoder": self.source}
+
+    @property
+    def stacks(self) -> Stacks:
+        return {"encoder": self.encoder}
+
+    def with_stacks(self, stacks: Stacks) -> Self:
+        return dataclasses.replace(self, **stacks)  # type: ignore[arg-type]
+
+
+# ------------------------------------------------------------------ a vocoder alone
 
 
 @dataclass(frozen=True)

@@ -39,7 +39,7 @@ class VariancePredictor(nn.Module):
         self.convolutions = nn.ModuleList(
             DilatedConvolution(widths[i], part.channels, part.kernel, 1) for i in layers
         )
-        self.norms = nn.ModuleList(LayerNorm(part.channels) for _ in layers)
+        self.norms = nn.ModuleList(LayerNorm(part.channels, part.norm.eps) for _ in layers)
         self.dropout = Dropout(part.dropout)
         self.output = Linear(part.channels, 1)
         self.detached = part.detached
@@ -127,19 +127,26 @@ class VarianceAdaptor(FrontEnd):
     def forward(  # type: ignore[override]
         self, x: Tensor, variances: Variances, frames: int | None = None
     ) -> tuple[Tensor, Tensor]:
-        """Length regulation of x [B, S, D]: what the decoder reads [B, T, D], and which of it is a
-        frame [B, T]. Durations are whole here; without `frames` there are as many as they say."""
+        """What the decoder reads of x [B, S, D]: [B, T, D], and which of it is a frame [B, T].
+        Durations are whole here."""
         # Both at the level of tokens, as FastPitch has it.
         x = x + self.energy.vectors(variances.energy) + self.pitch.vectors(variances.pitch)
-        ends = variances.durations.cumsum(dim=1)  # [B, S]
-        # Counting the frames waits for the device.
-        count = int(ends[:, -1].max()) if frames is None else frames
-        times = torch.arange(count, device=x.device).expand(len(x), -1).contiguous()  # [B, T]
-        tokens = torch.searchsorted(ends, times, right=True)  # [B, T], S beyond the end
-        is_frame = tokens < x.shape[1]
-        tokens = tokens.clamp_max(x.shape[1] - 1)[..., None].expand(-1, -1, x.shape[2])
-        x = zero_padding(x.gather(1, tokens), is_frame)
+        x, is_frame = regulate(x, variances.durations, frames)
         return self.dropout(x * self.scale), is_frame
+
+
+def regulate(x: Tensor, durations: Tensor, frames: int | None = None) -> tuple[Tensor, Tensor]:
+    """Length regulation (Ren et al. 2019, FastSpeech): tokens x [B, S, D], each as often as it
+    lasts [B, T, D], and which of these is a frame [B, T]. Without `frames` there are as many as the
+    durations [B, S] say."""
+    ends = durations.cumsum(dim=1)  # [B, S]
+    # Counting the frames waits for the device.
+    count = int(ends[:, -1].max()) if frames is None else frames
+    times = torch.arange(count, device=x.device).expand(len(x), -1).contiguous()  # [B, T]
+    tokens = torch.searchsorted(ends, times, right=True)  # [B, T], S beyond the end
+    is_frame = tokens < x.shape[1]
+    tokens = tokens.clamp_max(x.shape[1] - 1)[..., None].expand(-1, -1, x.shape[2])
+    return zero_padding(x.gather(1, tokens), is_frame), is_frame
 
 
 def whole_durations(predicted: Tensor) -> Tensor:

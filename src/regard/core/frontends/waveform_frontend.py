@@ -8,6 +8,7 @@ from torch.nn import functional
 
 from regard import spec
 from regard.core.context import Context
+from regard.core.convolution import normalized_weight
 from regard.core.dropout import Dropout
 from regard.core.feedforward import ACTIVATIONS
 from regard.core.frontends.time_scales import TimeScales
@@ -54,14 +55,11 @@ class ConvPosition(nn.Module):
         if not self.direction.is_meta:
             # Hugging Face's Wav2Vec2: 2 · √(1 / (kernel · channels)).
             nn.init.normal_(self.direction, std=2 * (kernel * d_model) ** -0.5)
-            self.length.data.copy_(self._norm())
-
-    def _norm(self) -> Tensor:
-        return torch.linalg.vector_norm(self.direction, dim=(0, 1), keepdim=True)
+            self.length.data.copy_(self.direction.norm(dim=(0, 1), keepdim=True))
 
     def forward(self, x: Tensor) -> Tensor:
         """The positional term [B, T, D] to add to x."""
-        weight = self.direction * (self.length / self._norm())  # [D, D / groups, kernel]
+        weight = normalized_weight(self.direction, self.length, (0, 1))  # [D, D / groups, kernel]
         padding = self.spec.kernel // 2
         near = functional.conv1d(x.mT, weight, self.bias, padding=padding, groups=self.spec.groups)
         near = near[:, :, : x.shape[1]]  # an even kernel makes one position too many

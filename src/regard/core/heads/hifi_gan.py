@@ -65,18 +65,23 @@ class HifiGan(Head):
             self.blocks.append(
                 nn.ModuleList(ResidualBlock(width, *size, part.slope) for size in sizes)
             )
-        self.last = nn.Conv1d(width, 1, _ENDS, padding=_ENDS // 2)
-        # Parameters and not buffers: stored and moved as all weights are.
-        self.mean = nn.Parameter(torch.zeros(part.mels), requires_grad=False)
-        self.deviation = nn.Parameter(torch.ones(part.mels), requires_grad=False)
-        self.normalized = part.normalized
-        self.rates = part.rates
+        self.last = nn.Conv1d(width, 1, _ENDS, padding=_ENDS // 2, bias=not part.of_latents)
+        if not part.of_latents:
+            # Parameters and not buffers: stored and moved as all weights are.
+            self.mean = nn.Parameter(torch.zeros(part.mels), requires_grad=False)
+            self.deviation = nn.Parameter(torch.ones(part.mels), requires_grad=False)
+        self.voice = None if part.voice is None else nn.Conv1d(part.voice, part.channels, 1)
+        self.normalized = part.normalized and not part.of_latents
+        self.hop = part.hop
         self.slope = part.slope
 
-    def forward(self, spectrogram: Tensor) -> Tensor:
+    def forward(self, spectrogram: Tensor, voice: Tensor | None = None) -> Tensor:
+        """spectrogram [B, T, mels], as a `voice` [B or 1, E, 1] says it: samples [B, T · hop]"""
         if self.normalized:
             spectrogram = (spectrogram - self.mean) / self.deviation
         x = self.first(spectrogram.mT)  # [B, C, T]
+        if self.voice is not None and voice is not None:
+            x = x + self.voice(voice)
         for longer, blocks in zip(self.upsampling, self.blocks, strict=True):
             x = longer(functional.leaky_relu(x, self.slope))  # [B, C / 2, T · rate]
             heard = [block(x) for block in cast(nn.ModuleList, blocks)]

@@ -4,6 +4,7 @@ vectors give each layer a bias of its own."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import NamedTuple, Protocol
 
 from torch import Tensor, nn
@@ -99,6 +100,11 @@ class LayerPosition:
     ) -> tuple[Tensor, ScoreBias | None]:
         """The queries to attend with, and what positions add to the scores of this layer."""
         return q, None if positions is None else positions.bias
+
+    def found(self, out: Tensor, weigh: Callable[[Tensor], Tensor], mask: AttentionMask) -> Tensor:
+        """What each head finds [B, H, T, E], with what positions add to the values; `weigh` gives
+        the attention weights of some queries."""
+        return out
 
     def keep(self, heads: Tensor) -> None:
         """Prunes all but these heads."""

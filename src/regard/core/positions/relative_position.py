@@ -4,10 +4,12 @@ graphs."""
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from typing import NamedTuple
 
 import torch
 from torch import Tensor, nn
+from torch.nn import functional
 
 from regard import spec
 from regard.core.dropout import Dropout
@@ -222,21 +224,39 @@ class RelativeKeys(RelativeScores):
     """Relative position representations (Shaw et al. 2018): q_i · a of the distance i − j, up to
     `distance` on each side; the same vectors for all heads."""
 
-    def __init__(self, d_k: int, distance: int, scale: float) -> None:
+    def __init__(self, part: spec.RelativeKeys, d_k: int, d_v: int, scale: float) -> None:
         super().__init__()
         self.scale = scale
-        self.distance = distance
-        self.table = nn.Parameter(normal(2 * distance + 1, d_k))
+        self.distance = part.distance
+        self.windowed = part.windowed
+        vectors = 2 * part.distance + 1
+        self.table = nn.Parameter(normal(vectors, d_k))
+        self.values = nn.Parameter(normal(vectors, d_v)) if part.values else None
 
     def extra_repr(self) -> str:
         return f"max_distance={self.distance}, d_k={self.table.shape[1]}"
 
     def forward(self, q: Tensor, queries: Tensor, keys: Tensor) -> tuple[Tensor, Tensor]:
         """The queries, and what is added to their scores before these are scaled: [B, H, T, S]."""
-        distance = distances(queries, keys).clamp(-self.distance, self.distance)
-        rows = distance + self.distance  # [B or 1, 1, T, S], 0 to 2 · distance
-        scores = q @ self.table.mT  # [B, H, T, R]
-        return q, scores.take_along_dim(rows, dim=-1)
+        scores = functional.pad(q @ self.table.mT, (0, 1))  # [B, H, T, R + 1], the last 0
+        return q, scores.take_along_dim(self.rows(queries, keys), dim=-1)
+
+    def rows(self, queries: Tensor, keys: Tensor) -> Tensor:
+        """Whose vector stands between a query and a key [B or 1, 1, T, S]; R, if none does."""
+        distance = distances(queries, keys)
+        rows = distance.clamp(-self.distance, self.distance) + self.distance
+        if not self.windowed:
+            return rows
+        return rows.masked_fill(distance.abs() > self.distance, len(self.table))
+
+    def found(self, out: Tensor, weigh: Callable[[Tensor], Tensor], mask: AttentionMask) -> Tensor:
+        if self.values is None:
+            return out
+        weights = weigh(torch.arange(out.shape[2], device=out.device))  # [B, H, T, S]
+        rows = self.rows(mask.queries, mask.keys).expand_as(weights)
+        of_rows = weights.new_zeros(*weights.shape[:3], len(self.values) + 1)
+        of_rows = of_rows.scatter_add(-1, rows, weights)  # [B, H, T, R + 1]
+        return out + of_rows[..., :-1] @ self.values
 
 
 class RelativeSinusoids(RelativeScores):

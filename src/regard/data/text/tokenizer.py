@@ -19,6 +19,7 @@ import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from itertools import groupby
 from pathlib import Path
 from typing import Any, Literal
 
@@ -102,6 +103,8 @@ class Tokenizer:
         self.special_tokens: dict[Role, str] = dict(special_tokens)
         #: None: the file's own template (its post-processor), such as `[CLS] $A [SEP]`
         self.framing: Between | None = None
+        #: the id that stands around each letter (VITS)
+        self.blank: int | None = None
         added_tokens = backend.get_added_tokens_decoder()
         #: ids of the tokens that the file marks as special
         self.special_ids = frozenset(i for i, token in added_tokens.items() if token.special)
@@ -175,6 +178,8 @@ class Tokenizer:
             # "fast": without offsets
             encodings = self._backend.encode_batch_fast(checked, add_special_tokens=False)
             rows = [encoding.ids for encoding in encodings]
+        if self.blank is not None:
+            rows = [_with_blanks(row, self.blank) for row in rows]
         self._require_tokens_of_model(rows)
         return rows
 
@@ -420,6 +425,18 @@ class Tokenizer:
                 f"and the model has {self._model_size:,} tokens",
                 "fetch both again, or write a text without this token",
             )
+
+
+def _with_blanks(ids: Iterable[int], blank: int) -> list[int]:
+    """The ids with a blank on both sides of each, and one between two. MMS's blank is a letter
+    too: as transformers reads it, it has none of its own."""
+    out: list[int] = []
+    for is_blank, run in groupby(ids, lambda id: id == blank):
+        letters = list(run)
+        if not is_blank:
+            letters = [blank, *(one for letter in letters for one in (letter, blank))]
+        out += letters
+    return out
 
 
 @functools.cache

@@ -5,9 +5,10 @@ A model folder in Hugging Face's layout holds one of these, and the first that i
 - `tokenizer.json`, the `tokenizers` library's own format;
 - `vocab.txt` (WordPiece, BERT);
 - SentencePiece's files (`spiece.model`, `source.spm`, ...);
-- `vocab.json` and `merges.txt` (byte-level BPE, GPT-2, RoBERTa, CLIP).
+- `vocab.json` and `merges.txt` (byte-level BPE, GPT-2, RoBERTa, CLIP);
+- `vocab.json` alone, of letters (VITS).
 
-From the latter three the same tokenizer is assembled here that transformers would make of them.
+From all but the first the same tokenizer is assembled here that transformers would make of them.
 """
 
 from __future__ import annotations
@@ -112,8 +113,12 @@ def _parse_tokenizer_json(text: str, origin: str) -> tokenizers.Tokenizer:
 
 def open_encoder_tokenizer(folder: str | Path) -> Tokenizer:
     """The tokenizer of an encoder's folder, with the special tokens that the folder names."""
-    backend, special_tokens, origin = open_backend(Path(folder))
-    return Tokenizer(backend, special_tokens, origin=origin)
+    folder = Path(folder)
+    backend, special_tokens, origin = open_backend(folder)
+    tokenizer = Tokenizer(backend, special_tokens, origin=origin)
+    if _spells(folder) and read_tokenizer_settings(folder).get("add_blank", True):
+        tokenizer.blank = 0
+    return tokenizer
 
 
 def open_language_model_tokenizer(folder: Path) -> Tokenizer:
@@ -147,7 +152,14 @@ def holds_tokenizer(folder: Path) -> bool:
         or (folder / "vocab.txt").is_file()
         or ((folder / "vocab.json").is_file() and (folder / "merges.txt").is_file())
         or holds_sentencepiece(folder)
+        or _spells(folder)
     )
+
+
+def _spells(folder: Path) -> bool:
+    """Whether its vocab.json is one of letters; Wav2Vec2's are written, and not read."""
+    settings = _read_settings(folder / "tokenizer_config.json")
+    return (folder / "vocab.json").is_file() and settings.get("tokenizer_class") == "VitsTokenizer"
 
 
 def open_backend(folder: Path) -> tuple[tokenizers.Tokenizer, dict[Role, str], str]:
@@ -171,6 +183,8 @@ def open_backend(folder: Path) -> tuple[tokenizers.Tokenizer, dict[Role, str], s
     elif holds_sentencepiece(folder):
         open_files = _sentencepiece
         origin = folder
+    elif _spells(folder):
+        open_files = _letters
     with library_errors(f"{origin} is not a usable vocabulary", _GIVE_WHOLE):
         return *open_files(folder, settings, special_tokens), str(origin)
 
@@ -277,6 +291,32 @@ def _residues(
         pair=f"{cls} $A {eos} $B {eos}",
         special_tokens=[(token, vocabulary[token]) for token in (cls, eos)],
     )
+    return backend, names
+
+
+def _letters(
+    folder: Path, settings: Mapping[str, Any], special_tokens: Mapping[Role, str]
+) -> tuple[tokenizers.Tokenizer, dict[Role, str]]:
+    """VITS's letters, in lower case; characters that are none of them are left out."""
+    if settings.get("phonemize", True):
+        raise DataError(
+            f"{folder} reads phonemes, which are not made here", "call the model with their ids"
+        )
+    vocabulary = _read_settings(folder / "vocab.json")
+    letters = [token for token in vocabulary if len(token) == 1]
+    steps: list[normalizers.Normalizer] = []
+    if settings.get("normalize", True):
+        capitals = {one.upper(): one for one in letters if one.upper() not in vocabulary}
+        steps += [normalizers.Replace(capital, one) for capital, one in capitals.items()]
+    if settings.get("language") == "ron":
+        steps.append(normalizers.Replace("ț", "ţ"))
+    if settings.get("normalize", True):
+        others = Regex(f"[^{''.join(map(re.escape, letters))}]")
+        steps += [normalizers.Replace(others, ""), normalizers.Strip()]
+    names = _with_usual_names(special_tokens, vocabulary)
+    backend = tokenizers.Tokenizer(models.WordLevel(dict(vocabulary), names.get("unk", "<unk>")))
+    backend.normalizer = normalizers.Sequence(steps)
+    backend.pre_tokenizer = pre_tokenizers.Split(Regex(r"(?m)."), "isolated")
     return backend, names
 
 

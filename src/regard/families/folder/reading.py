@@ -36,7 +36,7 @@ from regard.families.folder.special_tokens import (
 )
 from regard.families.registry import FAMILIES, family_of
 from regard.families.state_dict import from_hf, match_prefix
-from regard.families.tensor_table import Constant, Unused
+from regard.families.tensor_table import Constant, Unused, UnusedPart
 from regard.system import memory
 from regard.system.arguments import is_whole
 from regard.system.errors import (
@@ -169,13 +169,16 @@ def unused_tensors(content: ModelFolder, folder: Path) -> dict[str, Tensor]:
     family = family_of(content.spec, content.model_type)
     table = family.tensor_table(content.spec, content.positions)
     names = [rule.hf for rule in table if isinstance(rule, Constant | Unused)]
-    if not names or not has_weights(folder):
+    parts = tuple(rule.hf for rule in table if isinstance(rule, UnusedPart))
+    if not (names or parts) or not has_weights(folder):
         return {}
     try:
         tensors = match_prefix(table, load_tensors(weight_files(folder)), family.PREFIX)
     except CheckpointError:  # damaged since then; what the model computes with is in memory
         return {}
-    return {name: tensors[name] for name in names if name in tensors}
+    return {
+        name: tensor for name, tensor in tensors.items() if name in names or name.startswith(parts)
+    }
 
 
 def _check_same_architecture(content: ModelFolder, error: ModelError) -> None:

@@ -348,57 +348,72 @@ def _predictor_rules(ours: str, hf: str, part: spec.VariancePredictor) -> Rules:
 
 # ------------------------------------------------------------------ vocoder
 
+VOCODER_DEFAULTS: Config = {
+    "upsample_initial_channel": 512,
+    "upsample_rates": [8, 8, 2, 2],
+    "upsample_kernel_sizes": [16, 16, 4, 4],
+    "resblock_kernel_sizes": [3, 7, 11],
+    "resblock_dilation_sizes": [[1, 3, 5], [1, 3, 5], [1, 3, 5]],
+    "leaky_relu_slope": 0.1,
+}
 _VOCODER_SCHEMA = ConfigSchema(
-    defaults={
-        "model_in_dim": 80,
-        "upsample_initial_channel": 512,
-        "upsample_rates": [8, 8, 2, 2],
-        "upsample_kernel_sizes": [16, 16, 4, 4],
-        "resblock_kernel_sizes": [3, 7, 11],
-        "resblock_dilation_sizes": [[1, 3, 5], [1, 3, 5], [1, 3, 5]],
-        "leaky_relu_slope": 0.1,
-        "normalize_before": True,
-    },
+    defaults={"model_in_dim": 80, **VOCODER_DEFAULTS, "normalize_before": True},
     fixed={},
     ignored=IGNORED_KEYS | {"is_encoder_decoder"},
 )
 
 
-def _vocoder_config(part: spec.HifiGan) -> Config:
+def vocoder_config(part: spec.HifiGan) -> Config:
+    """The keys of a vocoder that all families have."""
     return {
-        "model_type": "fastspeech2_conformer_hifigan",
-        "model_in_dim": part.mels,
         "upsample_initial_channel": part.channels,
         "upsample_rates": list(part.rates),
         "upsample_kernel_sizes": list(part.kernels),
         "resblock_kernel_sizes": list(part.block_kernels),
         "resblock_dilation_sizes": [list(row) for row in part.dilations],
         "leaky_relu_slope": part.slope,
-        "normalize_before": part.normalized,
     }
 
 
-def _vocoder_spec(config: Config) -> spec.HifiGan:
-    values = _VOCODER_SCHEMA.parse(config)
+def vocoder(values: Config, mels: int, **others: Any) -> spec.HifiGan:
+    """The vocoder of these keys."""
     return spec.HifiGan(
-        values["model_in_dim"],
+        mels,
         values["upsample_initial_channel"],
         tuple(values["upsample_rates"]),
         tuple(values["upsample_kernel_sizes"]),
         tuple(values["resblock_kernel_sizes"]),
         tuple(map(tuple, values["resblock_dilation_sizes"])),
         values["leaky_relu_slope"],
-        values["normalize_before"],
+        **others,
     )
 
 
-def _vocoder_rules(part: spec.HifiGan) -> Rules:
+def _vocoder_config(part: spec.HifiGan) -> Config:
+    return {
+        "model_type": "fastspeech2_conformer_hifigan",
+        "model_in_dim": part.mels,
+        **vocoder_config(part),
+        "normalize_before": part.normalized,
+    }
+
+
+def _vocoder_spec(config: Config) -> spec.HifiGan:
+    values = _VOCODER_SCHEMA.parse(config)
+    return vocoder(values, values["model_in_dim"], normalized=values["normalize_before"])
+
+
+def vocoder_rules(part: spec.HifiGan) -> Rules:
+    """The rules of a vocoder, which all families store alike."""
     rules: Rules = [
-        Rename("vocoder.mean", "mean"),
-        Rename("vocoder.deviation", "scale"),
         *module_rules("vocoder.first", "conv_pre"),
-        *module_rules("vocoder.last", "conv_post"),
+        *module_rules("vocoder.last", "conv_post", not part.of_latents),
     ]
+    if not part.of_latents:
+        rules.append(Rename("vocoder.mean", "mean"))
+        rules.append(Rename("vocoder.deviation", "scale"))
+    if part.voice is not None:
+        rules += module_rules("vocoder.voice", "cond")
     for i in range(len(part.rates)):
         rules += module_rules(f"vocoder.upsampling.{i}", f"upsampler.{i}")
         for j, dilations in enumerate(part.dilations):
@@ -427,7 +442,7 @@ class VocoderFamily:
         return spec.Vocoder((_vocoder_spec(config),))
 
     def tensor_table(self, model: spec.Vocoder, positions: int) -> Rules:
-        return _vocoder_rules(model.part(spec.HifiGan))
+        return vocoder_rules(model.part(spec.HifiGan))
 
 
 _BOTH_SCHEMA = ConfigSchema(
@@ -462,7 +477,7 @@ class WithVocoderFamily:
     def tensor_table(self, model: spec.TextToSpeech, positions: int) -> Rules:
         return [
             *with_prefix(tensor_table(model, positions), "", "model."),
-            *with_prefix(_vocoder_rules(model.part(spec.HifiGan)), "", "vocoder."),
+            *with_prefix(vocoder_rules(model.part(spec.HifiGan)), "", "vocoder."),
         ]
 
 

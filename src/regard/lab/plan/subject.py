@@ -146,6 +146,8 @@ def _of_heads(objective: str, description: Any) -> str:
     each = description.labels is not None and description.labels.each
     if objective == "masked" and description.part(specs.SpectrogramHead) is not None:
         return "speak"
+    if objective == "masked" and description.part(specs.HifiGan) is not None:
+        return "outputs"
     if objective == "masked" and description.head is None:
         # An encoder without a head over the vocabulary learns vectors, or its labels.
         objective = "tag" if each else "classify"

@@ -230,6 +230,16 @@ def _outputs_norm(core: Any, tensors: Tensors, _unused: TokenLoss) -> LossTerms:
     return _alone(outputs.float().square().sum())
 
 
+def _said(core: Any, tensors: Tensors, _unused: TokenLoss) -> LossTerms:
+    """The same of a model that decides by itself how long its tokens last: as long as usual."""
+    tokens = tensors["input_ids"]
+    mask = tensors["attention_mask"].bool()
+    frames = FRAMES_PER_LETTER * tokens.shape[1]
+    latents = core.utter(tokens, mask, Context(), {}, frames=frames)
+    outputs = core.head_output(latents.hidden, tensors)
+    return _alone(outputs.float().square().sum())
+
+
 def _image_text(core: Any, tensors: Tensors, _unused: TokenLoss) -> LossTerms:
     return _alone(image_text_loss(core, tensors, tensors["pixels"]))
 
@@ -296,7 +306,8 @@ def _outputs(model: Any, sizes: Sizes) -> Made:
         owners = [inputs[name] for name in one.shaped_as if name in inputs]
         if one.kind == "mask" and owners:
             inputs[one.name] = Input(owners[0].shape[:2], is_mask=True)
-    return inputs, sizes.rows, _outputs_norm
+    speaks = model.main_input_name == "input_ids" and model.part(specs.HifiGan) is not None
+    return inputs, sizes.rows, _said if speaks else _outputs_norm
 
 
 def _first(model: Any, sizes: Sizes, name: str) -> dict[str, Input]:

@@ -106,6 +106,9 @@ def _open(transformers: Any, folder: str | Path, opened: folders.ModelFolder) ->
         raise ModelError(
             f"transformers cannot load {folder}: {error}", "remove --against"
         ) from None
+    for name in ("noise_scale", "noise_scale_duration"):
+        if name in vars(model):  # nothing is drawn here either
+            setattr(model, name, 0.0)
     return model.eval()
 
 
