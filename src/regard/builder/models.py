@@ -163,7 +163,7 @@ def _encoder_decoder(model: spec.EncoderDecoder | spec.SequenceToSequence) -> En
     if isinstance(model, spec.EncoderDecoder):
         width = model.encoder_width or d_model
         wiring = LayerMatchedEncoderDecoder if model.looks == "matching" else EncoderDecoder
-        if model.memory_width != d_model:
+        if model.maps_memory:
             project = linear.Linear(model.memory_width, d_model)
     built = wiring(
         source=build_front_end(model.source, width, tables.source),

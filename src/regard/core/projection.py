@@ -133,7 +133,7 @@ class CrossProjection(Projection):
     def __init__(self, part: spec.Attention, d_model: int) -> None:
         super().__init__(part)
         self.q = self._map(part, d_model, "q")
-        self.kv = self._map(part, d_model, "kv")
+        self.kv = self._map(part, part.memory or d_model, "kv")
 
     def matrices(self) -> dict[str, Linear]:
         return {"q": self.q, "kv": self.kv}

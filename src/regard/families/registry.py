@@ -103,6 +103,7 @@ FILES: dict[str, dict[str, str]] = {
     "vision.siglip": {"siglip": "", "siglip_text_model": "TEXT", "siglip_vision_model": "VISION"},
     "vision.vilt": {"vilt": ""},
     "vision.vision_encoder_decoder": {"vision-encoder-decoder": ""},
+    "vision.blip": {"blip": ""},
     "speech.whisper": {"whisper": ""},
     "speech.wav2vec2": {"wav2vec2": "WAV2VEC2"},
     "speech.hubert": {"hubert": "HUBERT"},

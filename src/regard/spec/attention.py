@@ -243,6 +243,7 @@ class Attention(Part):
     # With `global`: which tokens they are where a call chooses none; None: there are none then.
     global_tokens: GlobalTokens | None = None
     qk_norm: Norm | None = None  # of each head's queries and keys, before positions turn them
+    memory: Size | None = None  # width of what cross-attention reads; None: d_model
 
     def validate(self) -> None:
         if not set(self.bias) <= set("qkvo"):

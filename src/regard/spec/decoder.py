@@ -227,6 +227,13 @@ class EncoderDecoder(_Translator):
         return self.encoder.width(self.encoder_width or self.d_model)
 
     @property
+    def maps_memory(self) -> bool:
+        """Whether one matrix maps what the encoder gives to d_model: attention reads no other
+        width."""
+        cross = self.decoder.block.cross
+        return self.memory_width != self.d_model and (cross is None or cross.memory is None)
+
+    @property
     def patches(self) -> Patches:
         """The front end of a model that reads images by patches."""
         assert isinstance(self.source, Patches)

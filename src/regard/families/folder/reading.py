@@ -260,6 +260,9 @@ def _from_config(
     is_composite = isinstance(config.get("decoder"), dict)
     if is_composite:
         tokens = composite_token_ids(config, generation)
+    of_family = getattr(FAMILIES[config["model_type"]], "token_ids", None)
+    if of_family is not None:
+        tokens = of_family(config)
     if isinstance(model, specs.EncoderDecoder | specs.SequenceToSequence) and (
         (model.head is not None and not is_composite) or tokens.get("eos_token_id") is not None
     ):

@@ -52,8 +52,15 @@ def describe(
 
     `model_type` is tried before all others, because some families differ in names only.
     """
-    config = family_of(model, model_type).to_config(model, positions)
-    return config if ids is None else {**config, **special_token_config(ids)}
+    family: Any = family_of(model, model_type)
+    config: Config = family.to_config(model, positions)
+    if ids is None:
+        return config
+    # BLIP has them in the config of its text, under other names.
+    in_its_own_place = getattr(family, "with_token_ids", None)
+    if in_its_own_place is not None:
+        return in_its_own_place(config, ids)  # type: ignore[no-any-return]
+    return {**config, **special_token_config(ids)}
 
 
 def carry_over(new: Config, config: Mapping[str, Any]) -> Config:

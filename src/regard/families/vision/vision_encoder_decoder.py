@@ -129,7 +129,7 @@ def _side(config: Config, name: str, stored: Collection[str]) -> Any:
 
 def to_config(model: spec.EncoderDecoder, positions: int) -> Config:
     encoder_type, encoder = _first(_ENCODERS, _encoder(model))
-    decoder_type, decoder = _first(_DECODERS, _decoder(model))
+    decoder_type, decoder = _first(_DECODERS, decoder_alone(model))
     sides = {
         "encoder": FAMILIES[encoder_type].to_config(encoder, positions),
         "decoder": FAMILIES[decoder_type].to_config(decoder, positions) | _PLACE,
@@ -168,7 +168,7 @@ def _encoder(model: spec.EncoderDecoder) -> spec.Encoder:
     return spec.Encoder(model.encoder_width or model.d_model, model.source, model.encoder, heads)
 
 
-def _decoder(model: spec.EncoderDecoder) -> spec.Decoder:
+def decoder_alone(model: spec.EncoderDecoder) -> spec.Decoder:
     """The language model alone."""
     stack = model.decoder.with_blocks(cross=None)
     tied = model.share == "target"
@@ -180,7 +180,7 @@ def _decoder(model: spec.EncoderDecoder) -> spec.Decoder:
 
 def tensor_table(model: spec.EncoderDecoder, positions: int) -> Rules:
     encoder_type, encoder = _first(_ENCODERS, _encoder(model))
-    decoder_type, decoder = _first(_DECODERS, _decoder(model))
+    decoder_type, decoder = _first(_DECODERS, decoder_alone(model))
     rules = _below(
         FAMILIES[encoder_type].tensor_table(encoder, positions), "encoder.", _ENCODER_PARTS
     )
@@ -189,18 +189,22 @@ def tensor_table(model: spec.EncoderDecoder, positions: int) -> Rules:
         width = encoder.d_model
         rules.append(Unused("encoder.pooler.dense.weight", (width, width)))
         rules.append(Unused("encoder.pooler.dense.bias", (width,)))
-    if model.memory_width != model.d_model:
+    if model.maps_memory:
         rules += module_rules("project", "enc_to_dec_proj")
+    return [*rules, *decoder_rules(model, decoder_type, decoder, "decoder.", positions)]
+
+
+def decoder_rules(
+    model: spec.EncoderDecoder, decoder_type: str, decoder: Any, prefix: str, positions: int
+) -> Rules:
+    """The rules of a decoder, of which `decoder` is the language model alone, below a prefix."""
     alone = [
         # Its second sublayer is the third of a layer with cross-attention.
         rewritten(rule, lambda name: name.replace(_FEEDFORWARD_NORM, ".residual.each.2."), "hf")
         for rule in FAMILIES[decoder_type].tensor_table(decoder, positions)
     ]
-    return [
-        *rules,
-        *_below(alone, "decoder.", _DECODER_PARTS),
-        *_cross_rules(model, _DECODERS[decoder_type]),
-    ]
+    cross = _cross_rules(model, _DECODERS[decoder_type], prefix)
+    return [*_below(alone, prefix, _DECODER_PARTS), *cross]
 
 
 def _below(rules: Iterable[Rule], prefix: str, parts: dict[str, str]) -> Rules:
@@ -216,11 +220,11 @@ def _below(rules: Iterable[Rule], prefix: str, parts: dict[str, str]) -> Rules:
     return [rewritten(rule, ours, "hf", "aliases") for rule in theirs]
 
 
-def _cross_rules(model: spec.EncoderDecoder, decoder: _Decoder) -> Rules:
+def _cross_rules(model: spec.EncoderDecoder, decoder: _Decoder, prefix: str) -> Rules:
     block = model.decoder.block
     assert block.cross is not None
     names = decoder.names
-    hf = f"decoder.{decoder.layers}{names.layer}"
+    hf = f"{prefix}{decoder.layers}{names.layer}"
     ours = "decoder.blocks.{i}"
     layer = [
         *names.cross_rules(block.cross, f"{ours}.cross", hf),
