@@ -31,7 +31,7 @@ from regard.models import DualEncoderModel, LanguageModel, Model, Translator
 from regard.models.memory_network import MemoryNetworkModel
 from regard.studio import answers
 from regard.studio.layers import layer_formulas
-from regard.studio.model_store import DEMO, FolderOpener, ModelStore
+from regard.studio.model_store import DEMO, SHAKESPEARE, FolderOpener, ModelStore
 from regard.studio.runs import run_status
 from regard.system.errors import LongInputWarning, SettingError, UnknownWordsWarning
 from regard.system.web_server import is_loopback
@@ -667,3 +667,15 @@ def test_a_series_is_answered_and_drawn_but_not_read_from_elsewhere(
             headers={"x-regard-token": TOKEN},
         )
         assert "only the folders it was started with" in refused.json()["error"]["problem"]
+
+
+def test_the_packaged_language_model_has_read_shakespeare() -> None:
+    """A small real model: its validation loss is that of its log, and its examples are its own."""
+    with client(ModelStore([SHAKESPEARE])) as studio:
+        described = ask(studio, "model", model="shakespeare")
+        assert described["examples"][0].startswith("ROMEO:")
+        assert described["parameters"] == 940_800
+        # After the name of a speaker stands a colon; "my" is followed by "lord".
+        for text, word in (("\n\nROMEO", ":"), ("Ay, my good", " lord")):
+            shares = ask(studio, "next_tokens", model="shakespeare", text=text)["shares"]
+            assert shares[0]["label"].replace("Ġ", " ") == word

@@ -331,7 +331,7 @@ def test_another_head_costs_one_small_request(studio: Studio) -> None:
     assert studio.asked()[before:] == ["attention"]
     assert page.evaluate("(one) => one.isConnected", tokens)  # the tokens were not drawn again
     page.go_back()
-    until(page, "document.querySelector('canvas.map').dataset.title === 'decoder.1.cross, head 0'")
+    until(page, "document.querySelector('canvas.map').dataset.title === 'decoder.1.cross, head 3'")
     ready(page)
     assert len(studio.asked()) == before + 1  # a head that was seen is remembered
 
@@ -577,10 +577,12 @@ def test_the_keyboard_reaches_heads_and_cells_by_arrow_keys(studio: Studio) -> N
     page = studio.page(link("look"))
     assert page.locator("[data-head][tabindex='0']").count() == 1  # of 24
     page.locator("[data-head][tabindex='0']").focus()
-    page.keyboard.press("ArrowRight")
-    assert page.evaluate("document.activeElement.dataset.head") == "decoder.1.cross.1"
+    # The sharpest head of the last layer is shown first.
+    assert page.evaluate("document.activeElement.dataset.head") == "decoder.1.cross.3"
+    page.keyboard.press("ArrowLeft")
+    assert page.evaluate("document.activeElement.dataset.head") == "decoder.1.cross.2"
     page.keyboard.press("Enter")
-    until(page, "document.querySelector('canvas.map').dataset.title === 'decoder.1.cross, head 1'")
+    until(page, "document.querySelector('canvas.map').dataset.title === 'decoder.1.cross, head 2'")
     page.locator("[aria-label=Attention] canvas.map").focus()
     page.keyboard.press("ArrowDown")
     page.keyboard.press("ArrowDown")
@@ -644,17 +646,13 @@ def test_another_model_is_opened_from_the_page(studio: Studio, tmp_path: Path) -
     assert str(tmp_path / "elsewhere") in page.inner_text("dialog")
 
 
-# In every node of a beam tree, the token ends before its number begins.
-APART = """() => [...document.querySelectorAll('svg.tree g')].every((node) => {
-  const name = node.querySelector('.name'), sum = node.querySelector('.sum');
-  return !sum || name.getBoundingClientRect().right <= sum.getBoundingClientRect().left;
-})"""
-
-
 def test_decode(studio: Studio) -> None:
     page = studio.page(link("decode"))
     assert page.inner_text("#which") == "Step 1 of 8: “Die” is chosen"
+    # What comes later is not told before.
+    assert page.inner_text("#output") == "Die …"
     page.click("text=Next")
+    assert page.inner_text("#output") == "Die Katze …"
     assert "“Katze”" in page.inner_text("#which")
     assert page.locator("#bars .track").count() == 8
     assert page.locator("#bars .drawn").count() == 0  # nothing is sampled
@@ -670,14 +668,23 @@ def test_decode(studio: Studio) -> None:
     best = page.locator("svg.tree [data-fate=best] .name").all_text_contents()
     assert best[:3] == ["start", "Die", "Katze"]
     assert page.locator("svg.tree [data-fate=pruned]").count() > 5
-    assert page.evaluate(APART)
+    tree = page.locator("svg.tree").bounding_box()
+    assert tree["x"] + tree["width"] <= 1400  # all steps are seen
+    page.locator("svg.tree [data-fate=pruned]").first.click()
+    assert "pruned · log-probability" in page.inner_text("#hypothesis")
     page.click("text=Pruned hypotheses")
     until(page, "document.querySelectorAll('svg.tree [data-fate=pruned]').length === 0")
     page.screenshot(path=studio.shots / "beam.png", full_page=True)
     page.click("text=KV cache")
     page.wait_for_selector("#cached")
     assert page.inner_text("#cached") == "1,024 bytes per generated token"
-    assert page.locator(".memory .track").count() == 33
+    # The source and six lengths; and the same for any decoder.
+    assert page.locator(".memory .track").count() == 7
+    assert page.inner_text("#calculated strong") == "32.8 kB"  # 1,024 bytes × 32 tokens
+    page.fill("[data-size=length]", "64")
+    assert page.inner_text("#calculated strong") == "65.5 kB"
+    page.select_option("[aria-label='Sizes of']", "LLaMA 2 7B")
+    assert page.inner_text("#calculated strong") == "2.15 GB"  # 2 · 32 · 32 · 128 · 4,096 · 2 bytes
 
 
 def test_train_follows_a_run(studio: Studio) -> None:
@@ -1129,7 +1136,7 @@ def test_the_towers_of_a_dual_encoder_each_in_its_own_words(studio: Studio) -> N
         "document.querySelector('.answer')?.innerText.includes('This is the embedding of the text encoder')",
     )
     ready(page)
-    assert "a red circle→a 64-dimensional vector" in page.inner_text(".answer")
+    assert page.inner_text(".answer .model-output") == "a 64-dimensional vector"
     assert page.inner_text("[aria-label=Positions] h2") == "Position encoding of tokens"
     page.click("button:text-is('Match')")  # leads back to the picture
     until(page, "document.querySelector('.answer h2')?.innerText === 'Best caption'")

@@ -648,6 +648,20 @@ def test_every_answer_carries_the_headers(demo: TestClient) -> None:
         assert response.headers["x-frame-options"] == "DENY"
 
 
+def test_pages_are_compressed_and_kept_while_they_are_the_same(demo: TestClient) -> None:
+    plain = demo.get("/style.css", headers={"accept-encoding": "identity"})
+    packed = demo.get("/style.css", headers={"accept-encoding": "gzip"})
+    assert packed.headers["content-encoding"] == "gzip"
+    assert packed.content == plain.content
+    assert "content-encoding" not in plain.headers
+    assert plain.headers["cache-control"] == "no-cache"  # kept, and asked for again
+    again = demo.get("/style.css", headers={"if-none-match": plain.headers["etag"]})
+    assert (again.status_code, again.content) == (304, b"")
+    assert demo.get("/main.js", headers={"if-none-match": plain.headers["etag"]}).status_code == 200
+    # What a model answers is kept nowhere.
+    assert demo.post("/api/shelf", json={}).headers["cache-control"] == "no-store"
+
+
 @pytest.mark.parametrize(
     "host", ["evil.example", "evil.example:8420", "127.0.0.1.evil.example", "localhost.evil", ""]
 )

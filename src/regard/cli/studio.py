@@ -41,21 +41,28 @@ def command(
 ) -> None:
     """Look inside models and follow training runs in the browser.
 
-    Without a folder, the studio opens a small demo model for the built-in language. You can open
-    other folders on this machine from the page, unless the studio is open to the network.
+    Without a folder, the studio opens two small models: a translator for the built-in language, and
+    a language model of Shakespeare. You can open other folders on this machine from the page,
+    unless the studio is open to the network.
 
     --export writes one file that needs neither a server nor an installation: the pages, the model,
     and a forward pass in JavaScript. It takes small models of the usual parts.
     """
     from regard.models.base import choose_device, to_standard_error
-    from regard.studio.model_store import DEMO, FolderOpener, ModelStore, recent_folders_file
+    from regard.studio.model_store import (
+        DEMO,
+        SHAKESPEARE,
+        FolderOpener,
+        ModelStore,
+        recent_folders_file,
+    )
     from regard.studio.server import serve
     from regard.system.web_server import is_loopback
 
     choose_device(device)  # for its error: models are opened by pages, later
 
-    # Without a folder: the demo that is part of the package.
-    paths = [*map(Path, folders)] or [DEMO]
+    # Without a folder: the models that are part of the package; a page has the first one.
+    paths = [*map(Path, folders)] or [DEMO, SHAKESPEARE]
     if export is not None:
         from regard.studio.offline.page import export as write
 

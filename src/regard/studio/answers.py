@@ -122,8 +122,14 @@ def unit_of(model: Model) -> str:
             return "token"
 
 
+EXAMPLES = "examples.txt"  # in the folder of a model: texts to try it with, one a line
+
+
 def examples(model: Model) -> list[str]:
-    """Texts to try a model with; none for a model that reads no text."""
+    """Texts to try a model with: those of its folder, or usual ones; none if it reads no text."""
+    own = None if model.folder is None else Path(model.folder) / EXAMPLES
+    if own is not None and own.is_file():
+        return own.read_text(encoding="utf-8").splitlines()
     # Its positions are sentences, so that it "accepts no text" of tokens.
     if reads_stories(model.model):
         return list(STORIES)

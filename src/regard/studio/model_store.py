@@ -28,6 +28,7 @@ from regard.system.errors import DataError, RegardError, Say, SettingError, did_
 Key = TypeVar("Key")
 
 DEMO = Path(__file__).parent / "demo"
+SHAKESPEARE = Path(__file__).parent / "shakespeare"
 OPEN_MODELS = 2  # two can be compared; for a third the least recently used one is closed
 MAX_RECORDINGS = 6  # of a model
 MAX_LOOK_BYTES = 1 << 29  # of a model's recordings; the last one is kept in any case

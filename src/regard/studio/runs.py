@@ -22,7 +22,10 @@ MAX_BYTES = 1 << 25  # read at once
 POINTS = 2000  # of a curve that are sent at once; more would not fit on a screen
 EVENTS = 200  # that are sent at once, the last ones
 BROKEN = 200  # steps without a finite loss that are sent at once, the last ones
-CURVES = ("loss", "nll", "learning_rate", "gradient_norm", "tokens_per_second", "attention_entropy")
+CURVES = (
+    *("loss", "nll", "learning_rate", "gradient_norm", "tokens_per_second", "attention_entropy"),
+    *("seconds", "tokens"),  # the other horizontal axes
+)
 
 
 def run_status(folder: Path) -> Record:

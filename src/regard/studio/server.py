@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import gzip
+import hashlib
 import json
 import os
 import secrets
 import sys
 import webbrowser
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -61,17 +64,43 @@ def error(status: int, kind: str, problem: str, repair: str) -> JSONResponse:
     return JSONResponse({"error": {"type": kind, "problem": problem, "repair": repair}}, status)
 
 
+@dataclass(frozen=True)
+class StaticFile:
+    """A file of the pages, plain and compressed; browsers keep it while its hash is the same."""
+
+    content: bytes
+    compressed: bytes
+    etag: str
+    media_type: str
+
+    @classmethod
+    def read(cls, path: Path) -> StaticFile:
+        content = path.read_bytes()
+        etag = f'"{hashlib.sha256(content).hexdigest()[:32]}"'
+        media_type = f"{MEDIA_TYPES[path.suffix]}; charset=utf-8"
+        return cls(content, gzip.compress(content, mtime=0), etag, media_type)
+
+    def response(self, request: Request) -> Response:
+        headers = {"etag": self.etag, "cache-control": "no-cache", "vary": "Accept-Encoding"}
+        if self.etag in request.headers.get("if-none-match", ""):
+            return Response(status_code=304, headers=headers)
+        if "gzip" in request.headers.get("accept-encoding", ""):
+            headers["content-encoding"] = "gzip"
+            return Response(self.compressed, headers=headers, media_type=self.media_type)
+        return Response(self.content, headers=headers, media_type=self.media_type)
+
+
 def application(store: ModelStore, token: str, hosts: Sequence[str] = LOCAL_HOSTS) -> ASGIApp:
     """The studio as an ASGI application."""
     # Read once when the studio starts: no path of a request reaches the disk.
-    pages = {path.name: path.read_bytes() for path in WEB.iterdir() if path.suffix in MEDIA_TYPES}
+    files = [path for path in WEB.iterdir() if path.suffix in MEDIA_TYPES]
+    pages = {path.name: StaticFile.read(path) for path in files}
 
     async def page(request: Request) -> Response:
         path = request.path_params["page"] or "index.html"
         if path not in pages:
             return error(404, "NotFound", "page not found", "open /")
-        media_type = MEDIA_TYPES[Path(path).suffix]
-        return Response(pages[path], media_type=f"{media_type}; charset=utf-8")
+        return pages[path].response(request)
 
     async def view(request: Request) -> Response:
         sent_token = request.headers.get("x-regard-token", "")

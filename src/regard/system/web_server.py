@@ -76,7 +76,9 @@ class SecurityMiddleware:
 
         async def send_with_headers(message: Message) -> None:
             if message["type"] == "http.response.start":
-                MutableHeaders(scope=message).update(headers)
+                own = MutableHeaders(scope=message)
+                for name, value in headers.items():
+                    own.setdefault(name, value)
             await send(message)
 
         app = self.app

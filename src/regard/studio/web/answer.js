@@ -82,7 +82,12 @@ function headline(answer, usual, question, model) {
   // A text embedding has no words; a translation may have none.
   const writes = answer.text || answer.task === "translate";
   const source = question.text
-    ? [clipped(question.text, MOST), writes ? [arrow, h("wbr")] : null]
+    ? h(
+        "span",
+        { class: "source" },
+        clipped(question.text, MOST),
+        writes ? [arrow, h("wbr")] : null,
+      )
     : [];
   return h(
     "p",
@@ -236,6 +241,21 @@ export function inputWarnings({ unknown, tokens, longest, silent }) {
   ];
 }
 
+// The likeliest answers; the others are opened.
+const FEW = 3;
+const fewBars = (shares) =>
+  shares.length <= FEW + 1
+    ? shareBars(shares)
+    : [
+        shareBars(shares.slice(0, FEW)),
+        h(
+          "details",
+          { class: "others" },
+          h("summary", { text: `${shares.length - FEW} more` }),
+          shareBars(shares.slice(FEW), { taken: -1 }),
+        ),
+      ];
+
 // The card, and a promise of the answer in it. Without `bars`, a page draws the alternatives itself.
 export function answerCard(
   state,
@@ -283,7 +303,7 @@ export function answerCard(
         body,
       );
       const alternatives = [
-        bars && answer.shares.length ? shareBars(answer.shares) : null,
+        bars && answer.shares.length ? fewBars(answer.shares) : null,
         captions(state, model),
       ].filter(Boolean);
       if (alternatives.length) {

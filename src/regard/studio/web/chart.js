@@ -1,6 +1,6 @@
 // Line charts of training: several runs, linear or logarithmic, smoothed, and zoomed by dragging.
 
-import { h, s, segment } from "./dom.js";
+import { h, s, segment, textWidth } from "./dom.js";
 import { takeAway } from "./take_away.js";
 import { go } from "./route.js";
 
@@ -22,6 +22,7 @@ export const short = (v) => {
   const size = Math.abs(v);
   if (v === 0) return "0";
   if (size >= 1e9) return v.toExponential(1);
+  if (size >= 1e6) return `${(v / 1e6).toFixed(2)}M`;
   if (size >= 1e5) return `${(v / 1000).toFixed(0)}k`;
   if (size >= 100) return Math.round(v).toLocaleString("en");
   if (size >= 1) return v.toFixed(2);
@@ -31,6 +32,7 @@ export const tick = (v) => {
   const n = Number(v.toPrecision(6)),
     size = Math.abs(n);
   if (size >= 1e8) return n.toExponential();
+  if (size >= 1e6) return `${n / 1e6}M`;
   if (size >= 1e4) return `${n / 1000}k`;
   return size < 1e-3 && n !== 0 ? n.toExponential() : String(n);
 };
@@ -73,7 +75,15 @@ export function smoothed(points, share) {
 export function chart(
   title,
   lines,
-  { log = false, smooth = 0, zoom = null, span = null, select = () => {}, unit = "" } = {},
+  {
+    log = false,
+    smooth = 0,
+    zoom = null,
+    span = null,
+    select = () => {},
+    unit = "",
+    axis = "step",
+  } = {},
 ) {
   const narrow = window.innerWidth < 640;
   const [W, H, R, T, B] = [narrow ? 340 : 620, narrow ? 230 : 300, 16, 14, 44];
@@ -97,7 +107,8 @@ export function chart(
   }
   if (zoom ?? span) [x0, x1] = zoom ?? span;
   if (x0 === x1) x1 = x0 + 1;
-  if (!log && !zoom) y0 = Math.min(y0, 0);
+  // From 0, unless the curve is a small part of that: attention entropy from 1.0 to 1.1 would be flat.
+  if (!log && !zoom && y0 > 0) y0 = y1 - y0 > 0.4 * y1 ? 0 : Math.max(0, y0 - 0.1 * (y1 - y0));
   // Also of numbers that differ by their rounding only: their logarithms may be equal.
   if (y1 - y0 <= 1e-9 * Math.abs(y1)) y1 = y0 + 0.1 * Math.abs(y0) || 1;
   const levels = log ? logTicks(y0, y1) : linearTicks(y0, y1);
@@ -117,6 +128,21 @@ export function chart(
   const cross = s("line", { class: "cross", y1: T, y2: H - B, x1: -9, x2: -9 });
   const chosen = s("rect", { class: "zoom", y: T, height: H - T - B, x: -9, width: 0 });
   let began = null;
+  const tip = s("g", { class: "tooltip", "aria-hidden": "true" });
+  // The numbers beside the pointer.
+  function tooltip(near, where) {
+    const texts = [where, ...near.map(([line, p]) => `${line.label} ${short(p[1])}`)];
+    const width = 16 + Math.max(...texts.map((text) => textWidth(text, "12px")));
+    const at = X(near[0][1][0]);
+    const x = at + width + 12 > W - R ? at - width - 10 : at + 10;
+    tip.replaceChildren(
+      s("rect", { x, y: T + 4, width, height: 16 * texts.length + 10, rx: 6 }),
+      ...texts.map((text, i) => {
+        const fill = i ? near[i - 1][0].colour : null;
+        return s("text", { x: x + 8, y: T + 20 + 16 * i, style: fill ? { fill } : null, text });
+      }),
+    );
+  }
   function point(event) {
     const x = stepAt(event),
       near = present.map((line) => [
@@ -125,9 +151,10 @@ export function chart(
       ]);
     cross.setAttribute("x1", X(near[0][1][0]));
     cross.setAttribute("x2", X(near[0][1][0]));
+    const where = `${axis === "step" ? "step" : axis.split(" in ")[0]} ${near[0][1][0].toLocaleString("en")}`;
+    tooltip(near, where);
     status.textContent =
-      `step ${near[0][1][0].toLocaleString("en")}: ` +
-      near.map(([line, p]) => `${line.label} ${short(p[1])}`).join(" · ");
+      `${where}: ` + near.map(([line, p]) => `${line.label} ${short(p[1])}`).join(" · ");
     if (began === null) return;
     const [a, b] = [began, x].sort((p, q) => p - q).map((v) => X(Math.max(x0, Math.min(x1, v))));
     chosen.setAttribute("x", a);
@@ -151,8 +178,9 @@ export function chart(
       viewBox: `0 0 ${W} ${H}`,
       width: "100%",
       role: "img",
-      "aria-label": `${title} by step`,
+      "aria-label": `${title} by ${axis}`,
       onpointermove: point,
+      onpointerleave: () => tip.replaceChildren(),
       onpointerdown: (event) => {
         began = stepAt(event);
         picture.setPointerCapture(event.pointerId);
@@ -177,7 +205,7 @@ export function chart(
       x: (L + W - R) / 2,
       y: H - 6,
       "text-anchor": "middle",
-      text: "step",
+      text: axis,
     }),
     s("text", {
       class: "axis",
@@ -240,6 +268,7 @@ export function chart(
         : null,
     ]),
   );
+  picture.append(tip);
   const legend = h(
     "div",
     { class: "legend" },

@@ -9,6 +9,7 @@ import {
   loading,
   percent,
   put,
+  roving,
   s,
   segment,
   shown,
@@ -16,7 +17,6 @@ import {
   textWidth,
 } from "./dom.js";
 import { asked, asking } from "./ask_card.js";
-import { scaleSegment } from "./chart.js";
 import { count, go, number } from "./route.js";
 import { takeAway } from "./take_away.js";
 
@@ -52,6 +52,16 @@ function bars(step, width, sample) {
   );
 }
 
+// What has been written after some tokens; at the last one the model's own text, whatever its tokenizer joins.
+function writtenSoFar(found, at) {
+  if (at >= found.steps.length - 1) return found.output;
+  const tokens = found.steps.slice(0, at + 1).map(({ token }) => token);
+  const joined = tokens.some((token) => /^[▁Ġ]/.test(token))
+    ? tokens.join("").replaceAll(/[▁Ġ]/g, " ")
+    : tokens.join(" ").replaceAll(" ##", "");
+  return `${joined.trim()} …`;
+}
+
 // What was asked and what is written: another sentence, or how the first one goes on.
 function heading(question, model, output) {
   const goesOn = model.task === "generate";
@@ -78,10 +88,11 @@ async function stepping(place, { state, model, question, gone, atEnd }) {
     top_p: number(state.topp, 1, [0.05, 1]),
     seed: count(state.seed, 0),
   };
+  const scales = h("span");
   const controls = h(
     "div",
     { class: "bar" },
-    scaleSegment(state),
+    scales,
     segment(
       "Method",
       [
@@ -126,11 +137,20 @@ async function stepping(place, { state, model, question, gone, atEnd }) {
   put(place, controls, body);
   const found = await ask("steps", { ...question, ...settings });
   if (gone()) return;
+  const second = (step) => step.candidates.map((c) => c.probability).sort((a, b) => b - a)[1] ?? 1;
+  const isSure = found.steps.every((step) => second(step) < 0.01);
+  const isLog = (state.scale ?? (isSure ? "log" : "")) === "log";
+  const kinds = ["linear", "log"].map((kind) => [kind, kind]);
+  put(
+    scales,
+    segment("Scale", kinds, isLog ? "log" : "linear", (scale) => go({ scale })),
+  );
   let at = Math.min(count(state.step, 0), found.steps.length - 1),
     timer = 0;
   const words = h("div", { class: "words", role: "group", "aria-label": "Generated tokens" });
   const picture = h("div", { id: "bars" });
-  const title = h("h3", { id: "which" });
+  const title = h("h2", { id: "which" }),
+    said = h("div", { "aria-live": "polite" });
   const back = h("button", { type: "button", text: "◂ Back", onclick: () => move(at - 1) });
   const next = h("button", {
     type: "button",
@@ -142,6 +162,11 @@ async function stepping(place, { state, model, question, gone, atEnd }) {
     type: "button",
     text: "Play",
     onclick: () => (timer ? stop() : start()),
+  });
+  const all = h("button", {
+    type: "button",
+    text: "All",
+    onclick: () => move(found.steps.length - 1),
   });
   const start = () => {
     if (at === found.steps.length - 1) move(0);
@@ -165,21 +190,25 @@ async function stepping(place, { state, model, question, gone, atEnd }) {
           type: "button",
           class: i > at ? "later" : "",
           "aria-pressed": String(i === at),
-          text: shown(each.token),
+          "aria-label": i > at ? `step ${i + 1}` : shown(each.token),
+          text: i > at ? "·" : shown(each.token),
           onclick: () => move(i),
         }),
       ),
     );
+    put(said, heading(question, model, writtenSoFar(found, at)));
     title.textContent = `Step ${at + 1} of ${found.steps.length}: “${shown(step.token)}” is chosen`;
-    put(picture, bars(step, state.scale === "log" ? logarithmic : (share) => share, sample));
+    // Bars reach to the largest of the step; of a model that is sure, the others are seen on a logarithmic scale only.
+    const most = Math.max(...step.candidates.map((c) => Math.max(c.probability, c.drawn)));
+    put(picture, bars(step, isLog ? logarithmic : (share) => share / most, sample));
     back.disabled = at === 0;
-    next.disabled = at === found.steps.length - 1;
+    next.disabled = all.disabled = at === found.steps.length - 1;
   }
   put(
     body,
-    heading(question, model, found.output),
+    said,
     words,
-    h("div", { class: "bar", style: { margin: ".9rem 0" } }, back, next, play, title),
+    h("div", { class: "bar", style: { margin: ".9rem 0" } }, back, next, play, all, title),
     picture,
     sample
       ? [
@@ -211,39 +240,87 @@ const FATES = {
   best: "best hypothesis",
 };
 
+const rankOf = (node) => (node.fate === "best" ? 0 : node.faint ? 2 : 1);
+
+// A column a step, in the order of the parents: the answer is the first line, and no branch crosses another. As wide as its
+// widest word, so that a search fits the page.
+const NODE = { tall: 32, gap: 20, pad: 9 };
+function placedTree(nodes, name) {
+  const columns = new Map();
+  for (const node of nodes) columns.set(node.step, [...(columns.get(node.step) || []), node]);
+  const at = new Map();
+  let x = 6;
+  for (const step of [...columns.keys()].sort((a, b) => a - b)) {
+    const column = columns.get(step);
+    const above = (node) => at.get(node.parent)?.row ?? 0;
+    column.sort(
+      (a, b) =>
+        above(a) - above(b) || rankOf(a) - rankOf(b) || b.log_probability - a.log_probability,
+    );
+    const width =
+      Math.max(...column.map((node) => textWidth(name(node), "700 14px"))) + 2 * NODE.pad;
+    column.forEach((node, row) => at.set(node.i, { row, x, y: 20 + row * NODE.tall, width }));
+    x += width + NODE.gap;
+  }
+  const rows = Math.max(...[...columns.values()].map((column) => column.length));
+  return { at, width: x - NODE.gap + 8, height: rows * NODE.tall + 14 };
+}
+
+// A hypothesis in words, from the start to a node.
+function hypothesis(nodes, node) {
+  const path = [];
+  for (let each = node; each.i; each = nodes[each.parent]) path.unshift(each);
+  return path;
+}
+
 function tree(found, pruned) {
   const nodes = found.nodes.map((node, i) => ({
     ...node,
     i,
     faint: node.fate === "pruned" || node.fate === "left",
   }));
-  const shownNodes = nodes.filter((node) => pruned || !node.faint);
-  // A column a step, in the order of the parents: the answer is the first line, and no branch crosses another.
-  const rank = (node) => (node.fate === "best" ? 0 : node.faint ? 2 : 1);
-  const row = new Map([[0, 0]]);
-  const steps = new Map();
-  for (const node of shownNodes)
-    if (node.i) steps.set(node.step, [...(steps.get(node.step) || []), node]);
-  for (const column of steps.values()) {
-    column.sort(
-      (a, b) =>
-        row.get(a.parent) - row.get(b.parent) ||
-        rank(a) - rank(b) ||
-        b.log_probability - a.log_probability,
-    );
-    column.forEach((node, i) => row.set(node.i, i));
-  }
-  const following = Math.max(1, ...[...steps.values()].map((column) => column.length));
+  const list = nodes.filter((node) => pruned || !node.faint);
   const name = (node) =>
     node.i ? clipped(shown(node.token), 14) + (node.score !== null ? " ●" : "") : "start";
-  const box = Math.max(46, ...shownNodes.map((node) => textWidth(name(node), "700 14px"))) + 66; // and the number behind it
-  const column = box + 30,
-    tall = 32;
-  const x = (node) => 8 + (node.step + 1) * column,
-    y = (node) => 20 + row.get(node.i) * tall;
-  const width = 8 + (Math.max(...shownNodes.map((n) => n.step)) + 2) * column,
-    height = following * tall + 14;
-  const kind = (node) => (node.fate === "best" ? "best" : node.faint ? "faint" : "");
+  const { at, width, height } = placedTree(list, name);
+  const told = h("p", { class: "read", role: "status", id: "hypothesis" });
+  const drawn = new Map();
+  function tell(node) {
+    const path = hypothesis(nodes, node);
+    for (const [i, element] of drawn) element.classList.toggle("chosen", path.some((each) => each.i === i)); // prettier-ignore
+    const words = path.map((each) => shown(each.token)).join(" ") || "start";
+    const score = node.score === null ? "" : `, score ${node.score.toFixed(3)}`;
+    put(told, h("strong", { text: words }), ` · ${FATES[node.fate]} · log-probability ${node.log_probability.toFixed(3)}${score}`); // prettier-ignore
+  }
+  const edge = (node) => {
+    const [a, b] = [at.get(node.parent), at.get(node.i)];
+    const kind = node.fate === "best" ? "best" : node.faint ? "faint" : "";
+    const [x, bend] = [a.x + a.width, NODE.gap * 0.6];
+    const d = `M${x} ${a.y}C${x + bend} ${a.y} ${b.x - bend} ${b.y} ${b.x} ${b.y}`;
+    return s("path", { class: `edge ${kind}`, d, "stroke-width": 1.6 });
+  };
+  const box = (node) => {
+    const { x, y, width: wide } = at.get(node.i);
+    const element = s(
+      "g",
+      {
+        class: node.fate === "best" ? "best" : node.faint ? "faintly" : "",
+        "data-fate": node.fate,
+        role: "button",
+        tabindex: -1,
+        "aria-label": `${name(node)}, ${FATES[node.fate]}`,
+        onclick: () => tell(node),
+        onfocus: () => tell(node),
+      },
+      s("title", {
+        text: `${FATES[node.fate]}; log-probability ${node.log_probability.toFixed(3)}${node.score === null ? "" : `, score ${node.score.toFixed(3)}`}`,
+      }),
+      s("rect", { x, y: y - 12, width: wide, height: 24, rx: 7 }),
+      s("text", { class: "name", x: x + NODE.pad, y: y + 5, text: name(node) }),
+    );
+    drawn.set(node.i, element);
+    return element;
+  };
   const drawing = s(
     "svg",
     {
@@ -251,53 +328,20 @@ function tree(found, pruned) {
       width,
       height,
       viewBox: `0 0 ${width} ${height}`,
-      role: "img",
+      role: "group",
       "aria-label": found.title,
     },
-    shownNodes
-      .filter((node) => node.i)
-      .map((node) => {
-        const p = nodes[node.parent],
-          a = x(p) + box,
-          b = x(node);
-        return s("path", {
-          class: `edge ${kind(node)}`,
-          d: `M${a} ${y(p)}C${a + 18} ${y(p)} ${b - 18} ${y(node)} ${b} ${y(node)}`,
-          "stroke-width": 1.6,
-        });
-      }),
-    shownNodes.map((node) =>
-      s(
-        "g",
-        {
-          class: node.fate === "best" ? "best" : node.faint ? "faintly" : "",
-          "data-fate": node.fate,
-        },
-        s("title", {
-          text: `${FATES[node.fate]}; log-probability ${node.log_probability.toFixed(3)}${node.score === null ? "" : `, score ${node.score.toFixed(3)}`}`,
-        }),
-        s("rect", { x: x(node), y: y(node) - 12, width: box, height: 24, rx: 7 }),
-        s("text", { class: "name", x: x(node) + 9, y: y(node) + 5, text: name(node) }),
-        node.i
-          ? s("text", {
-              class: "sum",
-              x: x(node) + box - 7,
-              y: y(node) + 4,
-              "text-anchor": "end",
-              text: node.log_probability.toFixed(2),
-            })
-          : null,
-      ),
-    ),
+    list.filter((node) => node.i).map(edge),
+    list.map(box),
   );
+  const byRow = Map.groupBy(list, (node) => at.get(node.i).row);
+  roving(drawing, [...byRow.values()].map((row) => row.map((node) => drawn.get(node.i)))); // prettier-ignore
+  tell(nodes.findLast((node) => node.fate === "best") ?? nodes[0]);
   return h(
     "div",
     { class: "figure" },
-    h(
-      "div",
-      { class: "scroll tall", tabindex: 0, "aria-label": "Beam search tree, scrollable" },
-      drawing,
-    ),
+    told,
+    h("div", { class: "scroll tall tree-room" }, drawing),
     takeAway(drawing, "beam search"),
   );
 }
@@ -337,7 +381,7 @@ async function searching(place, { state, model, question, gone }) {
     tree(found, pruned),
     h("p", {
       class: "note",
-      text: `${found.note} Dashed: pruned, or unfinished when the search stopped.`,
+      text: "The first line is the best hypothesis. ●: finished. Dashed: pruned, or unfinished when the search stopped. Select a node for its hypothesis and log-probability.",
     }),
   );
 }
@@ -361,6 +405,14 @@ const FIXED = {
     "The layer inputs within the windows, for one sequence",
   ],
 };
+// It grows in a straight line: some lengths show it.
+const SHOWN = 6;
+function few(list) {
+  const count = Math.min(SHOWN, list.length);
+  const last = list.length - 1;
+  return Array.from({ length: count }, (_, i) => Math.round((i * last) / Math.max(1, count - 1)));
+}
+
 async function remembering(place, { model, question, gone }) {
   put(place, loading("Decoding…"));
   const found = await ask("cache", question);
@@ -415,13 +467,109 @@ async function remembering(place, { model, question, gone }) {
       "div",
       { class: "candidates memory" },
       found.source ? row("source", found.source, "drawn") : null,
-      found.tokens.map((n, i) => row(`${n} token${n > 1 ? "s" : ""}`, found.used[i])),
+      few(found.tokens).map((i) => {
+        const n = found.tokens[i];
+        return row(`${n} token${n > 1 ? "s" : ""}`, found.used[i]);
+      }),
     ),
     h("p", {
       class: "note",
       text: `${found.note}${found.source ? " The part of the source does not grow." : ""}`,
     }),
+    await calculating(model, question, found),
   );
+}
+
+// With the sizes of this model's own keys, where its decoder has self-attention.
+async function calculating(model, question, found) {
+  const { shapes } = await ask("anatomy", question);
+  const [heads, , width] = shapes["decoder.0.self.k"] ?? [];
+  if (!width) return null;
+  return calculator({ layers: model.stacks.decoder, heads, width, length: found.tokens.at(-1), batch: 1, dtype: "float32" }); // prettier-ignore
+}
+
+// ------------------------------------------------------------------ the cache of other models
+
+const DTYPES = { float32: 4, "float16, bfloat16": 2, "int8, float8": 1 };
+const FIELDS = [
+  ["layers", "Layers", 1, 200],
+  ["heads", "Key–value heads", 1, 256],
+  ["width", "Head size", 1, 1024],
+  ["length", "Tokens", 1, 10_000_000],
+  ["batch", "Sequences", 1, 100_000],
+];
+// Key–value heads and sizes as their papers give them.
+const KNOWN = {
+  "GPT-2 (124M)": { layers: 12, heads: 12, width: 64, length: 1024, dtype: "float16, bfloat16" },
+  "LLaMA 2 7B": { layers: 32, heads: 32, width: 128, length: 4096, dtype: "float16, bfloat16" },
+  "LLaMA 2 70B, grouped queries": { layers: 80, heads: 8, width: 128, length: 4096, dtype: "float16, bfloat16" },
+}; // prettier-ignore
+
+export const cacheBytes = ({ layers, heads, width, length, batch, dtype }) =>
+  2 * layers * heads * width * length * batch * DTYPES[dtype];
+
+// Keys and values of any decoder, by its sizes; it begins with those of this model.
+function calculator(own) {
+  const sizes = { batch: 1, ...own };
+  const output = h("output", { id: "calculated" });
+  const form = h("div", { class: "bar calculator" });
+  const large = (n) => (n >= 1e9 ? `${(n / 1e9).toFixed(2)} GB` : bytes(n));
+  const tell = () => {
+    const { layers, heads, width, length, batch, dtype } = sizes;
+    const product = `2 · ${layers} · ${heads} · ${width} · ${length.toLocaleString("en")} · ${batch} · ${DTYPES[dtype]} bytes`;
+    put(output, h("strong", { text: large(cacheBytes(sizes)) }), h("span", { class: "note", text: ` = ${product}` })); // prettier-ignore
+  };
+  const field = ([key, label, least, most]) =>
+    h(
+      "label",
+      { class: "field" },
+      label,
+      h("input", {
+        type: "number",
+        min: least,
+        max: most,
+        value: sizes[key],
+        "data-size": key,
+        oninput: (event) => {
+          sizes[key] = Math.min(
+            most,
+            Math.max(least, Math.floor(Number(event.target.value)) || least),
+          );
+          tell();
+        },
+      }),
+    );
+  const choice = (label, options, chosen, change) => {
+    const list = h("select", { "aria-label": label, onchange: (event) => change(event.target.value) }, options.map((text) => h("option", { value: text, text }))); // prettier-ignore
+    list.value = chosen;
+    return h("label", { class: "field" }, label, list);
+  };
+  const names = ["this model", ...Object.keys(KNOWN)];
+  const draw = (name) => {
+    Object.assign(sizes, name === "this model" ? own : KNOWN[name]);
+    put(
+      form,
+      choice("Sizes of", names, name, draw),
+      FIELDS.map(field),
+      choice("Numbers", Object.keys(DTYPES), sizes.dtype, (dtype) => {
+        sizes.dtype = dtype;
+        tell();
+      }),
+    );
+    tell();
+  };
+  draw("this model");
+  return [
+    h("h2", {
+      text: "Any decoder: keys and values · layers · heads · head size · tokens · sequences · bytes of a number",
+    }),
+    form,
+    h("p", {}, output),
+    h("p", {
+      class: "note",
+      text: "With grouped queries several query heads share one key–value head. A beam of four has four sequences.",
+    }),
+  ];
 }
 
 export default async function decode({ main, state, gone, atEnd }) {

@@ -20,8 +20,8 @@
  */
 
 const LANE_HEAD = 24,
-  LANE_ROW = 17,
-  LANE_MOST = 7; // rows of the memory that are drawn: those with the largest weights
+  LANE_ROW = 16,
+  LANE_MOST = 9; // rows of the memory that are drawn: those with the largest weights
 const BLOCK = { height: 58, attention: 126, feed: 112 }; // a closed one
 const CELL = { width: 68, height: 42, gap: 12, map: 112 }; // stations of an open one
 const PAD = 12;

@@ -133,5 +133,5 @@ export function formula(text) {
     parts.push(expression(reader));
     if (reader.at < reader.tokens.length) parts.push(m("mo", [reader.tokens[reader.at++].text]));
   }
-  return m("math", parts, { class: "formula", "data-formula": text });
+  return m("math", parts, { class: "formula", displaystyle: "true", "data-formula": text });
 }

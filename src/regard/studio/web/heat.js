@@ -1,6 +1,6 @@
 // Heat maps on a canvas. Both scales run steadily from one lightness to another, so that no hue has to be told apart.
 
-import { clipped, h, shown } from "./dom.js";
+import { clipped, h, shown, textWidth } from "./dom.js";
 import { takeAway } from "./take_away.js";
 
 const LIGHT = ["#f7fbff", "#c6dbef", "#6baed6", "#2171b5", "#08306b"];
@@ -25,8 +25,10 @@ export function colour(share, signed = false, night = dark()) {
 }
 export const css = (share, signed) => `rgb(${colour(share, signed).join(" ")})`;
 export function inkOn(share, signed) {
-  const [r, g, b] = colour(share, signed);
-  return r * 0.3 + g * 0.59 + b * 0.11 > 140 ? "#15181e" : "#ffffff";
+  const [r, g, b] = colour(share, signed).map((v) =>
+    v <= 10 ? v / 3294 : ((v / 255 + 0.055) / 1.055) ** 2.4,
+  );
+  return 0.2126 * r + 0.7152 * g + 0.0722 * b > 0.179 ? "#000000" : "#ffffff"; // whichever has more contrast
 }
 
 // ------------------------------------------------------------------ shades of attention
@@ -80,20 +82,20 @@ export function thumb(text, rows, columns) {
 // ------------------------------------------------------------------ a map with labels
 
 const longest = (tokens, letters) =>
-  Math.max(...tokens.map((token) => Math.min(letters, shown(token).length)));
+  Math.max(...tokens.map((token) => textWidth(clipped(shown(token), letters), "14px")));
 const SLANT = Math.PI / 2.6; // of the labels above the columns
 
 // Cells fill the room there is. Of a wide map the rows stay high enough to be read.
 function layout(rows, columns, room, letters) {
-  const left = 16 + 8 * longest(rows, letters);
-  const up = 16 + 7.4 * longest(columns, letters);
+  const left = 16 + longest(rows, letters);
+  const up = 16 + 0.95 * longest(columns, letters);
   const spare = Math.max(34, up * Math.cos(SLANT) + 8); // slanted labels reach over the right edge
   const width = Math.max(
     rows.length > 800 ? 1 : 2,
     Math.min(44, Math.floor((room - left - spare) / columns.length)),
   );
   const height =
-    rows.length > 40 ? Math.max(2, Math.min(width, 44)) : Math.max(16, Math.min(width, 44));
+    rows.length > 40 ? Math.max(2, Math.min(width, 44)) : Math.max(24, Math.min(width, 44));
   return {
     left,
     up,
@@ -252,5 +254,5 @@ export function heat(
     h("div", { class: "scroll tall heat" }, canvas),
     takeAway(canvas, "heat map"),
   );
-  return { node, show, point };
+  return { node, show, point, row: height, top: up };
 }

@@ -31,7 +31,7 @@ function numbers(values, rows, columnNames, { shades = null, marked, cut }) {
         ? h(
             "tr",
             {},
-            h("th"),
+            h("td"),
             columnNames.slice(0, few).map((text) => h("th", { text: shown(text) })),
           )
         : null,
@@ -95,7 +95,9 @@ function scoreTable(scores, at, who, labels, key) {
             ...(masks ? ["mask"] : []),
             "softmax",
             "",
-          ].map((text) => h("th", { class: { mask: "mask", "": "bar" }[text], text })),
+          ].map((text) =>
+            h(text ? "th" : "td", { class: { mask: "mask", "": "bar" }[text], text }),
+          ),
         ),
         places.map((j) =>
           h(
@@ -155,7 +157,7 @@ function guesses(path, names, marked) {
       h(
         "tr",
         {},
-        h("th"),
+        h("td"),
         layers.map((text) => h("th", { class: "column", text })),
       ),
       names.map(

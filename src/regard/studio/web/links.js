@@ -1,11 +1,9 @@
 // Tokens on both sides and lines between them: which attend to which. A token is hovered, focused or pinned.
 
-import { clipped, h, roving, s, shown } from "./dom.js";
+import { clipped, h, roving, s, shown, textWidth } from "./dom.js";
 import { takeAway } from "./take_away.js";
 
-const ROW = 30,
-  TOP = 30,
-  MOST_LINES = 400,
+const MOST_LINES = 400,
   MOST_SHARES = 120;
 
 // The largest of `count` weights from `first` on, each `step` further, as [weight, place], largest first; what is not above
@@ -29,12 +27,13 @@ function largest(weights, [first, step, count], most, faintest) {
 export function links(
   rows,
   columns,
-  { pin = () => {}, names = ["query", "key"], room = 640, letters = 16 } = {},
+  { pin = () => {}, names = ["query", "key"], room = 640, letters = 16, row = 30, top = 30 } = {},
 ) {
-  const textWidth = (tokens) =>
-    Math.max(...tokens.map((token) => Math.min(letters, shown(token).length)), 6) * 8.6 + 26;
-  const wide = textWidth(rows),
-    right = textWidth(columns),
+  const [ROW, TOP] = [Math.max(18, row), Math.max(22, top)]; // those of the map beside it
+  const wordWidth = (tokens) =>
+    Math.max(54, ...tokens.map((token) => textWidth(clipped(shown(token), letters), "15px"))) + 26;
+  const wide = wordWidth(rows),
+    right = wordWidth(columns),
     shares = 84;
   const gap = Math.max(70, Math.min(520, room - wide - right - shares - 8));
   const width = wide + gap + right + shares,
@@ -115,7 +114,7 @@ export function links(
     return s(
       "g",
       { class: "token", ...own },
-      s("rect", { x, y: y(i) - 13, width: w, height: 26 }),
+      s("rect", { x, y: y(i) - ROW / 2 + 2, width: w, height: ROW - 4 }),
       s("text", {
         x: side === 0 ? x + w - 9 : x + 9,
         y: y(i) + 5,
@@ -155,8 +154,14 @@ export function links(
         if (event.key === "Enter" || event.key === " ") choose(event);
       },
     },
-    s("text", { class: "dim percent", x: wide - 15, y: 16, "text-anchor": "end", text: names[0] }),
-    s("text", { class: "dim percent", x: wide + gap + 15, y: 16, text: names[1] }),
+    s("text", {
+      class: "dim percent",
+      x: wide - 15,
+      y: TOP - 9,
+      "text-anchor": "end",
+      text: names[0],
+    }),
+    s("text", { class: "dim percent", x: wide + gap + 15, y: TOP - 9, text: names[1] }),
     lines,
     bars,
     left,
@@ -191,7 +196,7 @@ export function links(
 
 // A translation and its source as two lines of words, joined by what looks at what. Both lines fill the width.
 export function alignment(result, room) {
-  const wordWidth = (token) => Math.min(16, shown(token).length) * 9.4 + 18;
+  const wordWidth = (token) => textWidth(clipped(shown(token), 16), "17px") + 18;
   const length = (tokens) => tokens.reduce((sum, token) => sum + wordWidth(token), 0);
   const width = Math.max(room, length(result.source) + 20, length(result.target) + 20);
   const scrolls = width > room + 1;

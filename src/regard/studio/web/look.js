@@ -99,7 +99,7 @@ function pane(place, question, found, { compare, titles, room, relative }) {
       ofSource(name) || (media && !name.endsWith(".cross")) ? sourceNames(map.rows) : map.rows;
     const columns = ofColumns || media ? sourceNames(map.columns) : map.columns;
     const half = compare || window.innerWidth < 980 ? room : (room - 16) / 2;
-    left =
+    const picture =
       found.drawn && !written
         ? overlaid(question)
         : media
@@ -108,16 +108,19 @@ function pane(place, question, found, { compare, titles, room, relative }) {
               own: !name.endsWith(".cross"),
               id: "seen",
             })
-          : links(rows, columns, { pin, names, room: half, letters });
+          : null;
     right = heat(rows, columns, {
       letters: letters - 2,
       pick: (i) => pin(String(i) === drawn.pin ? -1 : i),
-      room: media && left.wide ? room : half,
+      room: picture?.wide ? room : half,
       say: (i, j) => {
         const weight = weights[i * map.columns.length + j];
         status.textContent = `“${shown(rows[i])}” attends to “${shown(columns[j])}”: ${weight.toFixed(4)}, ${(weight * map.columns.length).toFixed(1)} × uniform`;
       },
     });
+    left =
+      picture ??
+      links(rows, columns, { pin, names, room: half, letters, row: right.row, top: right.top });
     put(
       place,
       titles,
@@ -189,9 +192,40 @@ const relativeSwitch = (relative) =>
     " relative to uniform",
   );
 
+// The head to begin with: the sharpest one that is not stuck to a position, as far as the flags know.
+async function telling(question, name, relative) {
+  const { entropy, flags } = await ask("grid", { ...question, name, relative });
+  const heads = [...entropy.keys()];
+  const usable = heads.filter((k) => !flags[k]);
+  return (usable.length ? usable : heads).reduce((a, b) => (entropy[b] < entropy[a] ? b : a));
+}
+
+// Heads in another order than that of the layers: the sharpest first, or by what they are known to do.
+async function ordered(order, names, question, relative) {
+  const all = [];
+  for (const name of names) {
+    const { entropy } = await ask("grid", { ...question, name, relative });
+    entropy.forEach((value, head) => all.push({ name, head, value, said: value.toFixed(2) }));
+  }
+  if (order === "entropy") return all.sort((a, b) => a.value - b.value);
+  const found = await ask("roles", { model: question.model });
+  const role = (name, head) => {
+    const at = found.names.indexOf(name);
+    const scores = found.roles.map((_, i) => (at < 0 ? 0 : (found.scores[i][at][head] ?? 0)));
+    const best = scores.indexOf(Math.max(...scores));
+    return [scores[best] ?? 0, found.roles[best] ?? ""];
+  };
+  return all
+    .map((each) => {
+      const [value, said] = role(each.name, each.head);
+      return { ...each, value, said: `${said} ${Math.round(100 * value)} %` };
+    })
+    .sort((a, b) => b.value - a.value);
+}
+
 // All heads as small pictures, an attention at a time, so that nobody waits for the last one. Arrow keys go through them.
 // A line is a layer; layers of one head each stand beside each other.
-function overview(attentions, off, relative) {
+function overview(attentions, off, relative, { order, canRole }) {
   const names = Object.keys(attentions);
   const buttons = new Map(),
     rows = new Map(),
@@ -236,6 +270,14 @@ function overview(attentions, off, relative) {
         class: "note",
         text: "⚑: collapsed, uniform or idle. Arrow keys move between heads.",
       }),
+      names.some((each) => attentions[each].heads > 1)
+        ? segment(
+            "Order",
+            [["", "layer"], ["entropy", "entropy"], ...(canRole ? [["role", "role"]] : [])],
+            order,
+            (sort) => go({ sort }),
+          )
+        : null,
     ),
     grid,
   );
@@ -252,40 +294,59 @@ function overview(attentions, off, relative) {
     single(list) ? [list] : list.map((each) => [each]),
   );
   const arrange = () =>
+    !order &&
     roving(
       grid,
       lines
         .map((line) => line.flatMap((each) => [...rows.get(each).querySelectorAll("button")]))
         .filter((row) => row.length),
     );
+  function headButton(each, k, result, said) {
+    const out = off.some(([n, i]) => n === each && i === k),
+      flag = result.flags[k];
+    const name = said ? `${each} ${k}` : `head ${k}`;
+    const button = h(
+      "button",
+      {
+        type: "button",
+        class: `head${out ? " out" : ""}${flag ? " flagged" : ""}`,
+        "aria-pressed": String(last === `${each}.${k}`),
+        "data-head": `${each}.${k}`,
+        tabindex: -1,
+        "aria-label": said
+          ? null
+          : `${each}, ${name}${out ? ", ablated" : ""}${flag ? ", " + flag : ""}`,
+        title: `${each} head ${k} · entropy ${fixed(result.entropy[k], 2)}${flag ? " · " + flag : ""}`,
+        onclick: () => go({ at: each, head: k }),
+      },
+      thumb(result.heads[k], result.rows, result.columns),
+      `${name}${flag ? " ⚑" : ""}`,
+      said ? h("span", { class: "said", text: said }) : null,
+    );
+    buttons.set(`${each}.${k}`, button);
+    if (last === `${each}.${k}`) pressed = button;
+    return button;
+  }
   async function load(question, late) {
+    if (order) {
+      const list = await ordered(order, names, question, relative);
+      const results = new Map();
+      for (const each of names)
+        results.set(each, await ask("grid", { ...question, name: each, relative }));
+      if (late()) return;
+      const all = list.map(({ name, head, said }) =>
+        headButton(name, head, results.get(name), said),
+      );
+      put(grid, h("div", { class: "cells", role: "group", "aria-label": `by ${order}` }, all));
+      roving(grid, [all]);
+      return;
+    }
     for (const each of names) {
       const result = await ask("grid", { ...question, name: each, relative });
       if (late()) return;
       put(
         rows.get(each),
-        result.heads.map((data, k) => {
-          const out = off.some(([n, i]) => n === each && i === k),
-            flag = result.flags[k];
-          const button = h(
-            "button",
-            {
-              type: "button",
-              class: `head${out ? " out" : ""}${flag ? " flagged" : ""}`,
-              "aria-pressed": String(last === `${each}.${k}`),
-              "data-head": `${each}.${k}`,
-              tabindex: -1,
-              "aria-label": `${each}, head ${k}${out ? ", ablated" : ""}${flag ? ", " + flag : ""}`,
-              title: `${each} head ${k} · entropy ${fixed(result.entropy[k], 2)}${flag ? " · " + flag : ""}`,
-              onclick: () => go({ at: each, head: k }),
-            },
-            thumb(data, result.rows, result.columns),
-            `head ${k}${flag ? " ⚑" : ""}`,
-          );
-          buttons.set(`${each}.${k}`, button);
-          if (last === `${each}.${k}`) pressed = button;
-          return button;
-        }),
+        result.heads.map((_, k) => headButton(each, k, result, "")),
       );
       arrange();
     }
@@ -408,6 +469,7 @@ export default async function look(here) {
     state.aligned,
     state.captions,
     state.relative,
+    state.sort,
     dark(),
     window.innerWidth,
   ]);
@@ -506,7 +568,9 @@ async function whole({ main, state, shelf, gone }, key) {
     }),
   ];
   const controls = h("div", { class: "bar" });
-  const all = overview(found.attentions, off, relative);
+  const order = ["entropy", "role"].includes(state.sort) ? state.sort : "";
+  const canRole = model.analyses.includes("roles");
+  const all = overview(found.attentions, off, relative, { order, canRole });
   const other = more(model, question, found, room);
   const crossing = !question.file && found.target.length && names.some((n) => n.endsWith(".cross"));
   const aligned = crossing
@@ -524,7 +588,9 @@ async function whole({ main, state, shelf, gone }, key) {
     const usual = names.filter((each) => each.endsWith(".cross")).at(-1) || names[0];
     const name = Object.hasOwn(found.attentions, state.at) ? state.at : usual,
       heads = found.attentions[name].heads;
-    const head = Math.max(0, Math.min(Number(state.head) || 0, heads - 1)),
+    const best = state.head === undefined ? await telling(question, name, relative) : 0;
+    if (gone()) return true;
+    const head = Math.max(0, Math.min(count(state.head, best), heads - 1)),
       same = names.filter((each) => kindOf(each) === kindOf(name));
     const isOff = off.some(([n, k]) => n === name && k === head);
     drawn.pin = state.pin;

@@ -108,7 +108,7 @@ function drawn(matrix, { rows, columns, marked, pick, room }, say) {
     node: h(
       "div",
       { class: "matrix" },
-      h("h3", {}, formula(matrix.title)),
+      h("h3", { "aria-label": matrix.title }, formula(matrix.title)),
       h("p", { class: "note", text: matrix.note }),
       map.node,
     ),

@@ -40,13 +40,9 @@ function circuitButtons(model, circuit) {
     h("button", {
       type: "button",
       id: "unresolved",
-      text: `Ablate ${names}`,
-      title: "The same two sentences with these heads ablated",
+      text: `Ablate ${circuit.heads.length} heads`,
+      title: `The same two sentences without ${names}. Accuracy without them: pronouns ${share(circuit.accuracy)} → ${share(circuit.ablated_accuracy)}, other sentences ${share(circuit.rest_accuracy)} → ${share(circuit.ablated_rest_accuracy)}.`,
       onclick: () => openCircuit(model, circuit, circuit.heads),
-    }),
-    h("span", {
-      class: "note",
-      text: `Accuracy without them: pronouns ${share(circuit.accuracy)} → ${share(circuit.ablated_accuracy)}, other sentences ${share(circuit.rest_accuracy)} → ${share(circuit.ablated_rest_accuracy)}.`,
     }),
   ];
 }

@@ -11,7 +11,7 @@ const EVERY = 2000,
   CHOSEN = 3;
 const LONGEST = 280; // letters of a sample
 const COLOURS = {
-  light: ["#0072b2", "#d55e00", "#007a5a", "#a3478a", "#7a5c00", "#3b3b3b"],
+  light: ["#0072b2", "#b34f00", "#007a5a", "#a3478a", "#7a5c00", "#3b3b3b"],
   dark: ["#56b4e9", "#ff9b4a", "#2fd3a2", "#f09ad0", "#f0e442", "#d8dee9"],
 };
 const DASHES = ["", "7 4", "2 4", "10 4 2 4", "14 4", "4 2"]; // a second sign beside colour
@@ -86,14 +86,35 @@ async function advance(name) {
 
 // ------------------------------------------------------------------ lines of charts
 
-const curve = (known, key) =>
+// Curves go by step, by training time or by tokens; a run that has not logged these has no line there.
+const AXES = { step: "step", seconds: "training time in seconds", tokens: "tokens" };
+const axisOf = (state) => (Object.hasOwn(AXES, state.by ?? "") ? state.by : "step");
+
+// What a step is on an axis, between two that were logged.
+function placeOf(known, by) {
+  if (by === "step") return (step) => step;
+  const { step: steps, [by]: values = [] } = known.curves;
+  return (step) => {
+    const after = steps.findIndex((each) => each >= step);
+    if (after < 0 || steps[after] === step || after === 0)
+      return values.at(after < 0 ? -1 : after) ?? null;
+    const share = (step - steps[after - 1]) / (steps[after] - steps[after - 1]);
+    const [a, b] = [values[after - 1], values[after]];
+    return a === null || b === null || b === undefined ? null : a + share * (b - a);
+  };
+}
+
+const curve = (known, key, by = "step") =>
   known.curves.step
-    .map((x, i) => [x, known.curves[key]?.[i] ?? null])
-    .filter((point) => point[1] !== null);
-const validations = (known, key) =>
-  known.events
+    .map((_, i) => [known.curves[by]?.[i] ?? null, known.curves[key]?.[i] ?? null])
+    .filter(([x, y]) => x !== null && y !== null);
+const validations = (known, key, by = "step") => {
+  const place = placeOf(known, by);
+  return known.events
     .filter((event) => event.event === "validation" && typeof event[key] === "number")
-    .map((event) => [event.step, event[key]]);
+    .map((event) => [place(event.step), event[key]])
+    .filter(([x]) => x !== null);
+};
 
 const NLL = "negative log-likelihood";
 const lossNames = (runs) => [...new Set(runs.map(([, known]) => known.run.loss))];
@@ -105,30 +126,30 @@ function minimised(known) {
   return smoothing ? `training, label smoothing ${smoothing}` : "training objective";
 }
 
-function lossLines(runs, colours) {
+function lossLines(runs, colours, by) {
   return runs.flatMap(([name, known]) => {
     const [colour, dash] = colours.get(name),
       prefix = runs.length > 1 ? `${name}, ` : "";
-    const loss = curve(known, "loss"),
-      nll = curve(known, "nll");
+    const loss = curve(known, "loss", by),
+      nll = curve(known, "nll", by);
     const differs = nll.length && loss.some(([, y], i) => Math.abs(y - (nll[i]?.[1] ?? y)) > 1e-6);
     return [
       {
         label: `${prefix}training`,
         points: nll.length ? nll : loss,
-        broken: known.broken,
+        broken: known.broken.map(placeOf(known, by)),
         colour,
         dash,
       },
       {
         label: `${prefix}validation`,
-        points: validations(known, "loss"),
+        points: validations(known, "loss", by),
         dots: true,
         colour,
-        dash: "",
+        dash,
       },
       ...(differs
-        ? [{ label: prefix + minimised(known), points: loss, colour, dash: "2 3", faint: true }]
+        ? [{ label: prefix + minimised(known), points: loss, colour, dash, faint: true }]
         : []),
     ];
   });
@@ -151,23 +172,25 @@ function zoomOf(state) {
   return to > from ? [from, to] : null;
 }
 // The steps of all runs, so that charts below each other have the same axis.
-function spanOf(runs) {
+function spanOf(runs, by) {
   const steps = runs
     .flatMap(([, known]) => [
-      known.curves.step[0],
-      known.curves.step.at(-1),
-      ...known.events.map((event) => event.step),
+      known.curves[by]?.[0],
+      known.curves[by]?.at(-1),
+      ...known.events.map((event) => placeOf(known, by)(event.step)),
     ])
     .filter((step) => typeof step === "number");
   return steps.length ? [Math.min(...steps), Math.max(...steps)] : null;
 }
 
 function charts(runs, colours, state) {
+  const by = axisOf(state);
   const options = {
+    axis: AXES[by],
     log: state.scale === "log",
     smooth: number(state.smooth, 0, [0, 0.98]),
     zoom: zoomOf(state),
-    span: spanOf(runs),
+    span: spanOf(runs, by),
     select: (zoom) => go({ zoom: zoom ? zoom.join("-") : "" }),
   };
   const losses = lossNames(runs);
@@ -180,21 +203,21 @@ function charts(runs, colours, state) {
       dash: colours.get(name)[1],
     }));
   return [
-    chart(losses.length === 1 ? `Loss: ${losses[0]}` : "Loss", lossLines(runs, colours), {
+    chart(losses.length === 1 ? `Loss: ${losses[0]}` : "Loss", lossLines(runs, colours, by), {
       ...options,
       unit: losses.length === 1 && losses[0] === NLL ? "nats" : "",
     }),
     ...metricNames(runs).map((key) =>
       chart(
         METRICS[key] ?? key.replaceAll("_", " "),
-        of((known) => validations(known, key), true),
-        { ...options, log: false },
+        of((known) => validations(known, key, by), true),
+        options,
       ),
     ),
     ...CURVES.map(([key, title, unit]) =>
       chart(
         title,
-        of((known) => curve(known, key)),
+        of((known) => curve(known, key, by)),
         { ...options, unit },
       ),
     ),
@@ -214,7 +237,7 @@ export function duration(seconds) {
   return minutes ? `${minutes} min ${rest} s` : `${rest} s`;
 }
 
-function figures(name, known, many, colour) {
+function figures(name, known, colour) {
   const { run } = known,
     last = known.last ?? {},
     steps = run.steps ? ` of ${run.steps.toLocaleString("en")}` : "";
@@ -238,22 +261,53 @@ function figures(name, known, many, colour) {
     ["learning rate", run.status === "training" ? written(last.learning_rate) : null],
     [`${last.unit || "tokens"}/s`, written(last.tokens_per_second)],
   ];
-  return h(
-    "div",
-    { class: "figures run-figures" },
-    many
-      ? h("div", {}, h("b", { style: { color: colour }, text: name }), h("span", { text: "run" }))
-      : null,
-    list
-      .filter(([, value]) => value !== null && value !== undefined)
-      .map(([key, value]) =>
+  return {
+    name,
+    colour,
+    status: run.status,
+    list: list.filter(([, v]) => v !== null && v !== undefined),
+  };
+}
+
+// One run as large figures; several as a table, a line each, so that they can be compared.
+function figuresOf(runs) {
+  if (runs.length === 1) {
+    const [{ list, status }] = runs;
+    return h(
+      "div",
+      { class: "figures run-figures" },
+      list.map(([key, value]) =>
         h(
           "div",
-          { class: key === "status" ? run.status : null },
+          { class: key === "status" ? status : null },
           h("b", { text: value }),
           h("span", { text: key }),
         ),
       ),
+    );
+  }
+  const keys = [...new Set(runs.flatMap(({ list }) => list.map(([key]) => key)))];
+  return h(
+    "div",
+    { class: "scroll", tabindex: 0, "aria-label": "Runs, scrollable" },
+    h(
+      "table",
+      { class: "plain runs", id: "runs" },
+      h(
+        "tr",
+        {},
+        ["run", ...keys].map((text) => h("th", { scope: "col", text })),
+      ),
+      runs.map(({ name, colour, list }) => {
+        const values = new Map(list);
+        return h(
+          "tr",
+          {},
+          h("th", { scope: "row", class: "token", style: { color: colour }, text: name }),
+          keys.map((key) => h("td", { text: values.get(key) ?? "–" })),
+        );
+      }),
+    ),
   );
 }
 
@@ -506,6 +560,16 @@ function controls(list, chosen, live, colours, state, runs) {
       "div",
       { class: "bar spaced" },
       scaleSegment(state),
+      segment(
+        "Horizontal",
+        [
+          ["step", "steps"],
+          ["seconds", "time"],
+          ["tokens", "tokens"],
+        ],
+        axisOf(state),
+        (by) => go({ by: by === "step" ? "" : by, zoom: "" }),
+      ),
       slider(
         "Smoothing",
         number(state.smooth, 0, [0, 0.98]),
@@ -577,7 +641,9 @@ export default async function train({ main, state, shelf, gone, atEnd }) {
       controls(list, chosen, live, colours, state, runs),
     );
     numbers.draw([logged, runs.map(([, known]) => known.run.seconds_left)], () => [
-      runs.map(([name, known]) => figures(name, known, runs.length > 1, colours.get(name)[0])),
+      runs.length
+        ? figuresOf(runs.map(([name, known]) => figures(name, known, colours.get(name)[0])))
+        : null,
       unlike(runs),
     ]);
     parts.notes.draw(logged, () => notes(runs));

@@ -1,6 +1,7 @@
 // The worked example: one query attends to six tokens, with numbers that can be followed by hand.
 
 import { h, put, slider } from "./dom.js";
+import { formula } from "./formula.js";
 
 const WORDS = ["The", "cat", "sat", "on", "the", "mat"];
 const KEYS = [
@@ -51,7 +52,7 @@ export function example() {
           "tr",
           {},
           ["token", "key k", "score q·k", "weight softmax(q·k / √4)", "", "value v"].map((t) =>
-            h("th", { text: t }),
+            h(t ? "th" : "td", { text: t }),
           ),
         ),
         WORDS.map((word, i) =>
@@ -124,7 +125,7 @@ export function example() {
     h("p", {
       text: "One query attends to six tokens. Its dot product with each key is a score, softmax turns the scores into attention weights, and the output is the sum of the values with these weights. Here “cat” gets the largest weight. Change the query to see the weights change.",
     }),
-    h("p", { class: "formula", text: "output = softmax(q Kᵀ / √d) V,   d = 4" }),
+    h("p", {}, formula("output = softmax(q Kᵀ / √d) V, d = 4")),
     sliders,
     body,
   );
