@@ -20,6 +20,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 from torch.nn import functional
 
+from regard.core.cuda_graph import CAPTURING
 from regard.core.seeding import derive_seed, philox
 from regard.data.corpus import Column, Corpus
 from regard.data.epoch_order import CHUNK_ROWS, RowOrder
@@ -306,7 +307,8 @@ class Batch:
         """
         if not torch.cuda.is_available():
             return self
-        return self._each(Tensor.pin_memory)
+        with CAPTURING:
+            return self._each(Tensor.pin_memory)
 
     def _each(self, change: Callable[[Tensor], Tensor]) -> Batch:
         tensors = {name: change(tensor) for name, tensor in self.tensors.items()}

@@ -162,7 +162,8 @@ class GraphedLoop(Generic[State]):
             # What a graph and the new state share is in its place already.
             pairs = zip(captured.static_inputs, tensors, strict=True)
             moved = [(to, of) for to, of in pairs if to.data_ptr() != of.data_ptr()]
-            torch._foreach_copy_([to for to, _ in moved], [of for _, of in moved])
+            if moved:
+                torch._foreach_copy_([to for to, _ in moved], [of for _, of in moved])
             self.state = captured.state
             self.graph = captured.graph
 

@@ -15,7 +15,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from regard.core.cuda_graph import capture
+from regard.core.cuda_graph import capture, on_capture_stream
 from regard.core.seeding import derive_seed
 from regard.data.batching import Batch
 from regard.system.errors import SettingError
@@ -69,6 +69,8 @@ class Step:
             # The first step of a shape runs eagerly: it also initializes what a capture must find
             # initialized (cuBLAS handles, optimizer state, compiled kernels).
             self.captured[shape] = None
+            with on_capture_stream():
+                return self._update(self._parts(batches, step, seed))
         return self._update(self._parts(batches, step, seed))
 
     def _parts(self, batches: Sequence[Batch], step: int, seed: int) -> Iterator[Part]:
