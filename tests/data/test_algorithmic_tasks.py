@@ -28,6 +28,7 @@ from regard.data.generated.algorithmic_tasks import (
     Parity,
     write_examples,
 )
+from regard.data.generated.molecules import is_valid
 from regard.system.errors import DataError, SettingError
 
 # --- rules that know only the text of an example ---
@@ -71,11 +72,16 @@ def is_dyck_label(source: str, target: str) -> bool:
     return target == ("unbalanced" if word else "balanced")
 
 
+def atoms(source: str) -> int:
+    return len(re.findall(r"Cl|Br|\[nH\]|[A-Za-z]", source))
+
+
 CHECKERS: dict[str, Callable[[str, str], bool]] = {
     "copying": lambda source, target: source == target,
     "reversing": lambda source, target: source.split() == target.split()[::-1],
     "sorting": is_sorted_copy,
     "addition": is_sum,
+    "smiles": lambda source, target: is_valid(source) and not target,
     "associative_recall": is_recalled,
     "parity": is_parity,
     "dyck": is_dyck_label,
@@ -91,6 +97,7 @@ LENGTHS: dict[str, Callable[[str], int]] = {
     "associative_recall": lambda source: source.count("v"),
     "parity": lambda source: len(source.split()),
     "dyck": lambda source: len(source.split()) // 2,
+    "smiles": atoms,
 }
 
 
@@ -218,7 +225,7 @@ def test_the_command_writes_the_stream(name: str, capsys: pytest.CaptureFixture[
     lengths = ["--min-length", "8", "--max-length", "12"]
     flags = ["--split", "longer", "--lines", "3", "--seed", "5"]
     command([name, *lengths, *flags], standalone_mode=False)
-    lines = [tuple(line.split("\t")) for line in capsys.readouterr().out.splitlines()]
+    lines = [line.partition("\t")[::2] for line in capsys.readouterr().out.splitlines()]
     assert lines == list(islice(TASKS[name](8, 12).examples("longer", 5), 3))
 
 

@@ -57,6 +57,7 @@ def _an_example(task: str) -> Any:
     """What a list of the task may hold."""
     kinds: dict[str, Any] = {
         "regress": RatedText("a", None, 0.5),
+        "mutations": RatedText("a", None, 0.5),
         "tag": TaggedWords(["Ada", "sleeps"], ["B-PER", "O"]),
         "answer": Question("Who?", "Ada sleeps.", 0, "Ada"),
         "images": LabelledImage(Path("a.png"), "cat"),

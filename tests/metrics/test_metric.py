@@ -74,6 +74,7 @@ EXAMPLES: dict[str, tuple[list[Any], list[Any]]] = {
     "quantile_loss": (QUANTILES, NUMBERS),
     "coverage": (QUANTILES, NUMBERS),
     "mcd": ([spoken[::-1] for spoken in SPECTROGRAMS], SPECTROGRAMS),
+    **dict.fromkeys(("valid", "unique", "novel"), (["CCO", None, "CCO", "N"], [{"N"}] * 4)),
     **dict.fromkeys(("ap", "ap50", "ap75"), (DETECTIONS, OBJECTS)),
     **dict.fromkeys(("miou", "pixel_accuracy"), (MASK_GUESSES, MASKS)),
 }
@@ -86,8 +87,8 @@ def test_every_metric_has_examples_here() -> None:
     assert EXAMPLES.keys() == METRICS.keys()
 
 
-# Ranks of all examples are no sums over examples.
-@pytest.mark.parametrize("name", sorted(METRICS.keys() - {"spearman"}))
+# Ranks of all examples are no sums over examples, nor is what comes for the first time.
+@pytest.mark.parametrize("name", sorted(METRICS.keys() - {"spearman", "unique", "novel"}))
 def test_repeated_examples_are_weights(name: str) -> None:
     """The score of examples that come several times is that of their weighted statistics."""
     predictions, references = EXAMPLES[name]
@@ -125,6 +126,8 @@ def test_better_predictions_score_better(name: str) -> None:
         perfect = [((0.1, 0.9), np.array([number, number])) for number in references]
     if name in ("ap", "ap50", "ap75"):
         perfect = [[(label, 1.0, box) for label, box in row] for row in references]
+    if name in ("valid", "unique", "novel"):
+        perfect = ["C", "CC", "CCC", "O"]
     measure = metric(name)
     better = measure.compute(perfect, references)
     worse = measure.compute(predictions, references)

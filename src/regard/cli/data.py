@@ -140,9 +140,9 @@ def _task_command(name: str, task: type[GeneratedTask]) -> click.Command:
     for field in reversed(dataclasses.fields(task)):
         name_of_option = "--" + field.name.replace("_", "-")
         write = click.option(name_of_option, type=COUNT, default=field.default)(write)
-    kind = {"pairs": "input, tab, target", "classify": "text, tab, label"}[task.kind]
+    kinds = {"pairs": "TSV: input, tab, target", "classify": "TSV: text, tab, label"}
     beyond = "The split `longer` has lengths beyond the maximum, up to twice as long."
-    help_text = f"{inspect.getdoc(task)}\n\nWritten as TSV: {kind}. {beyond}"
+    help_text = f"{inspect.getdoc(task)}\n\nWritten as {kinds.get(task.kind, 'lines')}. {beyond}"
     return click.command(name, help=help_text)(write)
 
 

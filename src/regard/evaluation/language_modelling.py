@@ -14,11 +14,14 @@ from torch.nn import functional
 
 from regard.core.caches.kv_cache import DecoderState, LayerCache
 from regard.core.context import Context
+from regard.data.generated.molecules import is_valid
+from regard.decode.strategy import Sampling
 from regard.evaluation.task import Outputs, Settings
 from regard.models import LanguageModel
 from regard.system.errors import DataError
 
 BATCH_TOKENS = 1 << 13
+SAMPLES = 1000
 MAX_LOGITS = 1 << 24  # tokens × vocabulary: 64 MiB in float32
 
 Ids = NDArray[np.int64]
@@ -45,6 +48,16 @@ def text_likelihood(
             values.append((nll, length))
             characters.append(_character_count(model, ids, start, length))
     return Outputs(values, characters)
+
+
+def sample_molecules(model: LanguageModel, blocks: Sequence[str], settings: Settings) -> Outputs:
+    """Lines that the model writes behind a line end, None where they are no molecules; the
+    reference of each are all lines of the text."""
+    corpus = frozenset(line for block in blocks for line in block.splitlines())
+    sampling = settings.decoding.strategy or Sampling(seed=settings.reading.seed)
+    longest = max(map(len, corpus), default=0)
+    lines = model.generate(["\n"] * SAMPLES, sampling, max_new_tokens=longest + 1, stop="\n")
+    return Outputs([line if is_valid(line) else None for line in lines], [corpus] * SAMPLES)
 
 
 def token_ids(model: LanguageModel, blocks: Sequence[str | Sequence[int]]) -> Ids:

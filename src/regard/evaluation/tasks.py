@@ -21,7 +21,7 @@ from regard.evaluation.corrupted_text import (
     replaced_likelihood,
     restored_likelihood,
 )
-from regard.evaluation.language_modelling import text_likelihood
+from regard.evaluation.language_modelling import sample_molecules, text_likelihood
 from regard.evaluation.mutations import masked_marginals
 from regard.evaluation.outputs import (
     answer_questions,
@@ -187,6 +187,14 @@ TASKS: dict[str, Task] = {
         card=Card(
             "text-generation", "A language model", 'regard generate FOLDER "Once upon a time"'
         ),
+    ),
+    # What a model writes by itself, beside the molecules that it has read.
+    "molecules": Task(
+        unit="molecules",
+        reads=examples.TEXT,
+        predict={"prediction": sample_molecules},
+        metrics=("valid", "unique", "novel"),
+        decodes=True,
     ),
     "transcribe": Task(
         method="transcribe",

@@ -83,7 +83,7 @@ class LanguageModel(TokenizerModel):
     tokens that end a text: one, several or none.
     """
 
-    evaluations = ("causal", "classify")
+    evaluations = ("causal", "classify", "molecules")
     truncates = frozenset({"generate"})
     model: Decoder
     spec: kinds.Decoder | kinds.RecurrentDecoder

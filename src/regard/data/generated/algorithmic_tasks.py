@@ -19,6 +19,7 @@ from itertools import count, islice
 from statistics import median_high, median_low
 from typing import IO, ClassVar, Literal
 
+from regard.data.generated import molecules
 from regard.system.errors import DataError, SettingError, did_you_mean
 
 # The last one has lengths beyond training: it tells models that have learned a rule from others.
@@ -41,8 +42,8 @@ class GeneratedTask(ABC):
     min_length: int = 1
     max_length: int = 20
 
-    # "pairs": input and target sequence; "classify": text and label
-    kind: ClassVar[Literal["pairs", "classify"]] = "pairs"
+    # "pairs": input and target sequence; "classify": text and label; "texts": no target
+    kind: ClassVar[Literal["pairs", "classify", "texts"]] = "pairs"
 
     def __post_init__(self) -> None:
         if not 1 <= self.min_length <= self.max_length <= LONGEST:
@@ -59,9 +60,10 @@ class GeneratedTask(ABC):
 def write_examples(
     out: IO[str], examples: Iterable[tuple[str, str]], lines: int, separator: str = "\t"
 ) -> None:
-    """Writes that many examples, one a line: as TSV, which readers of pairs and classes take."""
+    """Writes that many examples, one a line: as TSV, which readers of pairs and classes take; texts
+    stand alone."""
     for source, target in islice(examples, lines):
-        out.write(f"{source}{separator}{target}\n")
+        out.write(f"{source}{separator if target else ''}{target}\n")
 
 
 def digest(text: str) -> int:
@@ -404,6 +406,27 @@ def _digits(number: int) -> str:
 
 
 # Each takes `min_length` and `max_length`.
+# --- texts ---
+
+
+@dataclass(frozen=True)
+class Molecules(AlgorithmicTask):
+    """Molecules in SMILES, for language models.
+
+    A length is the number of atoms besides hydrogen.
+    """
+
+    min_length: int = 4
+
+    kind = "texts"
+
+    def input_count(self, length: int) -> int:
+        return 3**length  # carbon, nitrogen and oxygen in a chain
+
+    def generate(self, rng: random.Random, length: int) -> tuple[str, str]:
+        return molecules.write(molecules.grown(rng, length), rng), ""
+
+
 TASKS: dict[str, type[GeneratedTask]] = {
     "copying": Copying,
     "reversing": Reversing,
@@ -413,4 +436,5 @@ TASKS: dict[str, type[GeneratedTask]] = {
     "parity": Parity,
     "dyck": Dyck,
     "listops": ListOps,
+    "smiles": Molecules,
 }

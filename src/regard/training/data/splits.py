@@ -100,12 +100,22 @@ def generated_pairs(setup: Setup) -> dict[str, Split]:
 
 def generated_lines(setup: Setup) -> dict[str, Split]:
     """Lines of text for language models, by split: input, separator, target."""
+    if _has_texts(setup):
+        return _splits(setup, lambda text, _: f"{text}{LINE_END}")
     # The space in front makes the first token of a line the same as elsewhere.
     return _splits(setup, lambda source, target: f"{_prompt(source)} {target}{LINE_END}")
 
 
+def _has_texts(setup: Setup) -> bool:
+    """Whether the examples of the generated task are texts, without targets."""
+    task = setup.recipe.generated_task
+    return task is not None and task.kind == "texts"
+
+
 def generated_prompts(setup: Setup) -> dict[str, Split]:
     """Prompts and targets of the splits that a language model is tested on."""
+    if _has_texts(setup):
+        return {}
     splits = _splits(setup, lambda source, target: (_prompt(source), target))
     return {name: split for name, split in splits.items() if name not in ("train", "valid")}
 

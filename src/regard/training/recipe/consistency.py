@@ -148,6 +148,8 @@ def _check_generated(recipe: Recipe) -> None:
     assert task is not None, "asked for where the recipe names one"
     # A label is a target of one word, but a target sequence is no label, and no text is sound.
     fits = recipe.objective_settings.data in ("pairs", "text")
+    if task.kind == "texts":
+        fits = recipe.objective_settings.data == "text"
     if not fits and (recipe.objective != "classify" or task.kind != "classify"):
         raise SettingError(
             f"{recipe.data.generated} has nothing for the objective {recipe.objective!r}",

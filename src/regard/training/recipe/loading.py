@@ -96,10 +96,11 @@ def load(
         values[section] |= settings
     generated = values["data"].get("generated")
     if generated is not None:
-        # The tokens of these tasks have spaces between them.
-        values["tokens"].setdefault("tokenizer", "words")
-        if parse_generated_task(generated).kind == "classify":
-            values["train"].setdefault("objective", "classify")
+        kind = parse_generated_task(generated).kind
+        # The tokens of the tasks have spaces between them, those of texts have none.
+        values["tokens"].setdefault("tokenizer", "characters" if kind == "texts" else "words")
+        if kind != "pairs":
+            values["train"].setdefault("objective", {"texts": "causal"}.get(kind, kind))
     # Where no objective is named, that of the model.
     has_text = values["data"].get("text") is not None
     objective = _objective(ChainMap(*values.values()), has_text)
