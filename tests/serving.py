@@ -122,7 +122,17 @@ def trained(names: tuple[str, ...], folder: Path) -> dict[str, regard.Model]:
     return models
 
 
-KINDS = ("gpt2", "classifier", "tagger", "embedder", "whisper", "wav2vec2", "patchtst", "vit")
+KINDS = (
+    "gpt2",
+    "classifier",
+    "tagger",
+    "embedder",
+    "whisper",
+    "wav2vec2",
+    "patchtst",
+    "vit",
+    "policy",
+)
 
 
 def server_of_all(folder: Path) -> Iterator[Served]:

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import httpx
+import numpy as np
 import pytest
 from PIL import Image
 
@@ -15,6 +16,8 @@ import regard
 from looked import png, tokenizer, wav
 from regard.builder import build
 from regard.data.audio import read_wav_and_rate
+from regard.data.generated.environments import episodes
+from regard.data.trajectories import write_trajectories
 from regard.evaluation.answers import of_method
 from regard.evaluation.task import Task
 from regard.evaluation.tasks import TASKS
@@ -174,7 +177,22 @@ def test_a_series_comes_as_the_text_of_its_file(server: Served, tmp_path: Path) 
         assert row == pytest.approx(values)
 
 
+def test_an_episode_comes_as_the_bytes_of_its_file(server: Served, tmp_path: Path) -> None:
+    path = tmp_path / "episode.npz"
+    write_trajectories(path, episodes("cartpole", 1, seed=5))
+    text = base64.b64encode(path.read_bytes()).decode()
+    [one] = ask(server, "act", model="policy", input=text).json()["data"]
+    assert one["answer"] == server.model("policy").act(path)
+    # A few kilobytes, of which 32 megabytes would come.
+    np.savez_compressed(path, obs=np.zeros((1 << 21, 4), np.float32))
+    text = base64.b64encode(path.read_bytes()).decode()
+    response = ask(server, "act", model="policy", input=text)
+    assert response.status_code == 400
+    assert "too large" in response.text
+
+
 READERS = [
+    ("act", "policy"),
     ("forecast", "patchtst"),
     ("classify", "vit"),
     ("transcribe", "whisper"),

@@ -77,7 +77,7 @@ FAST = (
     "electra", "longformer", "clip-text", "vit", "timesformer", "clip", "detr", "vit-gpt2", "vilt",
     "wav2vec2", "patchtst",
     "time-series-transformer", "dlinear", "graph", "memory", "resnet-cifar",
-    "segformer", "fastspeech2",
+    "segformer", "fastspeech2", "decision-transformer",
 )  # fmt: skip
 TABLE: dict[str, dict[str, str]] = {}
 

@@ -320,5 +320,5 @@ def read_arrays(path: Path, repair: str, names: Sequence[str] = ()) -> dict[str,
         # A file may come from anywhere, and a pickle in it could run code.
         with numpy.load(path, allow_pickle=False) as arrays:
             return {name: arrays[name] for name in names or arrays}
-    except (OSError, KeyError, ValueError, EOFError, BadZipFile, zlib.error) as error:
+    except (OSError, KeyError, ValueError, EOFError, MemoryError, BadZipFile, zlib.error) as error:
         raise DataError(f"{path} cannot be read: {error}", repair) from None

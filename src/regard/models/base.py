@@ -196,7 +196,9 @@ class Model(Tasks):
 
     truncates: ClassVar[frozenset[str]] = frozenset()  # the tasks that can truncate long texts
     writes_targets: ClassVar[bool] = False  # whether it has a decoder behind an encoder that writes
-    reads_files: ClassVar[bool] = False  # whether all its inputs are paths, of series or graphs
+    # Whether all its inputs are paths, of series, trajectories or graphs; and of which files.
+    reads_files: ClassVar[bool] = False
+    file_suffix: ClassVar[str] = ".csv"
 
     @property
     def evaluations(self) -> tuple[str, ...]:

@@ -41,6 +41,7 @@ class Policy(Model):
     """
 
     reads_files = True
+    file_suffix = ".npz"
     model: Encoder
     spec: kinds.Encoder
 

@@ -15,6 +15,7 @@ from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Annotated, Any, Literal
+from zipfile import ZipFile, is_zipfile
 
 from pydantic import Field, create_model
 
@@ -29,6 +30,7 @@ from regard.serve.schema import Answer, Count, Usage
 from regard.serve.service import Call, Endpoint
 
 Files = Annotated[dict[Name, Text], Field(min_length=1, max_length=16)]
+_UNPACKED = 1 << 24  # bytes of an episode, uncompressed
 _FILE = re.compile(r"[A-Za-z0-9_]{1,40}\.(tsv|csv|txt)")
 _OPTIONS: dict[str, tuple[Any, Any]] = {
     "labels": (Annotated[list[Name], Field(min_length=1, max_length=255)] | None, None),
@@ -57,8 +59,8 @@ class TaskAnswers(Answer):
 
 
 class TaskRequest(Request):
-    """Texts, images and recordings as base64, a series as the text of its file, a graph as its
-    files by name; two texts of one input stand with a tab between them."""
+    """Texts, images, recordings and episodes (.npz) as base64, a series as the text of its file, a
+    graph as its files by name; two texts of one input stand with a tab between them."""
 
     input: Text | Files | Annotated[list[Text | Files], Field(max_length=1 << 16)]
 
@@ -130,7 +132,10 @@ def _readable(model: Model, method: str, inputs: Sequence[Any]) -> Iterator[list
         yield [_decoded(one) for one in inputs]
     else:
         with tempfile.TemporaryDirectory(prefix="regard-serve-") as folder:
-            yield [str(_written(Path(folder) / str(i), one)) for i, one in enumerate(inputs)]
+            suffix = model.file_suffix
+            yield [
+                str(_written(Path(folder) / str(i), one, suffix)) for i, one in enumerate(inputs)
+            ]
 
 
 def _decoded(data: Any) -> bytes:
@@ -147,9 +152,16 @@ def _decoded(data: Any) -> bytes:
     return content
 
 
-def _written(folder: Path, content: Any) -> Path:
+def _written(folder: Path, content: Any, suffix: str) -> Path:
     """The path of a file with this content, or of a folder with files of these names."""
     folder.mkdir()
+    if suffix != ".csv":  # a file of bytes
+        path = folder / f"input{suffix}"
+        path.write_bytes(_decoded(content))
+        # What is compressed may be a thousand times as large.
+        if is_zipfile(path) and sum(one.file_size for one in ZipFile(path).infolist()) > _UNPACKED:
+            raise ApiError("input: the file is too large", "input")
+        return path
     files = {"input.csv": content} if isinstance(content, str) else content
     for name, text in files.items():
         if not _FILE.fullmatch(name):
