@@ -644,6 +644,23 @@ def test_a_linear_forecaster_answers_and_is_drawn_without_attention(
         assert {mark["kind"] for mark in marks} == {"Line", "Text"}
 
 
+def test_an_episode_is_answered_and_its_steps_are_named(tmp_path: Path) -> None:
+    settings = {
+        "model": "decision-transformer:tiny", "environment": "cartpole", "builtin_lines": 100,
+        "test_lines": 3, "context": 8, "steps": 1, "warmup_steps": 1, "device": "cpu",
+        "threads": 1, "learning_rate": 0.001, "d_model": 16,
+    }  # fmt: skip
+    run = regard.train(settings, objective="act", out=tmp_path / "run")
+    model = regard.load(run.folder, regard.Policy, device="cpu")
+    with client(InMemory({"it": model})) as studio:
+        text = ask(studio, "model", model="it")["examples"][0]
+        shown = ask(studio, "look", model="it", text=text)
+        assert shown["source"][:6] == ["R 0", "s 0", "a 0", "R 1", "s 1", "a 1"]
+        answer = ask(studio, "answer", model="it", text=text)["answer"]
+        # What it would do at the last step that it was shown.
+        assert answer["text"] == f"action {model.act(text)[7]}"
+
+
 @pytest.mark.parametrize("name", ["patchtst:tiny", "time-series-transformer:tiny"])
 def test_a_series_is_answered_and_drawn_but_not_read_from_elsewhere(
     name: str, tmp_path: Path

@@ -88,6 +88,10 @@ class Policy(Model):
         names = [f"{what} {step}" for step in inputs["timesteps"][0].tolist() for what in "Rsa"]
         return Reading(inputs.pop("states"), tuple(names), inputs)
 
+    def label_name(self, index: int) -> str:
+        """The name of an action, or of a number of one."""
+        return f"action {index}"
+
     def short_answer(self, logits: Tensor) -> str:
         """What it does after the last state, by the output of its head [1, L, A]."""
         if self.processor is None:
