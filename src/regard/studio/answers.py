@@ -127,9 +127,9 @@ EXAMPLES = "examples.txt"  # in the folder of a model: texts to try it with, one
 
 def examples(model: Model) -> list[str]:
     """Texts to try a model with: those of its folder, or usual ones; none if it reads no text."""
-    own = None if model.folder is None else Path(model.folder) / EXAMPLES
-    if own is not None and own.is_file():
-        return own.read_text(encoding="utf-8").splitlines()
+    file = None if model.folder is None else Path(model.folder) / EXAMPLES
+    if file is not None and file.is_file():
+        return file.read_text(encoding="utf-8").splitlines()
     # Its positions are sentences, so that it "accepts no text" of tokens.
     if reads_stories(model.model):
         return list(STORIES)

@@ -76,9 +76,9 @@ class SecurityMiddleware:
 
         async def send_with_headers(message: Message) -> None:
             if message["type"] == "http.response.start":
-                own = MutableHeaders(scope=message)
+                answer = MutableHeaders(scope=message)
                 for name, value in headers.items():
-                    own.setdefault(name, value)
+                    answer.setdefault(name, value)
             await send(message)
 
         app = self.app
