@@ -12,6 +12,7 @@ from test_search import LIMIT, SPECIAL_TOKENS, STRATEGIES, eager_model, sources,
 from conftest import small_model
 from regard import spec
 from regard.builder import build
+from regard.core.linear import Linear
 from regard.decode import cuda_graphs, fused_step
 from regard.decode.batch_decoding import DecodingSettings, SpecialTokens, decode
 from regard.decode.continuous_batching import ContinuousBatch
@@ -94,6 +95,25 @@ def test_a_gpu_finds_what_a_cpu_finds(name: str) -> None:
         one == other for one, other in zip(tokens_of(results), tokens_of(expected), strict=True)
     ]
     assert sum(same) >= len(same) - 1  # two beams may be equal up to rounding
+
+
+@pytest.mark.parametrize("rows", [1, 3])
+def test_weights_of_any_layout_give_the_same_step(rows: int) -> None:
+    """Files of GPT-2 have transposed weights, which a kernel would read as others."""
+    model = MODELS["gpt"]().cuda()
+    tokens = torch.randint(4, 61, (rows, 9), device="cuda")
+
+    def logits() -> torch.Tensor:
+        state = model.start(model.encode(tokens, None), capacity=4)
+        assert state.make_static()
+        with torch.no_grad():
+            return fused_step.step(model, tokens[:, :1], state)
+
+    expected = logits()
+    for part in model.modules():
+        if isinstance(part, Linear):
+            part.weight.data = part.weight.data.T.contiguous().T
+    torch.testing.assert_close(logits(), expected, rtol=1e-3, atol=1e-3)
 
 
 @pytest.mark.parametrize("name", FUSED)

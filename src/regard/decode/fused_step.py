@@ -106,7 +106,12 @@ def is_usual(stack: nn.Module) -> bool:
         return False
     linears = [part for part in stack.modules() if isinstance(part, Linear)]
     attentions = [part for part in stack.modules() if isinstance(part, Attention)]
-    return all(part.packed is None for part in linears) and all(map(_has_kernel, attentions))
+    return all(map(_is_plain, linears)) and all(map(_has_kernel, attentions))
+
+
+def _is_plain(part: Linear) -> bool:
+    """A weight in rows of adjacent numbers, which is how the kernels read it."""
+    return part.packed is None and part.weight.stride(1) == 1
 
 
 def _has_kernel(attention: Attention) -> bool:

@@ -108,7 +108,8 @@ class Transpose:
         return (tensor.mT,)
 
     def from_hf(self, tensors: Sequence[Tensor]) -> Tensor:
-        return tensors[0].mT
+        # Kernels read a weight row by row, as PyTorch stores it.
+        return tensors[0].mT.contiguous()
 
 
 @dataclass(frozen=True)
