@@ -187,7 +187,7 @@ class DataSettings(Section):
     # Generated data.
     generated: str | None = None
     """a synthetic task instead of files, TASK[:MIN:MAX]; lengths MIN to MAX of copying, reversing,
-    sorting, addition, associative_recall, parity, dyck, listops"""
+    sorting, addition, associative_recall, parity, dyck, listops, smiles"""
     builtin_lines: int = Field(60_000, ge=100)
     """number of training examples, for generated data"""
     max_length: int = Field(256, ge=2)
