@@ -24,7 +24,7 @@ from regard.training.recipe import schema
 COMMON_KEYS = (
     # data and tokens
     "source", "target", "pairs", "valid_source", "valid_target", "text", "images",
-    "sounds", "series", "trajectories", "graph", "generated", "context", "tokenizer", "vocabulary",
+    "sounds", "series", "graph", "generated", "context", "tokenizer", "vocabulary",
     # model
     "model", "preset", "spec", "d_model", "heads", "layers", "dropout", "position", "attention",
     "residual", "horizon",
