@@ -35,14 +35,7 @@ from regard.system.web_server import (
     same_key,
 )
 
-ROOMS: tuple[Any, ...] = (
-    service_routes,
-    text_routes,
-    embeddings,
-    decisions,
-    transcriptions,
-    libretranslate,
-)
+ROOMS: Any = (service_routes, text_routes, embeddings, decisions, transcriptions, libretranslate)
 _OPEN = ("/health",)  # for load balancers, which have no key
 
 

@@ -197,9 +197,7 @@ class Job:
     def usage(self) -> schema.Usage:
         tokens = 0 if self.prompt_only else sum(one.lengths.total() for one in self.progress)
         return schema.Usage(
-            prompt_tokens=self.prompt_tokens,
-            completion_tokens=tokens,
-            look_values=self.look_values,
+            prompt_tokens=self.prompt_tokens, completion_tokens=tokens, look_values=self.look_values
         )
 
     def _look(self, result: Result) -> None:

@@ -23,14 +23,7 @@ from regard.look.inspectable import MediaInput, Reading, decoder_start, read_inp
 from regard.models.base import Model
 from regard.serve import looking
 from regard.serve.generations import Running
-from regard.serve.requests import (
-    Generation,
-    Limits,
-    Metrics,
-    QueueFull,
-    Stream,
-    require_within,
-)
+from regard.serve.requests import Generation, Limits, Metrics, QueueFull, Stream, require_within
 from regard.serve.waiting import FairQueue
 from regard.system.errors import RegardError, SettingError
 from regard.system.pending import Pending
@@ -281,10 +274,8 @@ class Engine:
 
     def _drop_gone(self) -> None:
         """Cancelled requests, and those that took too long, leave wherever they are."""
-        gone = []
         with self._changed:
-            if any(self._is_gone(one.pending, one.since) for one in self._queue):
-                gone = self._queue.take(lambda one: self._is_gone(one.pending, one.since))
+            gone = self._queue.take(lambda one: self._is_gone(one.pending, one.since))
         for waiting in gone:
             waiting.pending.fail(Cancelled("the request was cancelled", "send it again"))
             self._count(cancelled=1)

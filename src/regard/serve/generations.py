@@ -19,15 +19,7 @@ from regard.decode.strategy import BeamSearch, Hypothesis, Limit
 from regard.look.inspectable import decoder_start
 from regard.models.base import Model
 from regard.serve import looking
-from regard.serve.requests import (
-    Choice,
-    FinishReason,
-    Generation,
-    Limits,
-    Result,
-    Token,
-    Usage,
-)
+from regard.serve.requests import Choice, FinishReason, Generation, Limits, Result, Token, Usage
 from regard.system.errors import SettingError
 from regard.system.pending import Pending
 

@@ -128,19 +128,18 @@ def _read(model: Model, ids: list[int]) -> Reading:
 
 def count_numbers(answer: Any, most: int) -> int:
     """How many numbers these are; more than `most` are refused."""
-    count = 0
-    waiting = [answer]
-    while waiting:
-        one = waiting.pop()
-        if isinstance(one, dict):
-            waiting += one.values()
-        elif isinstance(one, list | tuple):
-            waiting += one
-        elif isinstance(one, float):
-            count += 1
+    count = _numbers(answer)
     if count > most:
         raise SettingError(
             f"`look` has {count:,} numbers, and {most:,} are sent at most",
             "ask for fewer rows, heads or points",
         )
     return count
+
+
+def _numbers(answer: Any) -> int:
+    if isinstance(answer, dict):
+        answer = [*answer.values()]
+    if isinstance(answer, list | tuple):
+        return sum(map(_numbers, answer))
+    return isinstance(answer, float)

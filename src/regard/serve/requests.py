@@ -215,11 +215,8 @@ class Result:
     look: dict[str, Any] | None = None
 
 
-class Stream(ItemStream[Token, Result]):
-    """The tokens of a generation as they are decoded; its `result` comes after them.
-
-    A failure of the request is raised after the tokens that came before it.
-    """
+# The tokens of a generation as they are decoded; its `result` comes after them.
+Stream: TypeAlias = ItemStream[Token, Result]
 
 
 @dataclass(frozen=True)

@@ -9,6 +9,7 @@ from __future__ import annotations
 import zlib
 from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass, replace
+from operator import methodcaller
 from typing import Annotated, Any, Literal
 
 import numpy as np
@@ -199,7 +200,8 @@ async def _letters(call: Call, samples: Any, seconds: float) -> Window:
     for field in ("language", "temperature", "include", "stream"):
         if getattr(call.request, field):
             raise ApiError(f"{field}: a model that hears letters does without it", field)
-    [ids] = await call.run(_frame_labels, field="file", samples=samples)
+    heard = methodcaller("frame_labels", [samples], RATE)
+    [ids] = await call.run(heard, field="file")
     decoder = call.model.decoder
     return Window(decoder.text(ids), words_of_frames(decoder, ids, seconds))
 
@@ -232,16 +234,9 @@ async def _window(
     words = words_of_attention(weights, choice.ids, pieces, logprobs, window, seconds)
     silence = 0.0
     if generation.logprobs is not None:
-        silence = await call.run(_silence, field="file", reading=generation.reading)
+        asked = methodcaller("no_speech_probability", generation.reading.inputs)
+        silence = await call.run(asked, field="file")
     return Window(text, words, tokens, silence)
-
-
-def _frame_labels(model: Any, samples: Any) -> list[list[int]]:
-    return model.frame_labels([samples], RATE)
-
-
-def _silence(model: Any, reading: Reading) -> float:
-    return model.no_speech_probability(reading.inputs)
 
 
 # ------------------------------------------------------------------ the answer
