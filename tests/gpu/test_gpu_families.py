@@ -23,6 +23,7 @@ import test_time_series_transformer
 import test_video
 import test_vilt
 import test_vit_mae
+import test_vits
 import torch
 from torch import Tensor
 
@@ -109,6 +110,12 @@ def vocoder(out: Path) -> Inputs:
     return {"spectrogram": torch.randn(2, 13, 7)}
 
 
+def vits(out: Path) -> Inputs:
+    """Without noise, which each device draws by itself."""
+    test_vits.theirs("one voice", 0, out, noise_scale=0.0, noise_scale_duration=0.0)
+    return test_vits.batch(11)
+
+
 def swin(out: Path) -> Inputs:
     model = test_swin.theirs("SwinForImageClassification", "odd", 0, out)
     return {"pixel_values": test_swin.images(model.config)}
@@ -171,6 +178,7 @@ CASES: dict[str, Callable[[Path], Inputs]] = {
         for kind in ("Model", "WithHifiGan")
     },
     "hifigan": vocoder,
+    "vits": vits,
     "hubert": lambda out: test_calls.sound("HubertForCTC", out)[1],
     "patchtst": patchtst,
     "time_series_transformer": time_series_transformer,

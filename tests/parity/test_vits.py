@@ -74,9 +74,9 @@ SIZES: dict[str, dict[str, Any]] = {
 }
 
 
-def theirs(name: str, seed: int, out: Path) -> Any:
+def theirs(name: str, seed: int, out: Path, **changes: Any) -> Any:
     torch.manual_seed(seed)
-    model = transformers.VitsModel(transformers.VitsConfig(**SIZES[name])).eval()
+    model = transformers.VitsModel(transformers.VitsConfig(**SIZES[name], **changes)).eval()
     perturb(model, 0.1)
     model.save_pretrained(out)
     return model
@@ -212,11 +212,15 @@ def test_letters_as_transformers_reads_them(
         assert ours.input_ids(text) == wanted(text)["input_ids"], text
 
 
-def test_phonemes_are_not_made(tmp_path: Path) -> None:
+def test_phonemes_and_latin_letters_are_not_made(tmp_path: Path) -> None:
     theirs("one voice", 1, tmp_path)
     tokenizer(tmp_path, phonemize=True)
     with pytest.raises(DataError):
         regard.load(tmp_path).speak("a")
+    tokenizer(tmp_path, is_uroman=True)
+    assert regard.load(tmp_path).speak("a").durations
+    with pytest.raises(DataError):
+        regard.load(tmp_path).speak("a б")
 
 
 @pytest.fixture(scope="module")
@@ -257,6 +261,8 @@ def test_it_speaks(speaker: Path, tmp_path: Path) -> None:
     assert alignment.probabilities.sum(axis=1).tolist() == list(speech.durations)
     with pytest.raises(SettingError):
         model.speak("a", speaker="nobody")
+    with pytest.raises(SettingError):
+        run(model, **batch(3), speaker_id=4)
 
 
 def test_it_is_verified_and_planned(speaker: Path) -> None:

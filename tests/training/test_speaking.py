@@ -112,7 +112,9 @@ def test_what_a_row_holds(run: Path) -> None:
     assert str(SpokenText.parse(line)) == line
 
 
-def test_an_aligner_says_how_long_letters_last(table: Path, tmp_path: Path) -> None:
+def test_an_aligner_says_how_long_letters_last(
+    run: Path, table: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
     torch.manual_seed(0)
     decoder = CTCDecoder.of_texts(["abc"])
     description: Any = preset("wav2vec2:tiny", len(decoder.names))
@@ -129,6 +131,15 @@ def test_an_aligner_says_how_long_letters_last(table: Path, tmp_path: Path) -> N
     assert [row.ends for row in rows] != evenly
     assert all(row.ends[-1] == 10 * len(row.text) for row in rows)
     assert all(list(row.ends) == sorted(row.ends) for row in rows)
+    assert "sampling_rate" not in capfd.readouterr().err
+    # The same model says what it hears.
+    texts = ["abc\tlow", "b\thigh"]
+    told = ["--out", str(tmp_path / "said"), "--recogniser", str(tmp_path / "aligner")]
+    done = CliRunner().invoke(command, [str(run), *texts, *told], catch_exceptions=False)
+    *_, first, second, scores = done.output.splitlines()
+    assert first.startswith("abc\tlow\tunderstood as")
+    assert second.startswith("b\thigh\tunderstood as")
+    assert scores.startswith("2 texts\t")
 
 
 def test_sounds_and_pictures_from_the_command_line(run: Path, table: Path, tmp_path: Path) -> None:

@@ -28,7 +28,9 @@ _MOMENTUM = 0.99  # of the fast Griffin–Lim algorithm (Perraudin et al. 2013)
 
 
 def whole_log_mel(samples: Samples, mels: int) -> Tensor:
-    """The log-mel spectrogram of a whole recording [mels, frames], without silence behind it."""
+    """The log-mel spectrogram of a whole recording [mels, frames], without silence behind it unless
+    it is shorter than a window."""
+    samples = np.pad(samples, (0, max(0, FFT - len(samples))))
     return log_mel(samples, mels, len(samples) / RATE)[0]
 
 

@@ -223,6 +223,12 @@ class VariationalSynthesizer(SpeechSynthesizer):
     ) -> list[Speech]:
         """Texts, whose tokens and speakers are these; one after the other, each as it is alone."""
         self.model.eval()
+        romanized = self.read_json("tokenizer_config.json").get("is_uroman")
+        if romanized and not all(map(str.isascii, texts)):
+            raise DataError(
+                "this model reads Latin letters, and would leave others out",
+                "romanize the text first, as uroman does",
+            )
         return [self._one(*one, manner) for one in zip(texts, rows, voices, strict=True)]
 
     @torch.inference_mode()

@@ -23,6 +23,7 @@ from regard.core.linear import Linear, normal
 from regard.core.output import Inputs, Output, OutputOptions, Outputs
 from regard.core.side import FrontEnd, Side
 from regard.core.stacks.coupling_flow import CouplingFlow
+from regard.system.errors import SettingError
 from regard.wirings.core_model import CoreModel, bool_mask
 
 
@@ -118,6 +119,13 @@ class VariationalTextToSpeech(CoreModel):
         return nn.functional.embedding(inputs["speaker_id"].long().view(-1), self.voices)[..., None]
 
     # ------------------------------------------------------------------ inputs and outputs by name
+
+    def check_values(self, inputs: Inputs) -> None:
+        if self.voices is None or "speaker_id" not in inputs:
+            return
+        last = len(self.voices) - 1
+        if not bool(((inputs["speaker_id"] >= 0) & (inputs["speaker_id"] <= last)).all()):
+            raise SettingError("speaker_id names nobody", f"pass 0 to {last}")
 
     def hidden_states(self, inputs: Inputs, context: Context) -> Tensor:
         return self.utter(self._main(inputs), bool_mask(inputs), context, inputs).hidden

@@ -9,7 +9,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from regard.data.audio import HOP, Samples
+from regard.data.audio import HOP, RATE, Samples
 from regard.data.batching import Batch, Rows
 from regard.data.labelled import Recording, read_spoken_texts
 from regard.data.padding import pad_rows
@@ -176,5 +176,5 @@ def _ends(samples: Samples, text: str, aligner: CTCModel | None) -> tuple[int, .
         )
     shares = [i / len(text) for i in range(1, len(text))]
     if aligner is not None:
-        [shares] = aligner.align([samples], [text])
+        [shares] = aligner.align([samples], [text], RATE)
     return (*(round(share * frames) for share in shares), frames)
