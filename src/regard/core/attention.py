@@ -113,7 +113,7 @@ class Attention(nn.Module):
         context.probe.attention(self.mixer, (q, k, v), mask, bias, rows=context.rows)
         out = self.mixer(q, k, v, mask, bias, cache)
         weigh = partial(self.mixer.weights, q, k, mask, bias=bias)
-        return self.position.found(out, weigh, mask)
+        return self.position.add_to_values(out, weigh, mask)
 
     # ------------------------------------------------------------------ caches
 

@@ -101,7 +101,9 @@ class LayerPosition:
         """The queries to attend with, and what positions add to the scores of this layer."""
         return q, None if positions is None else positions.bias
 
-    def found(self, out: Tensor, weigh: Callable[[Tensor], Tensor], mask: AttentionMask) -> Tensor:
+    def add_to_values(
+        self, out: Tensor, weigh: Callable[[Tensor], Tensor], mask: AttentionMask
+    ) -> Tensor:
         """What each head finds [B, H, T, E], with what positions add to the values; `weigh` gives
         the attention weights of some queries."""
         return out

@@ -249,7 +249,9 @@ class RelativeKeys(RelativeScores):
             return rows
         return rows.masked_fill(distance.abs() > self.distance, len(self.table))
 
-    def found(self, out: Tensor, weigh: Callable[[Tensor], Tensor], mask: AttentionMask) -> Tensor:
+    def add_to_values(
+        self, out: Tensor, weigh: Callable[[Tensor], Tensor], mask: AttentionMask
+    ) -> Tensor:
         if self.values is None:
             return out
         weights = weigh(torch.arange(out.shape[2], device=out.device))  # [B, H, T, S]
