@@ -16,8 +16,8 @@ SOURCE = Path(__file__).parents[2] / "src" / "regard"
 FILES = sorted(SOURCE.rglob("*.py"))
 
 # Lower them when you can.
-TOKENS = 766_990  # of code, without comments, docstrings and line ends
-RAISES = 1_181
+TOKENS = 767_061  # of code, without comments, docstrings and line ends
+RAISES = 1_183
 FILES_THAT_ASK = 2
 MODULES_OF_THE_ENCODER_DECODER = 30
 ENTRIES_AT_THE_TOP = 19
