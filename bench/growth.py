@@ -14,6 +14,7 @@ import argparse
 import time
 from collections.abc import Callable, Sequence
 from functools import partial
+from typing import Any
 
 import numpy as np
 import torch
@@ -47,7 +48,7 @@ def training_step(
     """Forward, loss and backward of a language model of these sizes."""
     torch.manual_seed(0)
     sizes = {"d_model": width, "d_ff": 4 * width, "heads": max(1, width // 64), "layers": depth}
-    model = build(preset("gpt2:tiny", vocabulary, length, dropout=0.0, **sizes)).train()
+    model: Any = build(preset("gpt2:tiny", vocabulary, length, dropout=0.0, **sizes)).train()
     tokens = torch.randint(vocabulary, (batch, length))
 
     def step() -> None:
