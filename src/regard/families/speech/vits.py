@@ -111,7 +111,7 @@ _SCHEMA = ConfigSchema(
         "noise_scale_duration": 0.8,
     },
     # Noise and durations are two channels.
-    fixed={"depth_separable_channels": 2},
+    fixed={"depth_separable_channels": 2, "is_encoder_decoder": False},
     ignored=IGNORED_KEYS
     | {"posterior_encoder_num_wavenet_layers", "sampling_rate", "spectrogram_bins"},
 )
