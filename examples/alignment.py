@@ -149,14 +149,14 @@ def train(data: Covarying | Family, out: Path, **settings: Any) -> Any:
 
 def pairs_by_attention(model: Any, alignment: str, columns: int) -> torch.Tensor:
     """[columns, columns]: how much two columns attend to each other, beyond what each does."""
-    tokens = torch.tensor([model.tokenizer.encode(alignment)])
+    tokens = torch.tensor([model.tokenizer.encode(alignment)], device=model.device)
     probe = Probe(["encoder.*.self"])
     with torch.inference_mode():
         model.model(tokens, None, Context(probe=probe))
     names = list(probe.attentions)
     weights = probe.weights(names[-1])[0].mean(dim=0)  # [positions, positions]
     blocks = weights.unflatten(0, (-1, columns)).unflatten(2, (-1, columns))
-    found = torch.einsum("sisj->ij", blocks)  # inside each sequence
+    found = torch.einsum("sisj->ij", blocks).cpu()  # inside each sequence
     found = (found + found.T).fill_diagonal_(0)
     # Average product correction (Dunn et al. 2008).
     return found - found.sum(0, keepdim=True) * found.sum(1, keepdim=True) / found.sum()

@@ -55,7 +55,9 @@ def corrupted(rng: random.Random, text: str) -> str:
         ("CC(C)(C)(C)C", False),  # five bonds of a carbon
         ("FC=F", False),
         ("c1cccc1", False),  # no double bonds for five atoms
+        ("Cc1(C)ccccc1", False),  # five of an aromatic carbon
         ("cc", False),  # aromatic without a ring
+        ("CoC", False),
         ("n1ccccc1C1=O1C", False),
     ],
 )

@@ -38,12 +38,11 @@ def masked_marginals(
         )
     tokens = torch.stack(rows).cpu()  # [N, T]
     wild = tokens.mode(dim=0).values  # [T]
-    differs = tokens != wild
-    places = differs.any(dim=0).nonzero()[:, 0]
+    places = (tokens != wild).any(dim=0).nonzero()[:, 0]
     log_p = _log_p_of_masked(model, wild, places)  # [places, V]
     gains = log_p.gather(1, tokens[:, places].T) - log_p.gather(1, wild[places, None])
-    scores = (gains.T * differs[:, places]).sum(dim=1)
-    return Outputs(scores.tolist(), [example.score for example in examples])
+    # A text that does not differ at a place gains nothing there.
+    return Outputs(gains.sum(dim=0).tolist(), [example.score for example in examples])
 
 
 def _log_p_of_masked(model: TextEncoder, wild: Tensor, places: Tensor) -> Tensor:
