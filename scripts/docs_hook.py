@@ -1,19 +1,21 @@
 """What mkdocs generates while it builds the site.
 
 `<!-- insert … -->` in a page is replaced by what the code itself says: the source of a function,
-the settings of a recipe, the help of the commands, a file of the repository. The blocks of a page
-with `execute: true` in its front matter are executed, and their outputs shown; notebooks become
-pages.
+the settings of a recipe, the help of the commands, a file of the repository, a chart of a table.
+The blocks of a page with `execute: true` in its front matter are executed, and their outputs shown.
+Notebooks, studies and modules of the reference become pages; formulas in TeX become MathML.
 """
 
 from __future__ import annotations
 
 import ast
+import functools
 import html
 import importlib
 import inspect
 import itertools
 import json
+import pkgutil
 import re
 import sys
 import tempfile
@@ -21,7 +23,7 @@ import textwrap
 import typing
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from mkdocs.config.defaults import MkDocsConfig
 from mkdocs.structure.files import File, Files
@@ -33,25 +35,100 @@ sys.path[:0] = [str(ROOT / "src"), str(ROOT / "scripts")]
 
 import docs_pages  # noqa: E402
 
+if TYPE_CHECKING:
+    from regard.lab.study.report import StudyResult
+
+STUDIES = ROOT / "docs" / "studies"
 _INSERT = re.compile(r"^<!-- insert (\w+) ?(.*?) -->$", re.M)
 
 
 # ------------------------------------------------------------------ events of mkdocs
 
 
+def on_config(config: MkDocsConfig) -> MkDocsConfig:
+    """Puts generated pages into the menu, below the page that lists them."""
+    for entry in config.nav or []:
+        if "Studies" in entry:
+            pages = [{title: f"studies/{name}.md"} for name, title in _study_titles().items()]
+            entry["Studies"] = ["studies.md", *pages]
+        for group in entry.get("Reference", []):
+            for package in PACKAGES:
+                if package in group:
+                    name = package.rpartition(".")[2]
+                    pages = [
+                        {module: f"reference/{name}/{module}.md"} for module in modules(package)
+                    ]
+                    group[package] = [f"reference/{name}.md", *pages]
+    return config
+
+
 def on_files(files: Files, config: MkDocsConfig) -> Files:
-    """Adds a page for each notebook."""
+    """Adds a page for each notebook, study and module of the reference, and the live demo."""
     for path in sorted((Path(config.docs_dir) / "notebooks").glob("*.ipynb")):
         name = f"notebooks/{path.stem}.md"
         files.append(File.generated(config, name, content=notebook_page(path)))
+    for result in _study_results():
+        name = f"studies/{result.name}.md"
+        files.append(File.generated(config, name, content=study_page(result)))
+    for package in PACKAGES:
+        for module in modules(package):
+            name = f"reference/{package.rpartition('.')[2]}/{module}.md"
+            content = f"---\nsearch: {{boost: 0.4}}\n---\n\n::: {package}.{module}\n"
+            files.append(File.generated(config, name, content=content))
+    files.append(File.generated(config, "assets/lecture.html", content=live_demo()))
     return files
 
 
 def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Files) -> str:
     markdown = _INSERT.sub(lambda match: INSERTS[match[1]](match[2]), markdown)
+    if page.file.src_uri.startswith("log/"):
+        page.meta["search"] = {"boost": 0.1}  # where things are explained comes first
     if page.meta.get("execute"):
         return with_outputs(markdown, page.file.src_uri)
     return markdown
+
+
+def on_page_content(content: str, page: Page, config: MkDocsConfig, files: Files) -> str:
+    return _FORMULA.sub(_mathml, content)
+
+
+def on_post_page(output: str, page: Page, config: MkDocsConfig) -> str:
+    """Names the dialog of the search, which the theme leaves without a name."""
+    search = 'class="md-search" data-md-component'
+    return output.replace(search, f'aria-label="Search" {search}')
+
+
+# ------------------------------------------------------------------ formulas
+
+# What `pymdownx.arithmatex` makes of $…$ and $$…$$.
+_FORMULA = re.compile(r'<(span|div) class="arithmatex">\\[(\[](.*?)\\[)\]]</\1>', re.DOTALL)
+
+
+def _mathml(match: re.Match[str]) -> str:
+    from latex2mathml.converter import convert
+
+    display = "block" if match[1] == "div" else "inline"
+    return convert(html.unescape(match[2]), display=display)
+
+
+# ------------------------------------------------------------------ generated pages
+
+# Their modules have a page each in the reference.
+PACKAGES = ("regard.spec", "regard.look")
+
+
+def modules(package: str) -> list[str]:
+    """The public modules of a package that have a docstring with more than private names."""
+    path = importlib.import_module(package).__path__
+    return [one.name for one in pkgutil.iter_modules(path) if not one.ispkg]
+
+
+def live_demo() -> str:
+    """The studio with the packaged model in one HTML file, which the start page shows."""
+    from regard.studio.model_store import DEMO, ModelStore
+    from regard.studio.offline.page import page
+
+    return page(ModelStore([DEMO]))
 
 
 # ------------------------------------------------------------------ executed pages
@@ -233,34 +310,118 @@ def insert_section(name: str) -> str:
     return re.sub(r"^(#+ )", r"#\1", text, flags=re.M)
 
 
-def insert_studies(folder: str) -> str:
-    """Results of `regard study --all` in a folder: a table of verdicts, then every study.
+def _study_titles() -> dict[str, str]:
+    from regard.lab.study import listing
 
-    The folder has the numbers; verdicts, figures and tables follow from them as the code is today.
-    """
-    from regard.lab.study import listing, report
+    return {name: line.title for name, line in listing.STUDIES.items()}
+
+
+@functools.cache
+def _study_results() -> list[StudyResult]:
+    """Results of `regard study --all`: the numbers; all else follows from them as the code is."""
+    from regard.lab.study.report import StudyResult
+
+    return [StudyResult.read(STUDIES / f"{name}.json") for name in _study_titles()]
+
+
+def _study_style() -> str:
+    from regard.lab.study import report
     from regard.look import drawing
 
-    results = [report.StudyResult.read(ROOT / folder / f"{name}.json") for name in listing.STUDIES]
-    minutes = sum(result.seconds for result in results) / 60
-    rows = ["| claim | verdict | seconds |", "|---|---|---|"]
-    for result in results:
-        link = f'<a href="#{result.name}">{html.escape(result.title)}</a>'
-        rows.append(f"| {link} | {result.verdict.outcome} | {result.seconds:.0f} |")
-    counted = f"{len(results)} studies, {minutes:.0f} minutes of one core in all."
     # The theme's switch says which colours are right, and not the reader's system alone.
     schemes = "".join(
         f"[data-md-color-scheme={scheme}] .regard {{ {colours} }}\n"
         for scheme, colours in (("default", drawing.LIGHT), ("slate", drawing.DARK))
     )
-    style = _on_one_line(f"<style>{report.STYLE}{schemes}</style>")
-    parts = [counted, "\n".join(rows), style]
+    return _on_one_line(f"<style>{report.STYLE}{schemes}</style>")
+
+
+def study_page(result: StudyResult) -> str:
+    """A page for one study: claim, verdict, figures, and how it was measured."""
+    fragment = _on_one_line(result.html())
+    return (
+        f"# {result.title}\n\n{_study_style()}\n\n"
+        f'<div class="regard one">{fragment}</div>\n\n'
+        "[All studies](../studies.md) · [Run them yourself](../guides/studies.md)\n"
+    )
+
+
+def insert_studies(_: str) -> str:
+    """A card for each study, by topic: its title, its verdict and its first figure."""
+    from regard.look import drawing
+
+    results = _study_results()
+    minutes = sum(result.seconds for result in results) / 60
+    parts = [f"{len(results)} studies, {minutes:.0f} minutes of one core in all.", _study_style()]
     for topic, group in itertools.groupby(results, lambda result: result.topic):
-        parts.append(f"## {topic}")
+        cards = []
         for result in group:
-            fragment = _on_one_line(result.html())
-            parts.append(f'<div class="regard">{fragment}</div>')
+            figure = next(iter(result.figures), None)
+            picture = drawing.svg(figure.scene(), figure.title) if figure else ""
+            cards.append(
+                f'<a class="card" href="studies/{result.name}.html">'
+                f'<span class="thumbnail" aria-hidden="true">{picture}</span>'
+                f"<b>{html.escape(result.title)}</b>"
+                f'<span class="chip {result.mark}">{html.escape(result.verdict.outcome)}</span></a>'
+            )
+        fragment = _on_one_line("".join(cards))
+        parts.append(f'## {topic}\n\n<div class="regard cards">{fragment}</div>')
     return "\n\n".join(parts)
+
+
+def insert_modules(package: str) -> str:
+    """The modules of a package, with a link to the page of each and its first sentence."""
+    rows = ["| module | |", "|---|---|"]
+    for name in modules(package):
+        docstring = inspect.getdoc(importlib.import_module(f"{package}.{name}")) or ""
+        sentence = " ".join(docstring.split("\n\n")[0].split()).replace("|", "&#124;")
+        rows.append(f"| [`{name}`]({package.rpartition('.')[2]}/{name}.md) | {sentence} |")
+    return "\n".join(rows)
+
+
+def insert_folded(name: str) -> str:
+    """The source of a function or class, folded under its name."""
+    code = textwrap.indent(insert_source(name), "    ")
+    return f'??? note "In the code: `{name}`"\n\n{code}'
+
+
+def insert_chart(arguments: str) -> str:
+    """A bar chart of tables in bench/RESULTS.md: TITLE | COLUMN | HEADING | …
+
+    The numbers stand in the tables alone. With "÷ peer" behind the column, those of a table are
+    divided by that of its fastest peer.
+    """
+    from regard.look import drawing
+
+    title, column, *headings = (part.strip() for part in arguments.split("|"))
+    name = column.removesuffix("÷ peer").strip()
+    tables = [_measured(heading, name) for heading in headings]
+    if name != column:
+        for table in tables:
+            fastest = max(value for row, value in table.items() if not row.startswith("regard"))
+            table.update({row: value / fastest for row, value in table.items()})
+    contenders = list(dict.fromkeys(row for table in tables for row in table))
+    series = [
+        drawing.Bars(row, [[table[row]] if row in table else [] for table in tables])
+        for row in contenders
+    ]
+    chart = drawing.BarChart(title, drawing.Axis(column), headings, series)
+    figure = _on_one_line(drawing.figure(chart.scene(), title))
+    return f'<div class="output"><b>{html.escape(title)}</b>{figure}</div>'
+
+
+def _measured(heading: str, column: str) -> dict[str, float]:
+    """The numbers of a column, by row, in the section of bench/RESULTS.md that begins so."""
+    text = (ROOT / "bench" / "RESULTS.md").read_text(encoding="utf-8")
+    (section,) = (part for part in text.split("\n## ") if part.startswith(heading))
+    rows = [
+        [cell.strip() for cell in line.strip("|").split("|")]
+        for line in section.splitlines()
+        if line.startswith("|")
+    ]
+    at = rows[0].index(column)
+    numbers = {row[0]: re.sub(r"[^\d.]", "", row[at]) for row in rows[2:]}
+    return {row: float(number) for row, number in numbers.items() if number}
 
 
 def insert_map(_: str) -> str:
@@ -281,9 +442,12 @@ def insert_map(_: str) -> str:
 
 
 INSERTS: dict[str, Callable[[str], str]] = {
+    "chart": insert_chart,
     "commands": insert_commands,
     "file": insert_file,
+    "folded": insert_folded,
     "map": insert_map,
+    "modules": insert_modules,
     "presets": insert_presets,
     "recipe": insert_recipe,
     "recipes": insert_recipes,

@@ -101,12 +101,21 @@ def test_the_site_builds_strictly(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
         assert loaded == [], page
     annotated = (tmp_path / "annotated.html").read_text(encoding="utf-8")
     assert annotated.count("<svg") >= 8  # figures
+    assert annotated.count("<math") >= 6
+    assert "largest difference of 2100 logits" in annotated  # the short version and the package
+    demo = (tmp_path / "assets" / "lecture.html").read_text(encoding="utf-8")
+    assert 'id="regard-model"' in demo
     commands = (tmp_path / "reference" / "commands.html").read_text(encoding="utf-8")
     assert 'id="regard-translate"' in commands
     recipe = (tmp_path / "reference" / "recipe.html").read_text(encoding="utf-8")
     assert "label_smoothing" in recipe
     studies = (tmp_path / "studies.html").read_text(encoding="utf-8")
-    assert studies.count('<article class="study"') == len(listing.STUDIES)
+    assert studies.count('class="chip') == len(listing.STUDIES)
+    for name in listing.STUDIES:
+        study = (tmp_path / "studies" / f"{name}.html").read_text(encoding="utf-8")
+        assert study.count('<article class="study"') == 1
+    results = (tmp_path / "results.html").read_text(encoding="utf-8")
+    assert results.count("<svg") >= 3  # charts of the tables
     for notebook in NOTEBOOKS:
         text = (tmp_path / "notebooks" / f"{notebook.stem}.html").read_text(encoding="utf-8")
         assert "<svg" in text

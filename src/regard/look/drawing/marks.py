@@ -135,7 +135,8 @@ class Scene:
 
     def _repr_html_(self) -> str:
         """The picture that a notebook shows."""
-        return svg(self, "")
+        texts = [mark.text for mark in self.marks if isinstance(mark, Text)]
+        return svg(self, next(iter(texts), "figure"))
 
 
 def below(scenes: Sequence[Scene], gap: float = 24.0) -> Scene:
