@@ -146,7 +146,8 @@ class StochasticDurations(nn.Module):
         if self.voice is not None and voice is not None:
             x = x + self.voice(voice)
         x = self.last(self.convolutions(x, is_token)) * is_token
-        z = draw(x.new_empty(len(x), 2, x.shape[2]))  # [B, 2, S]
+        # As transformers draws it: in the usual precision, on the CPU.
+        z = draw(torch.empty(len(x), 2, x.shape[2], device="cpu")).to(x)  # [B, 2, S]
         for flow in reversed(self.flows):
             z = flow(z.flip(1), x, is_token)
         z = (z.flip(1) - self.shift) * (-self.log_scale).exp() * is_token
