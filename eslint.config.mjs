@@ -1,9 +1,20 @@
 // Of the studio's JavaScript: what neither prettier nor the types see. Files that begin with @ts-check are held to all of it.
 const CHECKED = [
   "src/regard/studio/offline/*.js",
-  ...["flow", "flow_layout", "formula", "learn", "lesson", "matrices", "stations"].map(
-    (name) => `src/regard/studio/web/${name}.js`,
-  ),
+  ...[
+    "api",
+    "flow",
+    "flow_layout",
+    "formula",
+    "learn",
+    "lesson",
+    "marks",
+    "matrices",
+    "pronoun",
+    "route",
+    "stations",
+    "take_away",
+  ].map((name) => `src/regard/studio/web/${name}.js`),
 ];
 
 export default [

@@ -1,8 +1,10 @@
+// @ts-check
 // Asking the studio. The token comes in the address that the terminal printed and is kept for this address only.
 
 const KEY = "regard-token";
 
 export class Failure extends Error {
+  /** @param {string} type @param {string} problem @param {string} repair */
   constructor(type, problem, repair) {
     super(problem);
     Object.assign(this, { type, problem, repair });
@@ -19,7 +21,7 @@ export function takeToken() {
   }
 }
 
-export const setToken = (token) => localStorage.setItem(KEY, token.trim());
+export const setToken = (/** @type {string} */ token) => localStorage.setItem(KEY, token.trim());
 
 const answered = new Map(); // for a while: a run that trains writes new weights now and then
 const KEPT = 60;
@@ -27,10 +29,11 @@ const FRESH = 30000;
 
 // Numbers come packed: the length of some JSON, the JSON, and then the bytes of one array. Attention has its shades behind
 // it, from 0 to 1, one byte each: the same as in pages and pictures of `regard look`.
+/** @param {ArrayBuffer} buffer */
 function unpacked(buffer) {
   const length = new DataView(buffer).getUint32(0, true);
   const header = JSON.parse(new TextDecoder().decode(new Uint8Array(buffer, 4, length)));
-  const count = header.shape.reduce((a, b) => a * b, 1);
+  const count = header.shape.reduce((/** @type {number} */ a, /** @type {number} */ b) => a * b, 1);
   if (header.bytes) return { ...header, values: new Uint8Array(buffer, 4 + length, count) };
   return {
     ...header,
@@ -47,6 +50,7 @@ export const answerWith = (other) => {
   answerer = other;
 };
 
+/** @param {string} view @param {any} body */
 async function send(view, body) {
   if (answerer) return answerer(view, body);
   let response;
@@ -76,6 +80,7 @@ async function send(view, body) {
   );
 }
 
+/** @param {string} view @param {Record<string, any>} question */
 export async function ask(view, question = {}, { keep = true } = {}) {
   const body = JSON.stringify(question);
   const key = view + body;
@@ -89,4 +94,4 @@ export async function ask(view, question = {}, { keep = true } = {}) {
 }
 
 // A picture or a recording; what comes back is its name from now on.
-export const hand = async (file) => (await send("file", file)).file;
+export const hand = async (/** @type {File | Blob} */ file) => (await send("file", file)).file;

@@ -1,24 +1,28 @@
+// @ts-check
 // Pictures that the studio draws: marks as data, made into SVG elements.
 
 import { s } from "./dom.js";
 
-const ink = (colour) => (colour === "ink" ? "currentColor" : colour);
-const titled = (element, title) => {
+/** Marks as the studio sends them. @typedef {Record<string, any>} Mark */
+const ink = (/** @type {string} */ colour) => (colour === "ink" ? "currentColor" : colour);
+const titled = (/** @type {Element} */ element, /** @type {string} */ title) => {
   if (title) element.append(s("title", { text: title }));
   return element;
 };
 
 // Images are small here: a rectangle for each of their pixels.
+/** @param {Mark} mark */
 function cells({ x, y, width, height, colours }) {
   const tall = height / colours.length,
     wide = width / colours[0].length;
-  return colours.flatMap((row, i) =>
+  return colours.flatMap((/** @type {string[]} */ row, /** @type {number} */ i) =>
     row.map((fill, j) =>
       s("rect", { x: x + j * wide, y: y + i * tall, width: wide + 0.4, height: tall, fill }),
     ),
   );
 }
 
+/** @type {Record<string, (m: Mark) => any>} */
 const DRAW = {
   Rect: (m) =>
     titled(
@@ -63,9 +67,10 @@ const DRAW = {
   Pixels: cells,
 };
 
+/** @param {any} drawing */
 export const picture = ({ width, height, marks }) =>
   s(
     "svg",
     { width, height, viewBox: `0 0 ${width} ${height}`, role: "img" },
-    marks.flatMap((mark) => DRAW[mark.kind](mark)),
+    marks.flatMap((/** @type {Mark} */ mark) => DRAW[mark.kind](mark)),
   );

@@ -1,3 +1,4 @@
+// @ts-check
 // Who resolves "it": opens the head that attends to what the pronoun refers to, on two sentences that differ in one adjective.
 
 import { ask } from "./api.js";
@@ -10,9 +11,13 @@ const TEXTS = ["tired", "wide"].map(
 const PRONOUNS = new Set(["er", "sie", "es"]);
 
 // Of a translator whose folder has a circuit: the head is one that predicts the German pronoun.
+/** @typedef {{reader: [string, number], heads: [string, number][], accuracy: number, ablated_accuracy: number, rest_accuracy: number, ablated_rest_accuracy: number}} Circuit */
+/** @param {string} model @param {Circuit} circuit @param {[string, number][]} off */
 async function openCircuit(model, circuit, off) {
   const { target } = await ask("look", { model, text: TEXTS[0], off: [] });
-  const pin = target.map((token) => PRONOUNS.has(token.replace("▁", ""))).lastIndexOf(true);
+  const pin = target
+    .map((/** @type {string} */ token) => PRONOUNS.has(token.replace("▁", "")))
+    .lastIndexOf(true);
   go({
     text: TEXTS[0],
     text2: TEXTS[1],
@@ -25,9 +30,10 @@ async function openCircuit(model, circuit, off) {
   });
 }
 
+/** @param {string} model @param {Circuit} circuit */
 function circuitButtons(model, circuit) {
   const names = circuit.heads.map(([name, head]) => `${name} ${head}`).join(", ");
-  const share = (value) => `${Math.round(100 * value)} %`;
+  const share = (/** @type {number} */ value) => `${Math.round(100 * value)} %`;
   return [
     h("button", {
       type: "button",
@@ -48,6 +54,7 @@ function circuitButtons(model, circuit) {
 }
 
 // Fills its row, if the folder of the model has a circuit; a page without it is whole.
+/** @param {Element} place @param {string} model */
 export async function resolving(place, model) {
   const { circuit } = await ask("circuit", { model });
   if (circuit?.reader) put(place, circuitButtons(model, circuit));

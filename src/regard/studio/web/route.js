@@ -1,3 +1,4 @@
+// @ts-check
 // The address is the state: what is on the page is what the part after # says, so a link restores the exact view.
 
 export function read() {
@@ -5,6 +6,7 @@ export function read() {
   return { page: path || "look", ...Object.fromEntries(new URLSearchParams(query.join("?"))) };
 }
 
+/** @param {Record<string, any>} state */
 export function address(state) {
   const { page, ...rest } = state;
   const query = new URLSearchParams();
@@ -15,6 +17,7 @@ export function address(state) {
 }
 
 // `quietly`: what is on the page has changed already. `instead`: the step back leads past the address that was left.
+/** @param {Record<string, any>} changes */
 export function go(changes, { quietly = false, instead = false } = {}) {
   const target = address({ ...read(), ...changes });
   if (quietly || instead) history.replaceState(null, "", target);
@@ -23,22 +26,26 @@ export function go(changes, { quietly = false, instead = false } = {}) {
 }
 
 // A number of the address, where it is one; a link may have been cut or changed by hand.
+/** @param {any} text @param {number} usual */
 export function number(text, usual, [least, most] = [-Infinity, Infinity]) {
   const value = text === undefined || text === "" ? NaN : Number(text);
   return Number.isFinite(value) ? Math.min(most, Math.max(least, value)) : usual;
 }
-export const count = (text, usual) => Math.floor(number(text, usual, [0, 8192]));
+export const count = (/** @type {any} */ text, /** @type {number} */ usual) =>
+  Math.floor(number(text, usual, [0, 8192]));
 
 // Heads that are switched off: "encoder.0.self.3,decoder.1.cross.0" ⇄ [["encoder.0.self", 3], …].
+/** @param {Record<string, any>} state @returns {[string, number][]} */
 export const offList = (state) =>
   (state.off || "")
     .split(",")
     .filter(Boolean)
-    .map((each) => {
+    .map((/** @type {string} */ each) => {
       const cut = each.lastIndexOf(".");
       return [each.slice(0, cut), Number(each.slice(cut + 1))];
     });
-export const offText = (list) => list.map(([name, head]) => `${name}.${head}`).join(",");
+export const offText = (/** @type {[string, number][]} */ list) =>
+  list.map(([name, head]) => `${name}.${head}`).join(",");
 
 // What belongs to one model only, and is left behind when another is chosen.
 export const MODEL_STATE = {

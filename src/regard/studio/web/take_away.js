@@ -1,3 +1,4 @@
+// @ts-check
 // Figures to take away: what is drawn on the page, saved as SVG or PNG.
 
 import { h, s } from "./dom.js";
@@ -19,6 +20,7 @@ const STYLES = [
 ];
 
 // A drawing that stands by itself: a copy with its styles written out, on the colour of the card below it.
+/** @param {any} drawing */
 function standalone(drawing) {
   const copy = drawing.cloneNode(true);
   const marks = [drawing, ...drawing.querySelectorAll("*")];
@@ -27,7 +29,9 @@ function standalone(drawing) {
     for (const name of STYLES) mark.style.setProperty(name, style.getPropertyValue(name));
     for (const name of ["class", "tabindex"]) mark.removeAttribute(name);
   });
-  copy.querySelectorAll("animate, animateMotion").forEach((each) => each.remove());
+  copy
+    .querySelectorAll("animate, animateMotion")
+    .forEach((/** @type {Element} */ each) => each.remove());
   const { width, height } = drawing.getBoundingClientRect();
   const [x, y, wide, tall] = drawing.viewBox.baseVal?.width
     ? ["x", "y", "width", "height"].map((name) => drawing.viewBox.baseVal[name])
@@ -39,9 +43,11 @@ function standalone(drawing) {
 }
 
 const ground = () => getComputedStyle(document.documentElement).getPropertyValue("--card");
-const png = (canvas) => new Promise((done) => canvas.toBlob(done, "image/png"));
+const png = (/** @type {HTMLCanvasElement} */ canvas) =>
+  new Promise((done) => canvas.toBlob(done, "image/png"));
 
 // A canvas of the page is transparent where nothing is drawn.
+/** @param {HTMLCanvasElement} canvas */
 function grounded(canvas) {
   const copy = h("canvas");
   copy.width = canvas.width;
@@ -53,6 +59,7 @@ function grounded(canvas) {
   return copy;
 }
 
+/** @param {SVGElement} drawing */
 async function rasterised(drawing) {
   const address = URL.createObjectURL(standalone(drawing));
   try {
@@ -69,6 +76,7 @@ async function rasterised(drawing) {
   }
 }
 
+/** @param {Blob} blob @param {string} name */
 function save(blob, name) {
   const address = URL.createObjectURL(blob);
   h("a", { href: address, download: name }).click();
@@ -76,10 +84,11 @@ function save(blob, name) {
 }
 
 // Buttons that save a figure, an SVG element or a canvas; `name` is that of the file.
+/** @param {any} figure @param {string} name */
 export function takeAway(figure, name) {
   const file = name.replace(/[^\p{L}\p{N}]+/gu, "-").toLowerCase();
   const drawn = figure instanceof SVGElement;
-  const button = (kind, make) =>
+  const button = (/** @type {string} */ kind, /** @type {() => Promise<any>} */ make) =>
     h("button", {
       type: "button",
       class: "small",
