@@ -5,8 +5,8 @@ from __future__ import annotations
 import asyncio
 import base64
 import json
-import re
 import os
+import re
 import shutil
 import socket
 from collections.abc import Iterator
