@@ -19,6 +19,7 @@ from torch import Tensor
 
 TESTS = Path(__file__).parent
 PROGRAMS = [
+    TESTS / "equal/compare_beams.py",
     TESTS / "equal/compare_short.py",
     TESTS / "equal/compare_steps.py",
     TESTS / "training/compare_losses.py",

@@ -22,6 +22,7 @@ from regard.data.padding import pad_rows
 from regard.decode import (
     beam_search,
     cuda_graphs,
+    fused_step,
     greedy_and_sampling,
     speculative_decoding,
     worker_pool,
@@ -223,13 +224,33 @@ def _decode_batch(
             model, draft, tokens, strategy, constraints, keys[0], on_step, settings.stream
         )
         return [[hypothesis]]
-    encoded: Any = model.encode(tokens, padding_mask, Context(probe=settings.probe))
+    encoded = _encode(model, tokens, padding_mask, settings.probe)
     if isinstance(strategy, BeamSearch):
         return beam_search.search(model, encoded, strategy, constraints, on_step)
     hypotheses = greedy_and_sampling.generate(
         model, encoded, strategy, constraints, keys, on_step, settings.stream
     )
     return [[hypothesis] for hypothesis in hypotheses]
+
+
+def _encode(
+    model: Generative, tokens: Tensor, padding_mask: Tensor | None, probe: NullProbe
+) -> Any:
+    """What decoding starts from; an encoder's from a CUDA graph, where nothing is recorded."""
+
+    def encode(inputs: tuple[Tensor, Tensor | None]) -> Any:
+        return model.encode(*inputs, Context(probe=probe))
+
+    inputs = (tokens, padding_mask)
+    if not tokens.is_cuda or probe.active or "encoder" not in model.stacks():
+        return encode(inputs)
+    return cuda_graphs.prefill(
+        encode,
+        inputs,
+        model=model,
+        key="encode",
+        capturable=partial(fused_step.encodes_in_a_graph, model),
+    )
 
 
 def constraints_of(

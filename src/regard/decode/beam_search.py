@@ -11,6 +11,7 @@ Shapes: B sentences that are still searched, N sentences of the batch, W beams, 
 
 from __future__ import annotations
 
+import functools
 from dataclasses import dataclass, fields
 from typing import Any, assert_never
 
@@ -19,6 +20,7 @@ from torch import Tensor
 
 from regard.core.caches.kv_cache import DecoderState
 from regard.core.kernels import cpu_step
+from regard.core.mixers.scaled_dot_product_attention import HAS_TRITON
 from regard.decode import cuda_graphs, fused_step
 from regard.decode.constraints import NEG_INF, Constraints
 from regard.decode.cuda_graphs import GraphedLoop
@@ -26,6 +28,9 @@ from regard.decode.events import BeamStep, StepCallback
 from regard.decode.strategy import BeamSearch, Hypothesis
 from regard.decode.topk import top_tokens
 from regard.wirings.generative import Generative
+
+# Of a sentence: the kernel compares each with each other.
+MOST_KERNEL_CANDIDATES = 256
 
 
 @dataclass
@@ -91,23 +96,45 @@ def search(
     device = constraints.limits.device
     regular = constraints.first_step_is_regular
     capacity = cuda_graphs.padded_length(constraints.cache_capacity, device)
-    cache = model.start(encoded, width=strategy.width, capacity=capacity)
     length = cuda_graphs.padded_length(constraints.max_steps, device)
-    state = begin(cache, strategy, constraints, length)
+    is_read = on_step is not None or constraints.stops is not None
+    graphed = cuda_graphs.enabled(device) and not is_read and not encoded.probe.active
+
+    def start(inputs: tuple[Any, Constraints, Tensor]) -> SearchState:
+        encoded, constraints, divisors = inputs
+        cache = model.start(encoded, width=strategy.width, capacity=capacity)
+        state = begin(cache, strategy, constraints, divisors)
+        if regular:
+            state.cache.share_rows()  # beams share rows of the KV cache from here on
+            if graphed:
+                state.cache.make_static()
+        return state
 
     def step(state: SearchState, *, first: bool = False) -> None:
         _step(model, state, strategy, on_step, first=first)
         if not first:
             state.last.copy_(newest_tokens(state))
 
+    inputs = (encoded, constraints, divisors_of(strategy, length, device))
+    graph_key = (strategy, constraints.graph_key)
+    if graphed and regular:
+        state = cuda_graphs.prefill(
+            start,
+            inputs,
+            model=model,
+            key=(*graph_key, capacity, length),
+            capturable=functools.partial(fused_step.starts_in_a_graph, model),
+        )
+    else:
+        state = start(inputs)
     if not regular:
         # An irregular first step stays out of the graph: it may read several tokens, or force one.
         step(state, first=True)
         state.last = state.tokens[:, :, 0].flatten()[:, None].clone()
-    state.cache.share_rows()  # beams share rows of the KV cache from here on
-    watched = on_step is not None or state.cache.probe.active or constraints.stops is not None
-    graphed = cuda_graphs.enabled(device) and not watched and state.cache.make_static()
-    graph_key = (strategy, constraints.graph_key)
+        state.cache.share_rows()
+        graphed = graphed and state.cache.make_static()
+    # Whether the KV cache became static.
+    graphed = graphed and state.cache.device_position is not None
     loop = GraphedLoop(step, state, graphed=graphed, model=model, key=graph_key)
     for done in range(int(not regular), constraints.max_steps):
         if not loop.drop_done(done, lambda state: state.running, SearchState.select):
@@ -116,14 +143,20 @@ def search(
     return n_best_of(loop.state.finished, strategy.n_best)
 
 
+def divisors_of(strategy: BeamSearch, length: int, device: torch.device) -> Tensor:
+    """The length penalty of each length [L]."""
+    divisors = [strategy.penalty.divisor(n) for n in range(1, length + 1)]
+    return torch.tensor(divisors, device=device)
+
+
 def begin(
-    cache: DecoderState, strategy: BeamSearch, constraints: Constraints, length: int
+    cache: DecoderState, strategy: BeamSearch, constraints: Constraints, divisors: Tensor
 ) -> SearchState:
-    """The state before the first of `length` steps."""
+    """The state before the first step, of as many as there are divisors."""
     device = constraints.limits.device
     width = strategy.width
+    length = len(divisors)
     count = len(constraints.limits)
-    divisors = [strategy.penalty.divisor(n) for n in range(1, length + 1)]
     sums = torch.full((count, width), NEG_INF, device=device)
     sums[:, 0] = 0.0  # all beams begin alike, so one of them is enough
     tokens = torch.full((count, width, length), constraints.end, device=device)
@@ -137,7 +170,7 @@ def begin(
             ended=torch.zeros(count, width, dtype=torch.bool, device=device),
             tokens=tokens.clone(),
         ),
-        divisors=torch.tensor(divisors, device=device),
+        divisors=divisors,
         t=torch.zeros(1, dtype=torch.long, device=device),
         sentences=torch.arange(count, device=device),
         sums=sums,
@@ -205,8 +238,13 @@ def take_beams(
         normalizer = torch.zeros_like(normalizer)
     else:
         log_probabilities = values
-    if on_step is None and constraints.stops is None and cpu_step.reads(log_probabilities):
+    is_read = on_step is not None or constraints.stops is not None
+    if not is_read and cpu_step.reads(log_probabilities):
         parent_rows = _advance_on_cpu(state, log_probabilities, tokens, normalizer, strategy)
+    elif not is_read and _has_kernel(log_probabilities, state):
+        from regard.core.kernels import beam_step
+
+        parent_rows = beam_step.advance(log_probabilities, tokens, normalizer, state, strategy)
     else:
         log_probabilities = log_probabilities - normalizer[:, None]
         parent_rows = _advance(state, log_probabilities, tokens, strategy, on_step)
@@ -214,6 +252,13 @@ def take_beams(
         state.running.copy_((state.sums > NEG_INF).any(dim=1) & undecided)
     state.t.add_(1)
     return parent_rows
+
+
+def _has_kernel(values: Tensor, state: SearchState) -> bool:
+    """Whether one kernel advances all sentences, from the best `values` [B · W, n] of each row."""
+    candidates = state.sums.shape[1] * values.shape[1]
+    one_end = not state.constraints.extra_ends
+    return values.is_cuda and HAS_TRITON and one_end and candidates <= MOST_KERNEL_CANDIDATES
 
 
 def _advance_on_cpu(

@@ -106,7 +106,7 @@ def prefill(
         captured = CapturedGraph(graph, state, tensors_in(static_inputs))
         graphs[key] = captured
         with_graph = [name for name, entry in graphs.items() if entry is not None]
-        for name in with_graph[:-MAX_GRAPHS]:
+        for name in with_graph[: -2 * MAX_GRAPHS]:  # of encoders and of what follows them
             del graphs[name]
     # The graph reads these addresses and no others.
     torch._foreach_copy_(captured.static_inputs, tensors)

@@ -23,6 +23,7 @@ from regard.core.frontends.embedding import Embedding
 from regard.core.heads.head import LMHead
 from regard.core.linear import Linear
 from regard.core.masks.attention_mask import AttentionMask, additive_mask
+from regard.core.masks.mask import CausalMask, FullMask
 from regard.core.mixers import scaled_dot_product_attention
 from regard.core.mixers.scaled_dot_product_attention import SoftmaxAttention
 from regard.core.norm import KernelNorm, kernel_norm
@@ -56,8 +57,9 @@ def step(model: Generative, tokens: Tensor, state: DecoderState) -> Tensor:
     row_padding, key_padding = model.step_padding(state, 1)
     x = embed(embedding, tokens, row_padding, context)
     x = _run_side(model.stacks()["decoder"], x, key_padding, context, state.layers)
-    state.advance(1)
-    return logits(model.head, x)
+    scores = logits(model.head, x)
+    state.advance(1)  # an ordinary kernel, behind those that begin before the one before has ended
+    return scores
 
 
 def _run_side(
@@ -114,6 +116,32 @@ def _is_plain(part: Linear) -> bool:
     return part.packed is None and part.weight.stride(1) == 1
 
 
+def starts_in_a_graph(model: Generative) -> bool:
+    """Whether reading the prompt, or the encoder output, can be captured in a CUDA graph.
+
+    All parts must be of the kinds that never wait for the device, and their caches must become
+    static, so that steps leave the structure of the captured state as it is.
+    """
+    stack = model.stacks()["decoder"]
+    return (
+        isinstance(stack, Stack)
+        and all(kind.pattern == CausalMask() for kind in stack.layer_types)
+        and is_usual(stack)
+    )
+
+
+def encodes_in_a_graph(model: Generative) -> bool:
+    """Whether the encoder can be captured in a CUDA graph: what it reads are tokens, and none of
+    its parts waits for the device."""
+    stack = model.stacks()["encoder"]
+    return (
+        isinstance(model.front_ends()["encoder"], Embedding)
+        and isinstance(stack, Stack)
+        and all(kind.pattern == FullMask() for kind in stack.layer_types)
+        and is_usual(stack)
+    )
+
+
 def _has_kernel(attention: Attention) -> bool:
     width = attention.project.d_k
     position = attention.position
@@ -151,7 +179,9 @@ def run_stack(
     for number in range(stack.layers):
         block = cast(Block, stack.block(number))
         residual = _run_block(block, residual, inputs[number], caches[number])
-    # The last sublayer's output may still wait to be added to the stream.
+    # The last sublayer's output may still wait to be added to the stream, or to be normalised.
+    if residual.norm is not None:
+        residual = Sum(summed(residual, residual.norm)[1])
     if stack.final_norm is not None or residual.parts is not None:
         final = None if stack.final_norm is None else kernel_norm(stack.final_norm)
         residual = Sum(summed(residual, final)[1])
@@ -170,7 +200,8 @@ def _run_block(block: Block, residual: Sum, inputs: LayerInputs, cache: LayerCac
 
 class _Step:
     """The sublayers of a block for one token. Each takes x, the norm that is still to be taken of
-    it (of one row alone), and the residual stream, and adds to that."""
+    it (of one row alone), and the residual stream, and adds to that. In post-norm, the stream is
+    the normalised x, which the first product of the sublayer writes there."""
 
     def __init__(self, block: Block, inputs: LayerInputs, cache: LayerCache) -> None:
         self.block = block
@@ -189,7 +220,7 @@ class _Step:
         if bias is not None or not (mask.is_full or mask.is_bounded):
             tensor = additive_mask(mask, bias)
         # [rows, (H + 2G)·K], split into [rows, H or G, 1, K]
-        qkv = linear(x, project.qkv.weight, project.qkv.full_bias(), norm=norm)
+        qkv = linear(x, project.qkv.weight, project.qkv.full_bias(), norm=norm, normed=stream)
         pieces = qkv.split(project.qkv.parts, dim=-1)
         q, k, v = (piece.view(len(x), -1, 1, project.d_k) for piece in pieces)
         mixed = attend(
@@ -213,7 +244,7 @@ class _Step:
         project = cast(CrossProjection, attention.project)
         memory = cast(CrossKV, self.cache.cross_attention)
         mask = cast(AttentionMask, self.inputs.memory_mask)
-        q = linear(x, project.q.weight, project.q.full_bias(), norm=norm)
+        q = linear(x, project.q.weight, project.q.full_bias(), norm=norm, normed=stream)
         # [rows, H, 1, K]
         q = q.view(len(x), -1, 1, project.d_k)
         tensor = None if mask.is_full else mask.allowed
@@ -230,6 +261,7 @@ class _Step:
             part.inner.weight,
             part.inner.full_bias(),
             norm=norm,
+            normed=stream,
             activation=_ACTIVATION_NAMES[part.activation],
             gated=isinstance(part, GatedFeedForward),
         )
@@ -253,7 +285,11 @@ def _around(
         total, normed = summed(residual, norm, total=True)
         return sublayer(normed, None, total)
     assert isinstance(connection, PostNorm)
-    return Sum(summed(sublayer(residual.x, None, residual.x), norm)[1])
+    x = residual.x
+    if len(x) == 1:
+        stream = x if residual.norm is None else torch.empty_like(x)
+        return sublayer(x, residual.norm, stream)._replace(norm=norm)
+    return Sum(summed(sublayer(x, None, x), norm)[1])
 
 
 def _output(x: Tensor, part: Linear, stream: Tensor) -> Sum:

@@ -13,9 +13,7 @@ from torch import Tensor, nn
 
 from regard.core.caches.kv_cache import DecoderState
 from regard.core.finite_outputs import non_finite_error
-from regard.core.masks.mask import CausalMask
 from regard.core.seeding import philox
-from regard.core.stack import Stack
 from regard.decode import cuda_graphs, fused_step
 from regard.decode.constraints import NEG_INF, Constraints
 from regard.decode.cuda_graphs import GraphedLoop
@@ -90,7 +88,7 @@ def generate(
             inputs,
             model=model,
             key=(*graph_key, capacity, length),
-            capturable=functools.partial(_prefill_is_capturable, model),
+            capturable=functools.partial(fused_step.starts_in_a_graph, model),
         )
     else:
         state = start(inputs)
@@ -153,20 +151,6 @@ def _stream_tokens(
             raise non_finite_error(model)
         if token != state.constraints.end and stream(sentence, token):
             state.ended[row] = True
-
-
-def _prefill_is_capturable(model: Generative) -> bool:
-    """Whether reading the prompt can be captured in a CUDA graph.
-
-    All parts must be of the kinds that never wait for the device, and their caches must become
-    static, so that steps leave the structure of the captured state as it is.
-    """
-    stack = model.stacks()["decoder"]
-    return (
-        isinstance(stack, Stack)
-        and all(kind.pattern == CausalMask() for kind in stack.layer_types)
-        and fused_step.is_usual(stack)
-    )
 
 
 def generation_step(

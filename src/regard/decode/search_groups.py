@@ -67,7 +67,8 @@ class SearchGroup:
         nothing = DecoderState([])  # the caches are those of the whole batch
         state: Any
         if isinstance(strategy, BeamSearch):
-            state = beam_search.begin(nothing, strategy, constraints, max(limits))
+            divisors = beam_search.divisors_of(strategy, max(limits), device)
+            state = beam_search.begin(nothing, strategy, constraints, divisors)
         else:
             noise = _noise(searches, max(limits), device)
             state = greedy_and_sampling.begin(nothing, constraints, max(limits), noise)

@@ -63,8 +63,8 @@ _GENERATE_KEYWORDS = (
     "add_special_tokens",
 )
 
-# Receives the number of an output and its next token; whether the output ends there.
-OnToken = Callable[[int, int], bool]
+# Receives the number of an output and its next tokens; whether the output ends there.
+OnTokens = Callable[[int, Sequence[int]], bool]
 
 
 class GenerationOptions(DecodingOptions, total=False):
@@ -183,9 +183,8 @@ class LanguageModel(TokenizerModel):
             if stream is not None and piece:
                 stream(piece)
 
-        def on_token(row: int, token: int) -> bool:
-            if token != self.special_tokens.end:
-                append(row, decoders[row].put(token))
+        def on_tokens(row: int, tokens: Sequence[int]) -> bool:
+            append(row, decoders[row].put(*(t for t in tokens if t != self.special_tokens.end)))
             return decoders[row].stopped
 
         settings = DecodingSettings(
@@ -200,7 +199,7 @@ class LanguageModel(TokenizerModel):
             num_return_sequences,
             settings,
             [max_new_tokens or self._new_tokens(prompt, max_length) for prompt in prompts],
-            on_token,
+            on_tokens,
             None if draft is None else self._draft_model(draft),
             first_index * num_return_sequences,
             stream is not None or bool(stops),
@@ -230,12 +229,12 @@ class LanguageModel(TokenizerModel):
         copies: int,
         settings: DecodingSettings,
         max_new_tokens: list[int],
-        on_token: OnToken,
+        on_tokens: OnTokens,
         draft: DraftModel | None,
         first_index: int,
         streaming: bool,
     ) -> None:
-        """Decodes up to `max_new_tokens` for each prompt and passes every token to `on_token`.
+        """Decodes up to `max_new_tokens` for each prompt and passes every token to `on_tokens`.
 
         Each prompt comes `copies` times, and its outputs are the hypotheses of one search. Tokens
         are passed at the end of a batch or, if `streaming`, after each step. Where the context is
@@ -256,7 +255,7 @@ class LanguageModel(TokenizerModel):
                 stream = None
                 # A beam has no final tokens before its end.
                 if streaming and not isinstance(strategy, BeamSearch):
-                    stream = functools.partial(_pass_token, on_token, rows)
+                    stream = functools.partial(_pass_token, on_tokens, rows)
                 contexts = [self._context(sequences[row]) for row in rows[::copies]]
                 require_memory(strategy, self.spec, max(map(len, contexts)) + limit)
                 results = decode(
@@ -281,7 +280,7 @@ class LanguageModel(TokenizerModel):
                 for row, best in zip(rows, outputs, strict=True):
                     stopped = False
                     if stream is None:
-                        stopped = any(on_token(row, token) for token in best.tokens)
+                        stopped = on_tokens(row, best.tokens)
                     sequences[row] += best.tokens
                     remaining[row] -= len(best.tokens)
                     if best.finished or stopped or remaining[row] <= 0:
@@ -524,6 +523,6 @@ def _repetition_penalty(value: float | None) -> float | None:
     )
 
 
-def _pass_token(on_token: OnToken, rows: list[int], source: int, token: int) -> bool:
+def _pass_token(on_tokens: OnTokens, rows: list[int], source: int, token: int) -> bool:
     """Passes a token to the output that it continues."""
-    return on_token(rows[source], token)
+    return on_tokens(rows[source], [token])

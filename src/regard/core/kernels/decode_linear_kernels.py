@@ -35,14 +35,13 @@ def _load(at, valid):
 
 
 @triton.jit
-def _norm_statistics(x, K, eps, NORM: constexpr, ROW: constexpr):
-    """Mean (0 for RMSNorm) and inverse standard deviation of x [K]; ROW is a power of two."""
-    column = tl.arange(0, ROW)
-    row = _load(x + column, column < K)
+def _norm_statistics(row, valid, K, eps, NORM: constexpr):
+    """Mean (0 for RMSNorm) and inverse standard deviation of a row of K numbers, zeros beside
+    them."""
     mean = tl.full((), 0.0, tl.float32)
     if NORM == "layer":
         mean = tl.sum(row, axis=0) / K
-        row = tl.where(column < K, row - mean, 0.0)
+        row = tl.where(valid, row - mean, 0.0)
     return mean, 1.0 / tl.sqrt(tl.sum(row * row, axis=0) / K + eps)
 
 
@@ -57,15 +56,17 @@ def _row_or_zeros(row, at, valid, PRESENT: constexpr):
 
 @triton.jit
 def linear_one_row(
-    x, weight, bias, gain, shift, residual, out, N, K, weight_stride, eps, offset,
+    x, weight, bias, gain, shift, residual, normed, out, N, K, weight_stride, eps, offset,
     NORM: constexpr, ACTIVATION: constexpr, GATED: constexpr, BIAS: constexpr,
-    SHIFT: constexpr, RESIDUAL: constexpr, ROW: constexpr, BN: constexpr,
+    SHIFT: constexpr, RESIDUAL: constexpr, KEEP: constexpr, ROW: constexpr, BN: constexpr,
     BK: constexpr, PDL: constexpr,
 ):  # fmt: skip
     """x [K] → residual + activation(norm(x) Wᵀ + b) [N], BN outputs by each program.
 
     Reading the weights is all the work. Each block of them is loaded one iteration before it is
-    needed, and the first of them before x is there. ROW is K, rounded up to a power of two.
+    needed, and the first of them before x is there. ROW is K, rounded up to a power of two; where
+    BK is that, the first block is all of them, and the norm is of the x that is multiplied. KEEP
+    writes norm(x) to `normed`.
     """
     launch_next(PDL)
     n = tl.program_id(0) * BN + tl.arange(0, BN)
@@ -89,17 +90,24 @@ def linear_one_row(
     wait_for_previous(PDL)
     mean = 0.0
     scale = 1.0
+    x_part = _load(x + k, k < K)
     if NORM != "none":
-        mean, scale = _norm_statistics(x, K, eps, NORM, ROW)
+        column = tl.arange(0, ROW)
+        row = x_part if BK == ROW else _load(x + column, column < K)
+        mean, scale = _norm_statistics(row, column < K, K, eps, NORM)
+    is_first = tl.program_id(0) == 0
     # Products are summed over BK at the end only: one reduction for all blocks.
     total = tl.zeros([BN, BK], dtype=tl.float32)
     gate = tl.zeros([BN, BK], dtype=tl.float32)
     for begin in range(0, K, BK):
-        x_part = _load(x + begin + k, begin + k < K)
+        if BK < ROW:
+            x_part = _load(x + begin + k, begin + k < K)
         next_k = begin + BK + k
         next_valid = next_k < K
         if NORM != "none":
             x_part = (x_part - mean) * scale * (g + offset) + s
+            if KEEP:
+                tl.store(normed + begin + k, x_part, mask=is_first & (begin + k < K))
             g = _load(gain + next_k, next_valid)
             if SHIFT:
                 s = _load(shift + next_k, next_valid)

@@ -66,11 +66,13 @@ def look_up(
 
 
 class Sum(NamedTuple):
-    """A residual sum [M, K]: x itself, or x + Σ parts + bias that is still to be computed."""
+    """A residual sum [M, K]: x itself, or x + Σ parts + bias that is still to be computed, and a
+    norm that is still to be taken of it."""
 
     x: Tensor
     parts: Tensor | None = None  # [P, M, K]
     bias: Tensor | None = None  # [K]
+    norm: KernelNorm | None = None
 
 
 def summed(pending: Sum, norm: KernelNorm | None, *, total: bool = False) -> tuple[Tensor, Tensor]:
@@ -78,7 +80,7 @@ def summed(pending: Sum, norm: KernelNorm | None, *, total: bool = False) -> tup
 
     The sum is only written if `total` asks for it; without parts and bias it is x itself.
     """
-    x, parts, bias = pending
+    x, parts, bias, _ = pending
     rows, width = x.shape
     kind, gain, shift, eps, offset = norm or ("none", x, None, 0.0, 0.0)
     out = torch.empty_like(x)
@@ -120,14 +122,15 @@ def linear(
     bias: Tensor | None = None,
     *,
     norm: KernelNorm | None = None,
+    normed: Tensor | None = None,
     activation: str = "none",
     gated: bool = False,
     rest: Tensor | None = None,
 ) -> Tensor:
     """A linear layer of x [M, K]: rest + activation(norm(x) Wᵀ + b), `rest` being the residual.
 
-    Only one row may have a norm. In a gated layer, the first half of the outputs goes through the
-    activation and multiplies the second half.
+    Only one row may have a norm; `normed` receives norm(x), unless it is x. In a gated layer, the
+    first half of the outputs goes through the activation and multiplies the second half.
     """
     rows, inputs = x.shape
     outputs = len(weight) // 2 if gated else len(weight)
@@ -149,8 +152,9 @@ def linear(
     kind, gain, shift, eps, offset = norm or ("none", x, None, 0.0, 0.0)
     block_n, block_k, warps = _one_row_tile(inputs, outputs)
     linear_one_row[(triton.cdiv(outputs, block_n),)](
-        x, weight, _pointer(bias, x), gain, _pointer(shift, gain), residual, out, outputs, inputs,
-        weight.stride(0), eps, offset, NORM=kind, SHIFT=shift is not None, **options,
+        x, weight, _pointer(bias, x), gain, _pointer(shift, gain), residual, _pointer(normed, x),
+        out, outputs, inputs, weight.stride(0), eps, offset, NORM=kind, SHIFT=shift is not None,
+        KEEP=norm is not None and normed is not None and normed is not x, **options,
         ROW=triton.next_power_of_2(inputs), BN=block_n, BK=block_k, PDL=pdl, num_warps=warps,
         launch_pdl=pdl,
     )  # fmt: skip
@@ -203,12 +207,15 @@ def _launch_few_rows(
 def _one_row_tile(inputs: int, outputs: int) -> tuple[int, int, int]:
     """Outputs and inputs that a program takes at once, and its warps; measured on an H200.
 
-    Small layers are cut small, so that all of the device has work.
+    Small layers are cut small, so that all of the device has work, and take all inputs at once:
+    what is loaded before the wait costs nothing.
     """
     if outputs > 16384 and inputs <= 1024:
         return 16, 256, 4
-    if outputs <= 1024:
-        return (2, 4096, 8) if 1024 < inputs <= 4096 else (2, 1024, 4)
+    if outputs <= 1024 and inputs <= 4096:
+        return 2, triton.next_power_of_2(inputs), 8 if inputs > 1024 else 4
+    if inputs <= 1024:
+        return 8 if outputs > 2048 else 4, triton.next_power_of_2(inputs), 4
     return (4, 1024, 4) if inputs > 8192 else (4, 512, 4)
 
 

@@ -13,6 +13,8 @@ from torch import Tensor
 from triton.language import constexpr
 
 _BLOCK = 2048
+# Of several tokens the maximum is taken again and again: within one warp, that waits for nobody.
+_TOPK_BLOCK = 1024
 
 _LEAST = constexpr(-(2**63))  # the key of what was taken already, and of what is outside
 
@@ -167,10 +169,12 @@ def take_best(
 def _pieces(logits: Tensor, count: int) -> tuple[Tensor, Tensor, Tensor]:
     """The maxima and sums [rows, pieces] of logits [rows, V], and keys [rows, pieces · count]."""
     rows, size = logits.shape
-    pieces = triton.cdiv(size, _BLOCK)
+    block = _BLOCK if count == 1 else _TOPK_BLOCK
+    pieces = triton.cdiv(size, block)
     maxima, sums = torch.empty(2, rows, pieces, device=logits.device)
     keys = torch.empty(rows, pieces * count, dtype=torch.long, device=logits.device)
     _piece_kernel[(rows, pieces)](
-        logits, logits.stride(0), size, maxima, sums, keys, COUNT=count, BLOCK=_BLOCK, num_warps=4
-    )
+        logits, logits.stride(0), size, maxima, sums, keys, COUNT=count, BLOCK=block,
+        num_warps=4 if count == 1 else 1,
+    )  # fmt: skip
     return maxima, sums, keys
