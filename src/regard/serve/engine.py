@@ -31,7 +31,7 @@ from regard.wirings.generative import Generative
 
 R = TypeVar("R")
 _IDLE_SECONDS = 0.5  # between two looks at who has gone, while nothing is decoded
-_STEPS_ON_GPU = 16  # tokens of each row that are decoded before anybody looks
+_STEPS_ON_GPU = 32  # tokens of each row before anybody looks: as long as passing them on (log)
 _SHARE_OF_CALLS = 0.1  # of the time that is left to those whose texts are being written
 _MOST_ASKED = 64  # inputs of a task that are answered at once
 
@@ -325,17 +325,21 @@ class Engine:
 
     def _take_up(self) -> None:
         """Requests whose turn it is, as far as there is room for them."""
+        free = 0  # rows
+        if self._batch is not None:
+            free = self._batch.free - sum(running.job.rows for running in self._unread)
         while True:
             with self._changed:
                 first = self._queue.next(self._may_come)
                 if first is None:
                     return
                 # No one passes a request that waits for room: wide beams would wait for ever.
-                if first.generation is not None and first.generation.rows > self._free_rows():
+                if first.generation is not None and first.generation.rows > free:
                     return
                 self._queue.pop(first)
                 alike = self._alike(first)
             if first.generation is not None:
+                free -= first.generation.rows
                 self._begin(first, first.generation)
             elif first.function is not None:
                 self._call(first)
@@ -372,10 +376,6 @@ class Engine:
         if first.task is None:
             return []
         return self._queue.take(lambda one: one.task == first.task, _MOST_ASKED - 1)
-
-    def _free_rows(self) -> int:
-        assert self._batch is not None
-        return self._batch.free - sum(running.job.rows for running in self._unread)
 
     def _begin(self, waiting: _Waiting, generation: Generation) -> None:
         assert self._core is not None
