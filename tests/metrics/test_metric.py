@@ -53,6 +53,7 @@ EXAMPLES: dict[str, tuple[list[Any], list[Any]]] = {
     "bits_per_character": (LIKELIHOODS, TEXTS),
     "accuracy": (CLASS_GUESSES, CLASSES),
     "top_k": (RANKINGS, CLASSES),
+    "mean_rank": (RANKINGS, CLASSES),
     "f1": (CLASS_GUESSES, CLASSES),
     "binary_f1": ([True, False, True, True], [True, True, False, True]),
     "entity_f1": (TAG_GUESSES, TAGS),
@@ -73,6 +74,7 @@ EXAMPLES: dict[str, tuple[list[Any], list[Any]]] = {
     "spearman": ([0.0, 2.5, 3.0, -2.0], NUMBERS),
     "quantile_loss": (QUANTILES, NUMBERS),
     "coverage": (QUANTILES, NUMBERS),
+    "mean_return": (NUMBER_GUESSES, NUMBERS),
     "mcd": ([spoken[::-1] for spoken in SPECTROGRAMS], SPECTROGRAMS),
     **dict.fromkeys(("valid", "unique", "novel"), (["CCO", None, "CCO", "N"], [{"N"}] * 4)),
     **dict.fromkeys(("ap", "ap50", "ap75"), (DETECTIONS, OBJECTS)),
@@ -80,7 +82,7 @@ EXAMPLES: dict[str, tuple[list[Any], list[Any]]] = {
 }
 LIKELIHOOD = ("loss", "perplexity", "bits_per_character")
 SMALLER_IS_BETTER = (*LIKELIHOOD, "wer", "cer", "per", "word_error", "mse", "mae", "mcd",
-                     "quantile_loss")  # fmt: skip
+                     "quantile_loss", "mean_rank")  # fmt: skip
 
 
 def test_every_metric_has_examples_here() -> None:
@@ -120,7 +122,7 @@ def test_better_predictions_score_better(name: str) -> None:
     perfect: list[Any] = references
     if name in LIKELIHOOD:
         perfect = [(0.0, tokens) for _, tokens in predictions]
-    if name == "top_k":
+    if name in ("top_k", "mean_rank"):
         perfect = [[label] for label in references]
     if name in ("quantile_loss", "coverage"):
         perfect = [((0.1, 0.9), np.array([number, number])) for number in references]
