@@ -108,7 +108,8 @@ export function chart(
   if (zoom ?? span) [x0, x1] = zoom ?? span;
   if (x0 === x1) x1 = x0 + 1;
   // From 0, unless the curve is a small part of that: attention entropy from 1.0 to 1.1 would be flat.
-  if (!log && !zoom && y0 > 0) y0 = y1 - y0 > 0.4 * y1 ? 0 : Math.max(0, y0 - 0.1 * (y1 - y0));
+  const isSmallPart = y1 - y0 < 0.4 * y1 && y1 > y0;
+  if (!log && !zoom && y0 > 0) y0 = isSmallPart ? Math.max(0, y0 - 0.1 * (y1 - y0)) : 0;
   // Also of numbers that differ by their rounding only: their logarithms may be equal.
   if (y1 - y0 <= 1e-9 * Math.abs(y1)) y1 = y0 + 0.1 * Math.abs(y0) || 1;
   const levels = log ? logTicks(y0, y1) : linearTicks(y0, y1);
