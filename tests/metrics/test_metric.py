@@ -74,7 +74,6 @@ EXAMPLES: dict[str, tuple[list[Any], list[Any]]] = {
     "spearman": ([0.0, 2.5, 3.0, -2.0], NUMBERS),
     "quantile_loss": (QUANTILES, NUMBERS),
     "coverage": (QUANTILES, NUMBERS),
-    "mean_return": (NUMBER_GUESSES, NUMBERS),
     "mcd": ([spoken[::-1] for spoken in SPECTROGRAMS], SPECTROGRAMS),
     **dict.fromkeys(("valid", "unique", "novel"), (["CCO", None, "CCO", "N"], [{"N"}] * 4)),
     **dict.fromkeys(("ap", "ap50", "ap75"), (DETECTIONS, OBJECTS)),
