@@ -131,8 +131,8 @@ def _beam_kernel(
     for begin in range(0, L, COLUMNS):
         column = begin + tl.arange(0, COLUMNS)[None, :]
         inside = is_slot[:, None] & (column < L)
-        kept_at = pool_tokens + (sentence * W + source[:, None]) * L + column
-        kept = tl.load(kept_at, mask=inside & from_pool[:, None], other=0)
+        pool_at = pool_tokens + (sentence * W + source[:, None]) * L + column
+        pool_rows = tl.load(pool_at, mask=inside & from_pool[:, None], other=0)
         added_at = tokens + (b * W + pool_parent[:, None]) * L + column
         added = tl.load(added_at, mask=inside & (source >= W)[:, None], other=0)
         added = tl.where(column == step, pool_token[:, None], added)
@@ -141,7 +141,7 @@ def _beam_kernel(
         history = tl.where(column == step, new_token[:, None], history)
         tl.debug_barrier()
         row_at = slot[:, None] * L + column
-        finished = tl.where(from_pool[:, None], kept, added)
+        finished = tl.where(from_pool[:, None], pool_rows, added)
         tl.store(pool_tokens + sentence * W * L + row_at, finished, mask=inside)
         tl.store(tokens + b * W * L + row_at, history, mask=inside)
 
