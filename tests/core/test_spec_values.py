@@ -222,6 +222,14 @@ def itself(model: Any) -> Any:
 
 
 # A valid part of each kind, and the model that has it.
+def image_reader(gated: Any, resampler: Any = None) -> spec.EncoderDecoder:
+    block = spec.Block(ATTENTION, FEEDFORWARD, pattern=spec.CausalMask(), gated=gated)
+    decoder = spec.Stack.of(1, block)
+    return spec.EncoderDecoder(
+        WIDTH, PATCHES, TOKENS, STACK, decoder, share="target", resampler=resampler
+    )
+
+
 CASES: list[tuple[Any, Callable[[Any], Any]]] = [
     (spec.Sinusoidal(), of_input_position),
     (spec.LearnedPosition(32), of_input_position),
@@ -406,6 +414,11 @@ CASES: list[tuple[Any, Callable[[Any], Any]]] = [
     (
         spec.Conformer(3),
         lambda part: of_block(residual=spec.PreNorm(), conformer=part),
+    ),
+    (spec.GatedCross(ATTENTION, FEEDFORWARD), lambda part: image_reader(gated=part)),
+    (
+        spec.Resampler(2, 1, ATTENTION, FEEDFORWARD),
+        lambda part: image_reader(spec.GatedCross(ATTENTION, FEEDFORWARD), part),
     ),
     (PREDICTOR, lambda part: of_adaptor(durations=part)),
     (spec.Variance(PREDICTOR), lambda part: of_adaptor(pitch=part)),

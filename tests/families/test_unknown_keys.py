@@ -34,7 +34,7 @@ def known_keys(model_type: str) -> set[str]:
     keys |= {field.name for field in dataclasses.fields(config_class)}
     module = sys.modules[config_class.__module__]
     if model_type.startswith(
-        ("clip", "siglip", "gemma3", "fastspeech2", "blip")
+        ("clip", "siglip", "gemma3", "fastspeech2", "blip", "idefics")
     ):  # one file has several classes, each with keys of its own
         return keys
     keys |= {*re.findall(r'kwargs\.(?:pop|get)\(\s*"(\w+)"', inspect.getsource(module))}

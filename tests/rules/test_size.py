@@ -16,8 +16,8 @@ SOURCE = Path(__file__).parents[2] / "src" / "regard"
 FILES = sorted(SOURCE.rglob("*.py"))
 
 # Lower them when you can.
-TOKENS = 769_573  # of code, without comments, docstrings and line ends
-RAISES = 1_183
+TOKENS = 773_643  # of code, without comments, docstrings and line ends
+RAISES = 1_184
 FILES_THAT_ASK = 2
 MODULES_OF_THE_ENCODER_DECODER = 30
 ENTRIES_AT_THE_TOP = 19

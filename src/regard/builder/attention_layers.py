@@ -163,6 +163,9 @@ def build_cross_attention(part: spec.Attention, layer: LayerParts) -> attention.
     d_model = layer.d_model
     mixer = _mixer(part, _scale(part, None), layer.cross_lengths)
     project = projection.CrossProjection(part, d_model)
+    if part.qk_norm is not None:
+        norms = [build_norm(part.qk_norm, part.d_k) for _ in "qk"]
+        project = projection.NormedCrossProjection(part, d_model, *norms)
     return attention.Attention(project, mixer, _output_projection(part, d_model), position)
 
 

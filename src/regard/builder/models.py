@@ -16,7 +16,7 @@ from regard.builder.front_ends import (
     build_step_embedding,
 )
 from regard.builder.heads import build_heads
-from regard.builder.stacks import build_stack
+from regard.builder.stacks import build_resampler, build_stack
 from regard.core import linear
 from regard.core.frontends import (
     embedding,
@@ -42,7 +42,11 @@ from regard.wirings.decoder import Decoder
 from regard.wirings.dual_encoder import DualEncoder
 from regard.wirings.encoder import Encoder
 from regard.wirings.encoder_decoder import EncoderDecoder
-from regard.wirings.model_variants import LayerMatchedEncoderDecoder, RecomputingDecoder
+from regard.wirings.model_variants import (
+    ImageReadingDecoder,
+    LayerMatchedEncoderDecoder,
+    RecomputingDecoder,
+)
 from regard.wirings.series_encoder_decoder import SeriesEncoderDecoder
 from regard.wirings.text_to_speech import TextToSpeech, Vocoder
 from regard.wirings.variational_text_to_speech import VariationalTextToSpeech
@@ -160,9 +164,14 @@ def _encoder_decoder(model: spec.EncoderDecoder | spec.SequenceToSequence) -> En
     width = d_model
     project = None
     wiring = EncoderDecoder
+    resampler = None
     if isinstance(model, spec.EncoderDecoder):
         width = model.encoder_width or d_model
         wiring = LayerMatchedEncoderDecoder if model.looks == "matching" else EncoderDecoder
+        if model.is_gated:
+            wiring = ImageReadingDecoder
+        if model.resampler is not None:
+            resampler = build_resampler(model.resampler, width)
         if model.maps_memory:
             project = linear.Linear(model.memory_width, d_model)
     built = wiring(
@@ -173,6 +182,8 @@ def _encoder_decoder(model: spec.EncoderDecoder | spec.SequenceToSequence) -> En
         heads=build_heads(model, d_model, d_model, lambda: tables.output),
         project=project,
     )
+    if isinstance(built, ImageReadingDecoder):
+        built.resampler = resampler
     if isinstance(tables.target, feature_map.Anchors):
         _look_near_anchors(built.decoder)
     return built

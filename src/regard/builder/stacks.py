@@ -28,6 +28,7 @@ from regard.core.stacks import (
     conv_layer,
     divided_attention,
     evoformer,
+    gated_cross_attention,
     pyramid,
     reversible,
     shifted_window_attention,
@@ -184,8 +185,8 @@ def _block(part: spec.Block, layer: LayerParts) -> block.AnyBlock:
         case _:
             assert_never(part.residual)
     sequential = residual.SequentialResidual(connections)
-    if part.conformer is not None:
-        return _conformer(part, self_attention, feed_forward, sequential, d_model)
+    if part.gated is not None or part.conformer is not None:
+        return _extended(part, layer, self_attention, feed_forward, sequential)
     if isinstance(layer.scheme, spec.Reversible):
         return reversible.ReversibleBlock(self_attention, cross, feed_forward, sequential)
     if isinstance(layer.scheme, spec.Divided):
@@ -220,6 +221,54 @@ def _block(part: spec.Block, layer: LayerParts) -> block.AnyBlock:
     return block.Block(
         self_attention, cross, feed_forward, sequential, layer_scales, part.drop_path
     )
+
+
+def _extended(
+    part: spec.Block,
+    layer: LayerParts,
+    self_attention: attention.Attention,
+    feed_forward: feedforward.PositionWise,
+    sequential: residual.SequentialResidual,
+) -> block.AnyBlock:
+    """A block with sublayers besides the usual ones."""
+    if part.gated is None:
+        return _conformer(part, self_attention, feed_forward, sequential, layer.d_model)
+    return _gated(part, part.gated, layer, self_attention, feed_forward, sequential)
+
+
+def _gated(
+    part: spec.Block,
+    gated: spec.GatedCross,
+    layer: LayerParts,
+    self_attention: attention.Attention,
+    feed_forward: feedforward.PositionWise,
+    sequential: residual.SequentialResidual,
+) -> gated_cross_attention.GatedBlock:
+    d_model = layer.d_model
+    gates = gated_cross_attention.Gates(
+        [build_block_norm(part.norm, d_model) for _ in range(2)],
+        _feedforward(gated.feedforward, d_model, causal=False),
+        part.dropout,
+        1 if gated.gate == "scalar" else d_model,
+    )
+    cross = build_cross_attention(gated.attention, layer)
+    return gated_cross_attention.GatedBlock(self_attention, cross, feed_forward, sequential, gates)
+
+
+def build_resampler(part: spec.Resampler, width: int) -> gated_cross_attention.Resampler:
+    plain = LayerParts(
+        spec.Plain(), width, stack.LayerType(mask.NO_MASK, None), None, None, None, 1, False
+    )
+    layers = [
+        gated_cross_attention.ResamplerLayer(
+            build_cross_attention(part.attention, plain),
+            _feedforward(part.feedforward, width, causal=False),
+            [build_norm(part.norm, width) for _ in range(3)],
+        )
+        for _ in range(part.layers)
+    ]
+    final = build_norm(part.norm, width)
+    return gated_cross_attention.Resampler(part.latents, width, layers, final)
 
 
 def _conformer(

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from regard.core.caches.kv_cache import DecoderState
 from regard.core.masks.attention_mask import AttentionMask
-from regard.core.masks.mask import DocumentMask, padding_pattern
+from regard.core.masks.mask import DocumentMask, PairMask, padding_pattern
 from regard.core.probe import NO_PROBE, NullProbe
 
 
@@ -23,6 +23,7 @@ class EncoderOutput(NamedTuple):
     documents: Tensor | None = None  # [B, S], which of the texts in its row a position belongs to
     probe: NullProbe = NO_PROBE  # that decoding from here goes on with
     added: Tensor | None = None  # [B or 1, S, D], what cross-attention adds to its keys
+    visible: Tensor | None = None  # [B, T, S] bool, by which target; None where all see all
 
     def for_layer(self, layer: int) -> Tensor:
         """The encoder states that this decoder layer attends to."""
@@ -35,6 +36,9 @@ class EncoderOutput(NamedTuple):
         document."""
         batch, length = self.hidden.shape[:2]
         keys = torch.arange(length, device=self.hidden.device)  # [S]
+        if self.visible is not None:
+            queries = torch.arange(self.visible.shape[1], device=keys.device)
+            return AttentionMask(PairMask(self.visible), queries, keys, batch)
         both = (self.documents is None) == (target_documents is None)
         assert both, "sources and targets are packed alike"
         if self.documents is None or target_documents is None:

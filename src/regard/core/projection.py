@@ -150,6 +150,29 @@ class CrossProjection(Projection):
         return split_heads(self.q(x), self.heads), memory.k, memory.v
 
 
+class NormedCrossProjection(CrossProjection):
+    """The same, with a norm of each head's queries and keys."""
+
+    def __init__(
+        self,
+        part: spec.Attention,
+        d_model: int,
+        q_norm: LayerNorm | RMSNorm,
+        k_norm: LayerNorm | RMSNorm,
+    ) -> None:
+        super().__init__(part, d_model)
+        self.q_norm = q_norm
+        self.k_norm = k_norm
+
+    def keys_and_values(self, memory: Tensor) -> CrossKV:
+        cached = super().keys_and_values(memory)
+        return CrossKV(self.k_norm(cached.k), cached.v)
+
+    def forward(self, x: Tensor, memory: Memory) -> Qkv:
+        q, k, v = super().forward(x, memory)
+        return self.q_norm(q), k, v
+
+
 class SharedProjection(Projection):
     """Shared QK (Reformer): values, and queries that are keys too, at length 1 (Kitaev et al.
     2020)."""

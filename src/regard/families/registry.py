@@ -104,6 +104,7 @@ FILES: dict[str, dict[str, str]] = {
     "vision.vilt": {"vilt": ""},
     "vision.vision_encoder_decoder": {"vision-encoder-decoder": ""},
     "vision.blip": {"blip": ""},
+    "vision.idefics": {"idefics": ""},
     "speech.whisper": {"whisper": ""},
     "speech.wav2vec2": {"wav2vec2": "WAV2VEC2"},
     "speech.hubert": {"hubert": "HUBERT"},

@@ -136,6 +136,7 @@ class ImageGenerator(TokenizerModel):
             part = slice(start, start + _IMAGES_AT_ONCE)
             prompts = self.prompts(texts[part])
             tokens = self.image_tokens(self._bytes(images[part]))
+            # Teacher forcing: each position predicts the next token.
             row = torch.cat([prompts, tokens], dim=1).to(self.device)  # [B, T + N]
             hidden, _ = self.model(row[:, :-1])
             logits = self.model.head(hidden[:, -self.image_length :]).float()  # [B, N, V]

@@ -29,7 +29,7 @@ from regard.spec.model_spec import (
     check_recurrent_encoder,
     check_tied,
 )
-from regard.spec.stack import Segments, Stack
+from regard.spec.stack import Resampler, Segments, Stack
 from regard.spec.validation import Size
 from regard.system.errors import ModelError
 
@@ -199,6 +199,7 @@ class EncoderDecoder(_Translator):
     # Width of the encoder's residual stream; None: d_model. What the encoder gives is mapped to
     # d_model where its width is another.
     encoder_width: Size | None = None
+    resampler: Resampler | None = None  # of what the encoder gives of each image
 
     def validate(self) -> None:
         if self.looks == "matching" and self.encoder.layers != self.decoder.layers:
@@ -222,6 +223,21 @@ class EncoderDecoder(_Translator):
             )
 
     @property
+    def is_gated(self) -> bool:
+        """Whether a language model reads images by gated cross-attention, and any number of them:
+        pixel_values are [texts, images, channels, height, width] then."""
+        return any(block.gated is not None for block in self.decoder.blocks)
+
+    @property
+    def inputs(self) -> Inputs:
+        if not self.is_gated:
+            return super().inputs
+        # Which image each word sees: [texts, tokens, images].
+        images = Input("image_attention_mask", required=False)
+        _, *others = super().inputs
+        return (Input("pixel_values", content="text_images"), *others, images)
+
+    @property
     def memory_width(self) -> int:
         """The width of what the encoder gives."""
         return self.encoder.width(self.encoder_width or self.d_model)
@@ -231,7 +247,7 @@ class EncoderDecoder(_Translator):
         """Whether one matrix maps what the encoder gives to d_model: attention reads no other
         width."""
         cross = self.decoder.block.cross
-        return self.memory_width != self.d_model and (cross is None or cross.memory is None)
+        return self.memory_width != self.d_model and cross is not None and cross.memory is None
 
     @property
     def patches(self) -> Patches:
@@ -347,7 +363,8 @@ def _check_sides(model: EncoderDecoder | SeriesEncoderDecoder, causal: bool = Tr
     check_no_cross(model.encoder)
     if causal:
         check_decoder(model.decoder, chunks=False)
-    if any(block.cross is None for block in model.decoder.blocks):
+    is_gated = any(block.gated is not None for block in model.decoder.blocks)
+    if not is_gated and any(block.cross is None for block in model.decoder.blocks):
         raise ModelError(
             "the decoder of an encoder–decoder has no cross-attention", "set `cross` of its blocks"
         )

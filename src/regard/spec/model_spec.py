@@ -52,6 +52,7 @@ _ARGUMENTS = {
     "story": _Argument("tokens", "[stories, sentences, tokens]"),
     "question": _Argument("tokens", "[stories, tokens]"),
     "pixel_values": _Argument("pixels", "[images, channels, height, width]"),
+    "text_images": _Argument("pixels"),  # one of each text, or several in a further dimension
     "clips": _Argument("pixels", "[clips, frames, channels, height, width]"),
     "input_values": _Argument("samples", "[recordings, samples]"),
     "input_features": _Argument("frames", "[recordings, mels, frames]"),
@@ -66,6 +67,7 @@ _ARGUMENTS = {
     # Whisper hears its whole window: the mask is taken, as in transformers, and not read.
     "pixel_mask": _Argument("mask"),
     "attention_mask": _Argument("mask", shaped_as=_SEQUENCES),
+    "image_attention_mask": _Argument("more"),
     "global_attention_mask": _Argument("more", shaped_as=("input_ids",)),
     "story_mask": _Argument("mask", shaped_as=("story",)),
     "question_mask": _Argument("mask", shaped_as=("question",)),
@@ -309,7 +311,7 @@ def check_recurrent_encoder(encoder: Recurrent, d_model: int) -> None:
 
 def check_no_cross(stack: Stack) -> None:
     """A stack that reads one sequence has no memory to attend to."""
-    if any(block.cross is not None for block in stack.blocks):
+    if any(block.cross is not None or block.gated is not None for block in stack.blocks):
         raise ModelError(
             "a stack that reads a single sequence cannot have cross-attention",
             "remove `cross`, or describe an EncoderDecoder",

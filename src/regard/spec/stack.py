@@ -82,6 +82,31 @@ class Conformer(Part):
 
 
 @dataclass(frozen=True)
+class GatedCross(Part):
+    """Gated cross-attention before a block (Alayrac et al. 2022, Flamingo): x + tanh(α) · y of
+    cross-attention and of a feed-forward network, each behind a norm like the block's.
+
+    α begins at 0: a language model that gets such layers is as it was.
+    """
+
+    attention: Attention
+    feedforward: PositionWise
+    gate: Literal["scalar", "vector"] = "scalar"  # one α for a sublayer, or one for each dimension
+
+
+@dataclass(frozen=True)
+class Resampler(Part):
+    """Perceiver resampler (Alayrac et al. 2022): trained latents that attend to the positions of an
+    image and to each other, so that any image has as many positions."""
+
+    latents: Size
+    layers: Depth
+    attention: Attention
+    feedforward: PositionWise
+    norm: Norm = field(default_factory=LayerNorm)
+
+
+@dataclass(frozen=True)
 class Block(Part):
     """Transformer block (Section 3.1): self-attention, cross-attention, feed-forward network."""
 
@@ -99,6 +124,7 @@ class Block(Part):
     pattern: MaskPattern = field(default_factory=FullMask)  # mask of the self-attention
     position: StackPosition | None = None  # equal ones of several blocks are one part, with weights
     conformer: Conformer | None = None  # a Conformer's convolutions
+    gated: GatedCross | None = None  # to the encoder's output, before the block (Flamingo)
 
     def validate(self) -> None:
         plain = isinstance(self.residual, PreNorm | PostNorm) and not self.changes_outputs
@@ -107,6 +133,11 @@ class Block(Part):
             raise ModelError(
                 "a Conformer's block reads both ways, with PreNorm or PostNorm and nothing else",
                 "remove `cross`, a causal mask, `layer_scale` and `drop_path`, or `conformer`",
+            )
+        if self.gated is not None and not (plain and self.cross is None):
+            raise ModelError(
+                "gated cross-attention stands before plain blocks, with PreNorm or PostNorm",
+                "remove `cross`, `layer_scale` and `drop_path`, or `gated`",
             )
         if self.changes_outputs and isinstance(self.residual, Parallel):
             raise ModelError(

@@ -72,6 +72,7 @@ TEXT_READERS = (
 _MEDIA = {
     "input_ids": "text",
     "pixel_values": "images",
+    "text_images": "images",
     "clips": "clips",
     "input_ids pixel_values": "a text and an image",
     "input_values": "waveforms",

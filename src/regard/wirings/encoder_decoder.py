@@ -104,7 +104,12 @@ class EncoderDecoder(Generative):
 
     def hidden_states(self, inputs: Inputs, context: Context) -> Tensor:
         memory = self.encode(self._main(inputs), self._source_mask(inputs), context)
+        memory = self.visible_memory(memory, inputs)
         return self.decode(inputs.get("decoder_input_ids"), memory, context)
+
+    def visible_memory(self, memory: EncoderOutput, inputs: Inputs) -> EncoderOutput:
+        """The memory with what each target sees of it: all."""
+        return memory
 
     def _source_mask(self, inputs: Inputs) -> Tensor | None:
         return bool_mask(inputs, self.source.mask_name)
@@ -117,7 +122,9 @@ class EncoderDecoder(Generative):
     def outputs(self, inputs: Inputs, options: OutputOptions) -> Outputs:
         # Whisper attends to its spectrogram as a whole, silence included, as it did in training.
         mask = None if "input_features" in inputs else self._source_mask(inputs)
-        encoded = self.encode(self._main(inputs), mask, options.context)
+        encoded = self.visible_memory(
+            self.encode(self._main(inputs), mask, options.context), inputs
+        )
         reading = self.reading(inputs, options)
         target = inputs.get("decoder_input_ids")
         hidden = self.decode(target, encoded, options.context, reading.padding_mask)  # [B, T, D]

@@ -1,4 +1,4 @@
-"""Variants of the models: layer-matched cross-attention, and decoding without a KV cache.
+"""Variants of the models: layer-matched and gated cross-attention, decoding without a KV cache.
 
 Without a cache decode language models whose chunks change when the text grows (Reformer).
 """
@@ -16,6 +16,7 @@ from regard.core.context import Context
 from regard.core.encoder_output import EncoderOutput
 from regard.core.output import Inputs, Outputs
 from regard.core.stack import Stack
+from regard.core.stacks.gated_cross_attention import Resampler
 from regard.wirings.core_model import Split
 from regard.wirings.decoder import Decoder, Prompt
 from regard.wirings.encoder_decoder import EncoderDecoder
@@ -35,6 +36,30 @@ class LayerMatchedEncoderDecoder(EncoderDecoder):
         # The last layer is finished (final norm and dropout) already: it is the output.
         finished = [self.encoder.finish(layer, memory.padding_mask) for layer in layers[:-1]]
         return memory._replace(layers=(*finished, memory.hidden))
+
+
+class ImageReadingDecoder(EncoderDecoder):
+    """A language model that reads images by gated cross-attention (Flamingo): one or several of
+    each text, [B, C, H, W] or [B, images, C, H, W]."""
+
+    resampler: Resampler | None  # set by the builder
+
+    def encode(
+        self, source: Tensor, padding_mask: Tensor | None = None, context: Context | None = None
+    ) -> EncoderOutput:
+        context = context or Context()
+        images = source if source.dim() == 4 else source.flatten(0, 1)
+        memory = super().encode(images, padding_mask, context)
+        hidden = memory.hidden if self.resampler is None else self.resampler(memory.hidden)
+        # [B · images, S, D] → [B, images · S, D]
+        return memory._replace(hidden=hidden.reshape(len(source), -1, hidden.shape[-1]))
+
+    def visible_memory(self, memory: EncoderOutput, inputs: Inputs) -> EncoderOutput:
+        mask = inputs.get("image_attention_mask")  # [B, T, images]
+        if mask is None:
+            return memory
+        positions = memory.hidden.shape[1] // mask.shape[2]
+        return memory._replace(visible=mask.bool().repeat_interleave(positions, dim=2))
 
 
 @dataclass

@@ -257,6 +257,20 @@ class PaddingMask(MaskPattern):
         return FullMask()
 
 
+@dataclass(frozen=True, eq=False)
+class PairMask(MaskPattern):
+    """Which key each query sees, written out: of the images of a text, those before a word."""
+
+    per_row = True
+    allowed: Tensor  # [B, T, S] bool
+
+    def allows(self, batch: Tensor, head: Tensor, query: Tensor, key: Tensor) -> Tensor:
+        return self.allowed[batch, query, key]
+
+    def outline(self) -> MaskPattern:
+        return FullMask()
+
+
 def padding_pattern(padding_mask: Tensor | None) -> MaskPattern:
     """The pattern of a padding mask [B, S]; None: nothing is padded."""
     return FullMask() if padding_mask is None else PaddingMask(padding_mask)

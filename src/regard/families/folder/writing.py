@@ -82,7 +82,7 @@ def carry_over(new: Config, config: Mapping[str, Any]) -> Config:
         carried = {key: value for key, value in carried.items() if key not in _LABEL_KEYS}
     towers: Config = {
         key: carry_over(new[key], former[key])
-        for key in ("text_config", "vision_config", "encoder", "decoder")
+        for key in ("text_config", "vision_config", "perceiver_config", "encoder", "decoder")
         if key in new and isinstance(former.get(key), dict)
     }
     return {**former, **new, **carried, **towers}

@@ -121,6 +121,7 @@ def to_spec(config: Config, stored: Collection[str] = ()) -> spec.EncoderDecoder
     block = block_from_config(vision, spec.PreNorm(), VISION_KEYS)
     patches = spec.Patches(**part_fields(vision, _PATCH_KEYS), extras=1)
     encoder = spec.Stack.of(vision["num_hidden_layers"], block, final=block.norm)
+    # Its text is BERT's causal language model without segments.
     of_bert = {"architectures": ["BertLMHeadModel"], "is_decoder": True}
     decoder: Any = FAMILIES[_DECODER].to_spec({**text, **of_bert})
     widths = (vision["hidden_size"], decoder.d_model)
@@ -199,6 +200,7 @@ _DEFAULTS: Settings = {
 def _make(settings: Any) -> spec.EncoderDecoder:
     keys = {**VISION_KEYS, "image_size": "image_size", "patch_size": "patch"}
     vision = {key: settings[name] for key, name in keys.items() if name in settings}
+    # The text of the large one is as wide as that of the base one.
     width = settings["decoder_width"] or settings["d_model"]
     words = {
         **settings,

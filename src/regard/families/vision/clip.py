@@ -58,7 +58,7 @@ _FIXED: Config = {
 _BERT_NAMES = keys_with(attention_dropout="attention_dropout")
 # transformers has no dropout of hidden states, whatever the config says.
 KEYS = {key: name for key, name in _BERT_NAMES.items() if name != "dropout"}
-_LAYER = LayerNames(
+LAYER = LayerNames(
     qkv=("self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj"),
     attention_output="self_attn.out_proj",
     attention_norm="layer_norm1",
@@ -134,7 +134,7 @@ class ClipTower:
     def tower_rules(self, model: spec.Encoder, prefix: str, hf_prefix: str) -> Rules:
         """The rules of the tower, whose names begin with these prefixes."""
         embeddings = f"{hf_prefix}embeddings"
-        names = replace(_LAYER, final=self.final_norm)
+        names = replace(LAYER, final=self.final_norm)
         rules: Rules = [
             *self.input_rules(model, prefix, hf_prefix),
             Rename(f"{prefix}input.position.table", f"{embeddings}.position_embedding.weight"),

@@ -45,6 +45,7 @@ _BY_INPUTS = {
     "pixel_values": "images",
     "clips": "clips",
     "pixel_values decoder_input_ids": "caption",
+    "text_images decoder_input_ids": "caption",
     "story question": "stories",
     "input_values": "sounds",
     "input_features": "sounds",

@@ -105,6 +105,7 @@ class DrawnImages(SceneImages):
 
     def row_tensors(self, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
         """`tokens` and `labels` [B, T + N − 1] of a batch; words are given, not learnt."""
+        # On the device, behind the augmentation: an epoch has other tokens than the one before.
         patches = self.codebook.encode(self.augmented(tensors)) + self.model.words  # [B, N]
         tokens = torch.cat([tensors["prompt"], patches], dim=1)
         labels = tokens[:, 1:].clone()

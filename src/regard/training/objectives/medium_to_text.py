@@ -75,7 +75,7 @@ class Captioning(MediumToText):
     base_tasks = ("caption",)
     base_advice = "give a model that writes about images, such as ViT-GPT2"
     spec_classes = (spec.EncoderDecoder,)
-    input_names = ("pixel_values",)
+    input_names = ("pixel_values", "text_images")
     head = "head"
     head_fields = "target=Tokens(…), heads=(LMHead(),)"
 
