@@ -238,6 +238,18 @@ _TABLE = (
         "a few commands are spoken: a small classifier of sounds (--objective sounds) is enough",
     ),
     Wiring(
+        ("draw",),
+        "decoder over words and image tokens (DALL-E's wiring)",
+        "an image is a text of patches behind its name, sampled token by token",
+        ((float("inf"), "gpt2:tiny"),),
+        "few pictures are learnt by heart, and new names get parts of them",
+        2_000,
+        "look the nearest name up, and show its picture",
+        500,
+        "DALL-E learnt from 250 million pictures with texts (Ramesh et al. 2021)",
+        "pictures are larger than some hundred tokens: diffusion models draw them better",
+    ),
+    Wiring(
         ("stories",),
         "memory network",
         "a question is answered from a few sentences in hops",
