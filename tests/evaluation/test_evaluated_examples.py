@@ -72,7 +72,9 @@ def _an_example(task: str) -> Any:
         "image_text": LabelledImage(Path("a.png"), "a cat"),
         "draw": LabelledImage(Path("a.png"), "a cat"),
         "forecast": Series(np.zeros((9, 1), np.float32), ("x",)),
-        "act": Trajectory(np.zeros((2, 1), np.float32), np.zeros(1, np.int64), np.zeros(1, np.float32)),
+        "act": Trajectory(
+            np.zeros((2, 1), np.float32), np.zeros(1, np.int64), np.zeros(1, np.float32)
+        ),
         "contrastive": TextPair("a", "b"),
         "classify": LabelledText("a", None, "b"),
         "stories": LabelledText("Ada sleeps. Who?", None, "Ada"),
