@@ -108,8 +108,6 @@ def test_every_kind_of_rule_round_trips() -> None:
     assert equal(from_hf(TABLE, state_dict, shapes(params)), params)
     assert state_dict["l.1.k.weight"].equal(params["block.1.qkv.weight"][4:6])
     assert state_dict["conv.weight"].equal(params["out.weight"].T)
-    # Kernels read weights row by row, so no opened one is a view with other strides.
-    assert all(part.is_contiguous() for part in from_hf(TABLE, state_dict, shapes(params)).values())
     assert state_dict["bias"].shape == (1, 5)
     assert state_dict["positions"].equal(torch.arange(6.0))
     assert "silent" not in state_dict

@@ -8,11 +8,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import test_blip
 import test_calls
 import test_captions
+import test_decision_transformer
 import test_detr
 import test_dinov2
 import test_fastspeech2
+import test_idefics
 import test_patchtst
 import test_resnet
 import test_segformer
@@ -99,6 +102,25 @@ def captioner(out: Path) -> Inputs:
     return test_captions.batch(test_captions.theirs("ViT", "GPT2", 0, out))
 
 
+def blip(out: Path) -> Inputs:
+    test_blip.theirs(0, out)
+    return {"pixel_values": torch.randn(2, 3, 30, 30), "decoder_input_ids": ids(2, 7)}
+
+
+def idefics(kind: str, out: Path) -> Inputs:
+    test_idefics.theirs(kind, 0, out)
+    return {"pixel_values": torch.randn(2, 3, 3, 30, 30), "decoder_input_ids": ids(2, 7)}
+
+
+def ids(rows: int, length: int) -> Tensor:
+    return torch.randint(4, 41, (rows, length))
+
+
+def decision_transformer(out: Path) -> Inputs:
+    model = test_decision_transformer.theirs(out)
+    return test_decision_transformer.batch(model.config)
+
+
 def speaker(kind: str, out: Path) -> Inputs:
     """One text: rows of a batch last as long as the longest."""
     model = test_fastspeech2.theirs(f"FastSpeech2Conformer{kind}", "post-norm", 0, out)
@@ -173,6 +195,12 @@ CASES: dict[str, Callable[[Path], Inputs]] = {
     "videomae": lambda out: video("VideoMAEModel", {**test_video.SMALL, "tubelet_size": 2}, out),
     "vilt": vilt,
     "vision-encoder-decoder": captioner,
+    "blip": blip,
+    **{
+        f"idefics, {kind}": lambda out, kind=kind: idefics(kind, out)  # type: ignore[misc]
+        for kind in test_idefics.KINDS
+    },
+    "decision_transformer": decision_transformer,
     **{
         f"fastspeech2{kind}": lambda out, kind=kind: speaker(kind, out)  # type: ignore[misc]
         for kind in ("Model", "WithHifiGan")

@@ -18,7 +18,7 @@ RATCHETS = {
     "conditional_expressions": 13.8,  # per 1,000 lines, of which there are fewer; goal 20
     "tuple_assignments": 0.2,  # % of assignments; goal 1.5
     "wide_lines": 0.0,  # % of lines over 100 columns; goal 1
-    "comments": 7.9,  # % of lines with a comment, at least; goal 7
+    "comments": 7.8,  # % of lines with a comment, at least; goal 7
     "complex_functions": 1,  # over cyclomatic complexity 12; goal 0
     "many_parameters": 0,  # functions with more than 8, outside core/kernels; goal 0
     "participles": 8,  # identifiers such as `found` and `held`; goal 50

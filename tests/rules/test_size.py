@@ -16,7 +16,7 @@ SOURCE = Path(__file__).parents[2] / "src" / "regard"
 FILES = sorted(SOURCE.rglob("*.py"))
 
 # Lower them when you can.
-TOKENS = 773_700  # of code, without comments, docstrings and line ends
+TOKENS = 773_800  # of code, without comments, docstrings and line ends
 RAISES = 1_184
 FILES_THAT_ASK = 2
 MODULES_OF_THE_ENCODER_DECODER = 30

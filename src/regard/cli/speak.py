@@ -9,6 +9,7 @@ import click
 
 from regard.cli.shared_options import (
     MODEL_FOLDER,
+    SEED,
     Number,
     device_option,
     download_option,
@@ -33,7 +34,7 @@ Examples:
 @option("--speaker", "who speaks, of several  [the first]")
 @option("--slowness", "factor of all durations", Number(0.1, 10.0), default=1.0)
 @option("--noise", "factor of what is drawn at random, as by VITS", Number(0.0, 10.0), default=1.0)
-@option("--seed", "of what is drawn at random", click.IntRange(min=0), default=0)
+@option("--seed", "of what is drawn at random", SEED, default=0)
 @option("--table", "say the texts of a table: file, tab, text, tab, speaker")
 @option("--out", "WAV file, or a folder for several texts", default="speech.wav")
 @option("--recogniser", "model that the sounds are played to, which says what it understands")

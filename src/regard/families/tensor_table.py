@@ -108,8 +108,7 @@ class Transpose:
         return (tensor.mT,)
 
     def from_hf(self, tensors: Sequence[Tensor]) -> Tensor:
-        # Kernels read a weight row by row, as PyTorch stores it.
-        return tensors[0].mT.contiguous()
+        return tensors[0].mT
 
 
 @dataclass(frozen=True)

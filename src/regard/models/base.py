@@ -39,7 +39,7 @@ from regard.models.inputs.token_batches import (
     text_list,
 )
 from regard.models.labels import Scores, label_name, label_names, label_scores, top_labels
-from regard.models.saving import Files, cast, choose_dtype
+from regard.models.saving import Files, cast, choose_dtype, place
 from regard.models.tasks import Tasks
 from regard.system import disk
 from regard.system.arguments import whole_number
@@ -289,7 +289,7 @@ class Model(Tasks):
         target = self.device if device is None else choose_device(device)
         if (parameter_dtype, target) != (self.dtype, self.device):
             self._require_unpacked("moved or cast")
-            self.model.to(target)
+            place(self.model, target)
             cast(self.model, parameter_dtype)
         return self
 

@@ -32,7 +32,7 @@ from regard.models.medium_to_text import MediumToText
 from regard.models.memory_network import MemoryNetworkModel
 from regard.models.object_detector import ObjectDetector
 from regard.models.policy import Policy
-from regard.models.saving import cast, choose_dtype
+from regard.models.saving import cast, choose_dtype, place
 from regard.models.series_model import SeriesModel
 from regard.models.sound_models import (
     CTCModel,
@@ -123,7 +123,8 @@ def load(
         keys = ", ".join(opened.unknown_keys)
         say(f"ignored unknown keys in {path}/config.json: {keys}")
     # As transformers' from_pretrained: dropout is off until train() is called.
-    core_model.to(torch_device).eval()
+    place(core_model, torch_device)
+    core_model.eval()
     # Position tables are computed, not stored: they follow the parameters.
     cast(core_model, next(core_model.parameters()).dtype)
     # On its device, which may read memory a thousand times as fast.

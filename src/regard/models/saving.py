@@ -160,6 +160,15 @@ def choose_dtype(dtype: str | torch.dtype | None) -> torch.dtype | None:
     return DTYPES[dtype]
 
 
+def place(model: nn.Module, device: torch.device) -> None:
+    """Moves parameters to a device. On a GPU none is a transposed view: its kernels read a weight
+    row by row. On a CPU, views of a file stay where they are mapped."""
+    model.to(device)
+    if device.type != "cpu":
+        for parameter in model.parameters():
+            parameter.data = parameter.data.contiguous()
+
+
 def cast(model: nn.Module, dtype: torch.dtype) -> None:
     """Casts parameters and position tables, all but the frequencies of rotary positions.
 
